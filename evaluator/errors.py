@@ -1,0 +1,184 @@
+"""Every error of this package.
+
+EvaluatorError                  base of all that is raised here
+├── UsageError                  you: a call with arguments that do not fit
+├── ConfigurationError          you: a profile, a key or a setting
+│   └── MissingExtra            an optional package; names the extra that installs it
+├── TemplateError               you: a template; carries diagnostics with line and column
+├── ExpressionError             you: an expression or a text that cannot be resolved
+│   └── SandboxError            an expression that did what the sandbox forbids, or passed its bounds
+├── RecordError                 the world: a task file or its folder
+│   └── CorruptRecord           a task file whose bytes are not what was written
+├── ProviderError               the world: a model backend's answer or the way to it
+├── ToolError                   the world: a tool could not do what it was asked
+├── SessionClosed               you: a Handler used after its task has ended
+├── LimitReached                a limit fired; becomes RESOURCE_EXHAUSTION
+└── TaskFailed                  carries a TaskError; raised by `TaskError.unwrap()` only
+
+`Diagnostic` and `TaskError` (in `results`) are values: they are returned, printed and recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from evaluator.nodes import Span
+
+if TYPE_CHECKING:
+    from evaluator.results import TaskError
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding about a source. `code` is a stable word (`undefined-variable`), `hint` what to do."""
+
+    severity: Severity
+    code: str
+    message: str
+    span: Span
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.span}: {self.severity}: {self.message} [{self.code}]"
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class EvaluatorError(Exception):
+    """Base of every exception that this package raises on purpose."""
+
+
+class UsageError(EvaluatorError):
+    """A call whose arguments do not fit what was declared."""
+
+
+class ConfigurationError(EvaluatorError):
+    """A profile, key or setting is missing or wrong."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'evaluator[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.package, self.extra))
+
+
+class TemplateError(EvaluatorError):
+    """A template cannot be used; `diagnostics` say where and why."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__("\n".join(str(d) for d in diagnostics))
+        self.diagnostics = tuple(diagnostics)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.diagnostics,))
+
+
+class ExpressionError(EvaluatorError):
+    """A text or an expression cannot be resolved. `code` is `undefined-variable`, `wrong-arity`, …"""
+
+    def __init__(self, message: str, span: Span, code: str = "expression") -> None:
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.span, self.code))
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic("error", self.code, self.message, self.span)
+
+
+class SandboxError(ExpressionError):
+    """An expression tried what the sandbox forbids, or passed its bound on time or size."""
+
+
+class RecordError(EvaluatorError):
+    """A task file or its folder cannot be read or written."""
+
+
+class CorruptRecord(RecordError):
+    """A task file's bytes are not what was written. `line` is 1-based, `offset` in bytes."""
+
+    def __init__(self, path: str, line: int, offset: int, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message} (byte {offset})")
+        self.path, self.line, self.offset, self.message = path, line, offset, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.path, self.line, self.offset, self.message))
+
+
+ProviderErrorKind = Literal[
+    "rate_limit", "server", "timeout", "connection", "authentication", "bad_request",
+    "not_found", "context_length", "content_filter", "malformed_response", "other",
+]
+
+
+class ProviderError(EvaluatorError):
+    """A model call failed. `retryable`: the same call may succeed later. `maybe_billed`: it may have cost."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ProviderErrorKind = "other",
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        maybe_billed: bool = False,
+        partial: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind: ProviderErrorKind = kind
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        self.maybe_billed = maybe_billed
+        self.partial = partial
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_provider_error, (self.message, {k: v for k, v in vars(self).items() if k != "message"}))
+
+
+def _provider_error(message: str, fields: dict[str, Any]) -> ProviderError:
+    return ProviderError(message, **fields)
+
+
+class ToolError(EvaluatorError):
+    """A tool could not do what it was asked; the text goes back to the model."""
+
+
+class SessionClosed(EvaluatorError):
+    """A Handler was used after the task that owned it had ended."""
+
+
+class LimitReached(EvaluatorError):
+    """A limit fired. `resource` is one of turns, context, output, time, cost, depth; same unit for both numbers."""
+
+    def __init__(self, resource: str, used: float, limit: float, message: str, partial: str = "") -> None:
+        super().__init__(message)
+        self.resource, self.used, self.limit, self.message, self.partial = resource, used, limit, message, partial
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.resource, self.used, self.limit, self.message, self.partial))
+
+
+class TaskFailed(EvaluatorError):
+    """Raised by `unwrap()`; `error` is the TaskError."""
+
+    def __init__(self, error: TaskError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.error,))

@@ -1,0 +1,109 @@
+"""The protocol between a Handler and a model: one request in, one response or one ProviderError out.
+
+A backend makes exactly one attempt a call. Retries, limits, recording and tool execution belong to the Handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from evaluator.results import Usage
+
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's wish to call a tool. `arguments` is the JSON text exactly as the model wrote it, unparsed."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            data["tool_call_id"] = self.tool_call_id
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told of a tool: `parameters` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the simulated backend may answer from. Never sent to a provider, never fingerprinted."""
+
+    task: str | None = None
+    examples: tuple[tuple[Mapping[str, str], str], ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    output_type: str = "text"
+    schema: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call."""
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    timeout_s: float = 120.0
+    hints: Hints = Hints()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """One model response, a turn. `usage` has None where the provider gave no number."""
+
+    content: str
+    finish_reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    usage: Usage = Usage(None, None, None, None, None, 1)
+    model: str | None = None
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Where model calls go.
+
+    `complete` makes one attempt and returns the response or raises ProviderError, nothing else (asyncio
+    cancellation passes through). It ends within `request.timeout_s` whatever the other side does. With
+    `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse: ...
+
+    async def aclose(self) -> None: ...
