@@ -1,0 +1,26 @@
+"""Tools: what a model may call, and the bounds inside which the calls run."""
+
+from evaluator.handler.tools.ask import Asker, CallbackAsker, TerminalAsker
+from evaluator.handler.tools.builtin import builtin_tools
+from evaluator.handler.tools.decorator import tool
+from evaluator.handler.tools.files import Entry, FileAccess, FileText
+from evaluator.handler.tools.registry import Policy, Tool, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.handler.tools.script import ScriptResult, run_script
+
+__all__ = [
+    "Asker",
+    "CallbackAsker",
+    "Entry",
+    "FileAccess",
+    "FileText",
+    "Policy",
+    "ScriptResult",
+    "TerminalAsker",
+    "Tool",
+    "ToolContext",
+    "ToolOutcome",
+    "ToolRegistry",
+    "builtin_tools",
+    "run_script",
+    "tool",
+]

@@ -1,0 +1,43 @@
+# Everything runs in .venv, made here with uv where it is installed, else with venv and pip; locked either way.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench lock clean
+
+help: ## Show what the targets do
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(STAMP) ## Run the shipped templates offline against the simulated model
+	@$(BIN)/evaluator demo
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+lint: $(STAMP) ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(STAMP) ## Measure the figures of bench/README.md
+	$(BIN)/python bench/all.py
+
+lock: ## Renew uv.lock and requirements.txt (needs uv)
+	uv lock
+	uv export --quiet --frozen --no-emit-project --all-groups --format requirements-txt > requirements.txt
+
+$(STAMP): pyproject.toml uv.lock requirements.txt
+	@if command -v uv >/dev/null 2>&1; then \
+		uv sync --quiet --frozen --all-groups --python $(PYTHON); \
+	else \
+		$(PYTHON) -m venv .venv && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	fi
+	@touch $(STAMP)
+
+clean: ## Remove what the targets made
+	rm -rf .venv demo-tasks .pytest_cache .ruff_cache

@@ -1,0 +1,111 @@
+"""Options and small printers that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from evaluator.binding.types import read_typed
+from evaluator.errors import UsageError
+from evaluator.library import TemplateLibrary
+from evaluator.nodes import Function, TopLevel
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_INPUT_BYTES = 50_000_000
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
+library_option = click.option(
+    "--library", "folders", multiple=True, type=click.Path(path_type=Path), metavar="FOLDER",
+    help="A folder (or file) of templates, searched before the shipped ones; may be repeated. "
+    "Default: templates/ here.",
+)  # fmt: skip
+input_option = click.option(
+    "--input", "-i", "inputs", multiple=True, metavar="KEY=VALUE",
+    help="An input; VALUE @FILE takes a file's text, @- standard input. May be repeated.",
+)  # fmt: skip
+handler_option = click.option("--handler", metavar="NAME", help="The handler profile. See: evaluator handlers")
+model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
+
+
+def load_library(folders: Sequence[Path]) -> TemplateLibrary:
+    """The library; templates with errors are named on standard error and left out."""
+    library = TemplateLibrary.load(*folders)
+    for diagnostic in library.errors:
+        click.echo(library.format_diagnostic(diagnostic), err=True)
+    return library
+
+
+def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
+    """`KEY=VALUE` pairs as values, read as the declared type where `node` declares one.
+
+    Raises: UsageError, for a pair without `=`, a file that cannot be read, or a value of another type.
+    """
+    types = declared_types(node)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--input {pair!r}: expected KEY=VALUE or KEY=@FILE")
+        if key in values:
+            raise UsageError(f"--input {key} is given twice")
+        if text.startswith("@"):
+            text = read_text(text[1:])
+        wanted = types.get(key, "any")
+        try:
+            values[key] = text if wanted in ("any", "string") else read_typed(text, wanted)
+        except ValueError as error:
+            raise UsageError(f"--input {key}: {error}") from error
+    return values
+
+
+def declared_types(node: TopLevel | None) -> dict[str, str]:
+    if node is None:
+        return {}
+    if isinstance(node, Function):
+        return {param.name: param.type for param in node.params}
+    return {declared.name: declared.type for declared in node.inputs}
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for `-`, as UTF-8 and at most MAX_INPUT_BYTES.
+
+    Raises: UsageError, saying what is wrong with it.
+    """
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(MAX_INPUT_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    if len(data) > MAX_INPUT_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_INPUT_BYTES:,} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start})") from error
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
+    from shutil import get_terminal_size
+
+    shown = [[" ".join(str(cell).split()) for cell in row] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
+    room = max(20, get_terminal_size((100, 24)).columns - sum(widths[:-1]) - 2 * (len(head) - 1))
+    for row in shown:
+        *cells, last = row
+        if len(last) > room:
+            last = last[: room - 1] + "…"
+        line = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last])
+        click.echo(line.rstrip())

@@ -1,0 +1,104 @@
+"""`evaluator doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evaluator.cli.common import json_option, library_option, print_json
+from evaluator.errors import ConfigurationError
+from evaluator.library import TemplateLibrary
+
+PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "click")
+
+
+@click.command(epilog="Example:  evaluator doctor")
+@library_option
+@click.option("--tasks", "tasks_dir", default="tasks", type=click.Path(path_type=Path), help="The folder of task files.")
+@json_option
+def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
+    """Show what is configured and what is missing. Makes no model call; names keys, never shows one.
+
+    Exit code 1 if something stands in the way of a run.
+    """
+    findings = [_python(), *_packages(), _model(), *_profiles(), _templates(folders), _tasks_dir(tasks_dir)]
+    if as_json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding["state"]]
+            click.echo(f"{mark}  {finding['what']}: {finding['found']}")
+    if any(finding["state"] == "problem" for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _finding(what: str, found: str, state: str = "ok") -> dict[str, Any]:
+    return {"what": what, "found": found, "state": state}
+
+
+def _python() -> dict[str, Any]:
+    return _finding("python", f"{platform.python_version()} on {platform.system()}")
+
+
+def _packages() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name in PACKAGES:
+        try:
+            state = "ok" if find_spec(name) else "problem"
+            found.append(_finding(name, version(name), state))
+        except PackageNotFoundError:
+            found.append(_finding(name, "not installed", "problem"))
+    return found
+
+
+def _model() -> dict[str, Any]:
+    from evaluator.handler.choice import SIMULATED, find_provider
+
+    named = os.environ.get("EVALUATOR_MODEL")
+    if named:
+        return _finding("model", f"{named} (EVALUATOR_MODEL)")
+    model, why, _ = find_provider(os.environ)
+    if model == SIMULATED:
+        return _finding("model", f"simulated: {why}; set EVALUATOR_MODEL or a provider's key for real answers", "note")
+    return _finding("model", f"{model} ({why})")
+
+
+def _profiles() -> list[dict[str, Any]]:
+    from evaluator.handler.config import load_profiles
+
+    try:
+        profiles = load_profiles()
+    except ConfigurationError as error:
+        return [_finding("handlers", str(error), "problem")]
+    found = [_finding("handlers", ", ".join(sorted(profiles)))]
+    for name, profile in sorted(profiles.items()):
+        if profile.api_key_env and not os.environ.get(profile.api_key_env):
+            found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))
+    return found
+
+
+def _templates(folders: tuple[Path, ...]) -> dict[str, Any]:
+    library = TemplateLibrary.load(*folders)
+    counts = f"{len(library.templates)} usable, {len(library.errors)} errors, {len(library.warnings)} warnings"
+    return _finding("templates", counts, "problem" if library.errors else "ok")
+
+
+def _tasks_dir(folder: Path) -> dict[str, Any]:
+    from evaluator.record.store import TaskStore
+
+    if not folder.exists():
+        return _finding("task files", f"{folder} will be made by the first run")
+    if folder.is_symlink() or not folder.is_dir():
+        return _finding("task files", f"{folder} is not a folder", "problem")
+    if not os.access(folder, os.W_OK):
+        return _finding("task files", f"{folder} is not writable", "problem")
+    cut_short = len(list(TaskStore(folder).interrupted()))
+    if cut_short:
+        return _finding("task files", f"{cut_short} runs in {folder} were interrupted: evaluator tasks list", "note")
+    return _finding("task files", str(folder))

@@ -1,0 +1,57 @@
+"""`evaluator templates` and `evaluator handlers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
+from evaluator.nodes import Function
+
+
+@click.command(epilog="Example:  evaluator templates --json")
+@library_option
+@json_option
+def templates(folders: tuple[Path, ...], as_json: bool) -> None:
+    """List the templates: name, type, inputs, description."""
+    library = load_library(folders)
+    rows: list[dict[str, str]] = []
+    for name, template in sorted(library.templates.items()):
+        node = template.node
+        if isinstance(node, Function):
+            kind, inputs, description = "function", [p.name for p in node.params], node.description
+        else:
+            kind, inputs, description = node.type, [i.name for i in node.inputs], node.description.value
+        rows.append(
+            {
+                "name": name, "type": kind, "inputs": ", ".join(inputs), "description": " ".join(description.split()),
+                "file": template.file or "", "sha256": template.sha256,
+            }
+        )  # fmt: skip
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            ["template", "type", "inputs", "description"],
+            [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows],
+        )
+
+
+@click.command(epilog="Example:  evaluator handlers")
+@json_option
+def handlers(as_json: bool) -> None:
+    """List the handler profiles: name, backend, model, limits."""
+    from evaluator.handler.config import load_profiles
+
+    profiles = load_profiles()
+    if as_json:
+        print_json([profile.to_dict() for _, profile in sorted(profiles.items())])
+        return
+    print_table(
+        ["profile", "backend", "model", "turns", "timeout", "description"],
+        [
+            [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
+            for name, p in sorted(profiles.items())
+        ],
+    )

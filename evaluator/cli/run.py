@@ -1,0 +1,109 @@
+"""`evaluator run`: one evaluation, its text streamed to the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from evaluator.cli.common import (
+    handler_option,
+    input_option,
+    json_option,
+    library_option,
+    load_library,
+    model_option,
+    print_json,
+    read_inputs,
+)
+from evaluator.errors import UsageError
+from evaluator.results import TaskError, TaskResult
+
+
+@click.command(
+    epilog='Examples:\n\n\b\n  evaluator run --template summarise --input text=@notes.md\n'
+    '  evaluator run "translate this into French" --input text="Good morning" --input language=French'
+)
+@click.argument("request", required=False)
+@click.option("--template", metavar="NAME", help="Evaluate this template instead of matching a request.")
+@input_option
+@library_option
+@handler_option
+@model_option
+@click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
+              help="Where task files are written.")  # fmt: skip
+@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path, file_okay=False),
+              help="A folder that the task may read; the first is where scripts run. Default: here.")  # fmt: skip
+@json_option
+def run(
+    request: str | None,
+    template: str | None,
+    inputs: tuple[str, ...],
+    folders: tuple[Path, ...],
+    handler: str | None,
+    model: str | None,
+    tasks_dir: Path,
+    roots: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Evaluate a template, or a REQUEST in words that is matched to one.
+
+    The result goes to standard output, everything else to standard error. Exit code 1 if the task fails.
+    """
+    from evaluator.handler.tools import TerminalAsker
+    from evaluator.interpreter.evaluator import Evaluator
+
+    if (request is None) == (template is None):
+        raise UsageError("give either a REQUEST in words or --template NAME")
+    library = load_library(folders)
+    name = template or request or ""
+    node = None
+    if template is not None:
+        node = library.get(template).node
+    elif name in library:
+        node = library.get(name).node
+    evaluator = Evaluator(
+        library, handler, model=model, tasks_dir=tasks_dir, roots=roots,
+        asker=TerminalAsker() if sys.stdin.isatty() else None, notice=lambda line: click.echo(line, err=True),
+    )  # fmt: skip
+    streaming = sys.stdout.isatty() and not as_json
+    outcome = evaluator.evaluate_sync(
+        name, read_inputs(inputs, node), ask_model=True,
+        on_text=_write if streaming else None, on_event=None if as_json else _announce,
+    )  # fmt: skip
+    evaluator.close()
+    if streaming:
+        click.echo()
+    if as_json:
+        print_json(outcome.to_dict())
+    else:
+        _print(outcome, tasks_dir, shown=streaming)
+    if isinstance(outcome, TaskError):
+        raise click.exceptions.Exit(1)
+
+
+def _write(piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+def _announce(path: str, what: str) -> None:
+    if path and sys.stderr.isatty():
+        click.echo(click.style(f"· {path} {what}", dim=True), err=True)
+
+
+def _print(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
+    for warning in outcome.notes.get("warnings", ()):
+        click.echo(f"warning: {warning}", err=True)
+    if isinstance(outcome, TaskResult):
+        if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
+            click.echo(outcome.content)
+    else:
+        click.echo(f"error: {outcome}", err=True)
+        for violation in outcome.violations:
+            click.echo(str(violation), err=True)
+        if outcome.content and not shown:
+            click.echo(f"what there was of an answer:\n{outcome.content}", err=True)
+    if outcome.task_id is not None:
+        click.echo(f"task file: {tasks_dir}/done/TASK-{outcome.task_id}.md", err=True)

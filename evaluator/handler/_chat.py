@@ -1,0 +1,226 @@
+"""The chat completions wire: a ModelRequest to a JSON body, a JSON answer to a ModelResponse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from evaluator.handler._failures import error_in_body, malformed
+from evaluator.handler.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator.results import Usage
+
+FINISH_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "refusal": "refusal",
+}
+
+
+def message_body(message: Message) -> dict[str, Any]:
+    """One message as the wire wants it."""
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        if not message.content:
+            body["content"] = None
+        body["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
+def _sendable(arguments: str) -> str:
+    """Arguments that a provider accepts back: several answer 400 to what is not a JSON object."""
+    try:
+        if isinstance(json.loads(arguments), dict):
+            return arguments
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps({"invalid_arguments": arguments})
+
+
+def request_body(request: ModelRequest, *, max_tokens_field: str = "max_tokens") -> dict[str, Any]:
+    """The body without `stream`; hints never enter it."""
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": [message_body(message) for message in request.messages],
+    }
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                },
+            }
+            for tool in request.tools
+        ]
+    if request.max_output_tokens is not None:
+        body[max_tokens_field] = request.max_output_tokens
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.seed is not None:
+        body["seed"] = request.seed
+    return body
+
+
+def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
+    """The answer in a decoded completion.
+
+    Raises: ProviderError, for an error that the provider put inside it, and for a shape that is no answer.
+    """
+    if not isinstance(data, dict):
+        raise malformed("the response is not a JSON object")
+    if (error := error_in_body(data, secrets=secrets)) is not None:
+        raise error
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise malformed("the response has no choices")
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise malformed("the response has no message")
+    content = message.get("content")
+    reasoning = reasoning_of(message)
+    if not isinstance(content, str):
+        content, thought = _joined(content)
+        reasoning = reasoning or thought
+    refusal = message.get("refusal")
+    calls = message.get("tool_calls")
+    model = data.get("model")
+    return respond(
+        content,
+        reason=choices[0].get("finish_reason"),
+        calls=read_tool_calls(calls) if calls else (),
+        reasoning=reasoning,
+        refusal=refusal if isinstance(refusal, str) else None,
+        usage=data.get("usage"),
+        model=model if isinstance(model, str) else None,
+    )
+
+
+def respond(
+    content: str,
+    *,
+    reason: Any,
+    calls: tuple[ToolCall, ...],
+    reasoning: str | None,
+    refusal: str | None,
+    usage: Any,
+    model: str | None,
+) -> ModelResponse:
+    """A ModelResponse from its parts as the provider gave them; the one place where they are interpreted."""
+    finish = FINISH_REASONS.get(reason, "unknown") if isinstance(reason, str) else "unknown"
+    if refusal:
+        finish = "refusal"
+        content = content or refusal
+    elif calls and finish == "stop":
+        finish = "tool_calls"
+    elif finish == "tool_calls" and not calls:
+        finish = "unknown"
+    return ModelResponse(content, finish, calls, reasoning or None, read_usage(usage), model)
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str | None:
+    for key in ("reasoning_content", "reasoning"):
+        value = message.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def _joined(content: Any) -> tuple[str, str | None]:
+    """Text and reasoning of a content that is null or a list of parts."""
+    if content is None:
+        return "", None
+    if not isinstance(content, list):
+        raise malformed("the message content is neither text nor a list of parts")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            for key in ("text", "refusal", "thinking", "reasoning"):
+                value = part.get(key)
+                if isinstance(value, str):
+                    (texts if key in ("text", "refusal") else thoughts).append(value)
+                    break
+    return "".join(texts), "".join(thoughts) or None
+
+
+def read_tool_calls(calls: Any) -> tuple[ToolCall, ...]:
+    """Tool calls with their arguments as text, unparsed. Raises: ProviderError, for a call without a name."""
+    if not isinstance(calls, list):
+        raise malformed("tool_calls is not a list")
+    read: list[ToolCall] = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise malformed("a tool call has no function")
+        read.append(tool_call(index, call.get("id"), function.get("name"), function.get("arguments")))
+    return tuple(read)
+
+
+def tool_call(index: int, call_id: Any, name: Any, arguments: Any) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise malformed("a tool call has no name")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    return ToolCall(call_id if isinstance(call_id, str) and call_id else f"call_{index}", name, arguments)
+
+
+_NO_USAGE = Usage(None, None, None, None, None, 1)
+
+
+def read_usage(usage: Any) -> Usage:
+    """Token counts as the provider gave them, None for each it did not give; cost is always None."""
+    if not isinstance(usage, dict):
+        return _NO_USAGE
+    return Usage(
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        _detail(usage, "prompt_tokens_details", "cached_tokens"),
+        _detail(usage, "completion_tokens_details", "reasoning_tokens"),
+        None,
+        1,
+    )
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
+    details = usage.get(group)
+    return _count(details.get(name)) if isinstance(details, dict) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 and not isinstance(value, bool) else None
+
+
+def decode_json(body: bytes | str, what: str = "the response") -> Any:
+    """Raises: ProviderError, for what is not JSON in UTF-8."""
+    try:
+        return json.loads(body)
+    except UnicodeDecodeError as exc:
+        raise malformed(f"{what} is not valid UTF-8 (byte {exc.start})") from exc
+    except ValueError as exc:
+        raise malformed(f"{what} is not valid JSON ({exc}; {len(body)} bytes)") from exc
+    except RecursionError as exc:
+        raise malformed(f"{what} is nested too deeply") from exc

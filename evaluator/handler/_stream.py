@@ -1,0 +1,201 @@
+"""Server-sent chat completion chunks put together to one response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from evaluator.errors import ProviderError
+from evaluator.handler._chat import decode_json, reasoning_of, respond, tool_call
+from evaluator.handler._failures import error_in_body, malformed
+from evaluator.handler.backend import ModelResponse, ToolCall
+
+
+class EventLines:
+    """Bytes in, the payloads of complete `data:` lines out; whatever the pieces were cut like."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        if b"\n" not in piece:
+            # Joined only at a line's end: an endless line stays linear.
+            self._tail.append(piece)
+            return
+        lines = (b"".join(self._tail) + piece).split(b"\n")
+        self._tail = [lines.pop()]
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+    def rest(self) -> bytes:
+        """The payload of a last line that was never ended."""
+        line = b"".join(self._tail)
+        return line[5:].strip() if line.startswith(b"data:") else b""
+
+
+class _Call:
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name: str | None = None
+        self.arguments: list[str] = []
+
+
+class Assembly:
+    """The response so far.
+
+    Chunks that carry nothing, come twice or late do no harm where that can be told: a finish reason before
+    the last text, usage before or after it, a tool call's name after its first arguments, its whole text
+    twice. Repeated text cannot be told from a model that repeats itself, and is kept.
+    """
+
+    def __init__(self, on_text: Callable[[str], None], secrets: tuple[str, ...] = ()) -> None:
+        self._on_text = on_text
+        self._secrets = secrets
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusals: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._reason: str | None = None
+        self._usage: Any = None
+        self._model: str | None = None
+        self._any = False
+        self.done = False
+
+    @property
+    def partial(self) -> str:
+        """The text so far."""
+        return "".join(self._texts)
+
+    @property
+    def finished(self) -> bool:
+        """The model has said why it ended, or the server that the stream has."""
+        return self.done or self._reason is not None
+
+    def event(self, payload: bytes) -> None:
+        """Takes one event. Raises: ProviderError, for an error event or one that is no chunk."""
+        if self.done or not payload:
+            return
+        if payload == b"[DONE]":
+            self.done = True
+            return
+        try:
+            data = decode_json(payload, "a stream chunk")
+        except ProviderError as exc:
+            exc.partial = self.partial
+            raise
+        self.chunk(data)
+
+    def chunk(self, data: Any) -> None:
+        """Takes one decoded chunk."""
+        if not isinstance(data, dict):
+            raise malformed("a stream chunk is not a JSON object", partial=self.partial)
+        if (error := error_in_body(data, partial=self.partial, secrets=self._secrets)) is not None:
+            raise error
+        if isinstance(data.get("usage"), dict):
+            self._usage = data["usage"]
+        if self._model is None and isinstance(data.get("model"), str):
+            self._model = data["model"]
+        choices = data.get("choices")
+        if not isinstance(choices, list):
+            return
+        for choice in choices:
+            if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
+                self._choice(choice)
+
+    def _choice(self, choice: dict[str, Any]) -> None:
+        self._any = True
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason:
+            self._reason = reason
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return
+        thought = reasoning_of(delta)
+        if thought:
+            self._thoughts.append(thought)
+        if isinstance(delta.get("refusal"), str):
+            self._refusals.append(delta["refusal"])
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list):
+            for call in calls:
+                if isinstance(call, dict):
+                    self._call(call)
+        text = delta.get("content")
+        if isinstance(text, str) and text:
+            self.text(text)
+
+    def text(self, text: str) -> None:
+        """Takes a piece of the answer."""
+        self._texts.append(text)
+        self._on_text(text)
+
+    def _call(self, delta: dict[str, Any]) -> None:
+        call_id = delta.get("id") or None
+        call = self._place(delta.get("index"), call_id)
+        function = delta.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        text = function.get("arguments")
+        if text is not None and not isinstance(text, str):
+            text = json.dumps(text)
+        again = bool(call_id) and call.id == call_id and bool(call.name) and call.name == function.get("name")
+        if isinstance(call_id, str) and call.id is None:
+            call.id = call_id
+        if call.name is None and isinstance(function.get("name"), str):
+            call.name = function["name"] or None
+        # The opening chunk of a call, sent twice, would double its arguments.
+        if text and not (again and "".join(call.arguments) == text):
+            call.arguments.append(text)
+
+    def _place(self, index: Any, call_id: Any) -> _Call:
+        """The call that a delta continues: by index; by id where indices are missing or all the same."""
+        if not isinstance(index, int):
+            known = next((c for c in self._calls.values() if call_id and c.id == call_id), None)
+            if known is not None:
+                return known
+            last = max(self._calls, default=-1)
+            if call_id is None and last >= 0:
+                return self._calls[last]
+            index = last + 1
+        call = self._calls.get(index)
+        if call is not None and call_id and call.id and call.id != call_id:
+            same = next((c for c in self._calls.values() if c.id == call_id), None)
+            if same is not None:
+                return same
+            index, call = max(self._calls) + 1, None
+        if call is None:
+            call = self._calls[index] = _Call()
+        return call
+
+    def ended(self, reason: Any) -> None:
+        """Takes a finish reason that came outside of the chunks."""
+        if isinstance(reason, str) and reason:
+            self._reason = reason
+
+    def response(self) -> ModelResponse:
+        """The whole response. Raises: ProviderError, when the stream ended before the model had."""
+        if not self.finished or not self._any:
+            raise malformed("the stream ended before the answer did", partial=self.partial)
+        try:
+            return respond(
+                self.partial,
+                reason=self._reason,
+                calls=self._tool_calls(),
+                reasoning="".join(self._thoughts),
+                refusal="".join(self._refusals),
+                usage=self._usage,
+                model=self._model,
+            )
+        except ProviderError as exc:
+            exc.partial = self.partial
+            raise
+
+    def _tool_calls(self) -> tuple[ToolCall, ...]:
+        ordered = sorted(self._calls.items())
+        return tuple(tool_call(i, c.id, c.name, "".join(c.arguments)) for i, c in ordered)

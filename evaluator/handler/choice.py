@@ -1,0 +1,215 @@
+"""Which model answers: an explicit argument, else the template, else the profile, else `EVALUATOR_MODEL`,
+else the first provider whose key or local server is found, else the simulated model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from evaluator.errors import ConfigurationError
+from evaluator.handler.backend import Backend
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.session import ModelChoice
+
+SIMULATED = "simulated/default"
+
+# The model that a provider's key stands for when nothing names one. Small and cheap on purpose.
+KEYS: tuple[tuple[str, str], ...] = (
+    ("OPENAI_API_KEY", "openai/gpt-4o-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic/claude-haiku-4-5"),
+    ("GEMINI_API_KEY", "gemini/gemini-2.5-flash"),
+    ("MISTRAL_API_KEY", "mistral/mistral-small-latest"),
+    ("GROQ_API_KEY", "groq/llama-3.1-8b-instant"),
+    ("OPENROUTER_API_KEY", "openrouter/openai/gpt-4o-mini"),
+)
+LOCAL_SERVERS: tuple[tuple[str, str], ...] = (
+    ("http://127.0.0.1:8000/v1", "vLLM or SGLang"),
+    ("http://127.0.0.1:11434/v1", "Ollama"),
+    ("http://127.0.0.1:1234/v1", "LM Studio"),
+    ("http://127.0.0.1:8080/v1", "llama.cpp"),
+)
+OPENAI_URL = "https://api.openai.com/v1"
+
+
+class ModelChooser:
+    """Chooses models and keeps one backend an endpoint, so that connections are pooled.
+
+    `notice` is called once with a line for the user when the simulated model stands in for a real one.
+    """
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        probe_local: bool = True,
+        backend: Backend | None = None,
+        notice: object = None,
+    ) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._probe_local = probe_local
+        self._fixed = backend
+        self._notice = notice
+        self._backends: dict[tuple[object, ...], Backend] = {}
+        self._choices: dict[tuple[object, ...], ModelChoice] = {}
+        self._found: tuple[str, str, str | None] | None = None
+
+    def choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+        """The model for one task.
+
+        Raises: ConfigurationError, if what was named cannot be used (an unknown backend, a missing key).
+        """
+        choice = self.chosen(explicit, template, config)
+        if choice is None:
+            choice = self._choose(explicit, template, config)
+            self._choices[_key(explicit, template, config)] = choice
+        return choice
+
+    def chosen(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice | None:
+        """What `choose` decided before; None where it has still to decide, which may look for local servers."""
+        return self._choices.get(_key(explicit, template, config))
+
+    def _choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+        base_url = config.base_url
+        for model, why in (
+            (explicit, "named in the call"),
+            (template, "named by the template"),
+            (config.model, f"named by the profile {config.name!r}"),
+            (self._environ.get("EVALUATOR_MODEL"), "named by EVALUATOR_MODEL"),
+        ):
+            if model:
+                break
+        else:
+            if self._fixed is not None:
+                model, why = self._fixed.name, "the backend that was given"
+            elif config.backend == "simulated":
+                model, why = SIMULATED, f"the profile {config.name!r} is simulated"
+            elif base_url is not None:
+                model = first_model(base_url, self._key(config))
+                if model is None:
+                    raise ConfigurationError(
+                        f"profile {config.name!r} names no model and {base_url} lists none; "
+                        "is the server running? Give a model with <model> or --model"
+                    )
+                why = f"the first model that {base_url} lists"
+            else:
+                model, why, base_url = self._find()
+        backend, bare = self._backend(model, config, base_url)
+        return ModelChoice(backend, bare, model, why)
+
+    def _find(self) -> tuple[str, str, str | None]:
+        if self._found is None:
+            self._found = find_provider(self._environ, probe_local=self._probe_local)
+            if self._found[0] == SIMULATED and callable(self._notice):
+                self._notice(
+                    "No provider key and no local server was found: answers are simulated. "
+                    "Set EVALUATOR_MODEL or a provider's key for real ones."
+                )
+        return self._found
+
+    def _key(self, config: HandlerConfig) -> str | None:
+        if config.api_key_env is None:
+            return None
+        value = self._environ.get(config.api_key_env)
+        if not value and config.base_url is None:
+            raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
+        return value or None
+
+    def _backend(self, model: str, config: HandlerConfig, base_url: str | None) -> tuple[Backend, str]:
+        if self._fixed is not None:
+            return self._fixed, model
+        prefix, _, rest = model.partition("/")
+        if prefix == "simulated" or config.backend == "simulated":
+            return self._simulated(config), model
+        if config.backend == "replay":
+            raise ConfigurationError("a replay backend answers from a task file: give it as `backend=` in Python")
+        key = self._key(config)
+        if config.backend == "litellm":
+            return self._litellm(base_url, key), model
+        if base_url is not None:
+            return self._compatible(base_url, key), rest if prefix in ("openai", "local") and rest else model
+        if prefix == "openai" or (config.backend == "openai_compatible" and not rest):
+            key = key or self._environ.get("OPENAI_API_KEY")
+            url = self._environ.get("OPENAI_BASE_URL", OPENAI_URL)
+            if key is None and url == OPENAI_URL:
+                raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
+            return self._compatible(url, key), rest or model
+        if config.backend == "openai_compatible":
+            raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
+        return self._litellm(None, key), model
+
+    def _simulated(self, config: HandlerConfig) -> Backend:
+        settings = dict(config.simulated)
+        key = ("simulated", config.seed, tuple(sorted(settings.items())))
+        if key not in self._backends:
+            from evaluator.handler.simulated import SimulatedBackend
+
+            latency = float(settings.pop("latency", 0.0))
+            self._backends[key] = SimulatedBackend(config.seed or 0, latency_s=latency, **settings)
+        return self._backends[key]
+
+    def _compatible(self, base_url: str, key: str | None) -> Backend:
+        name = ("openai_compatible", base_url, key)
+        if name not in self._backends:
+            from evaluator.handler.openai_compatible import OpenAICompatibleBackend
+
+            self._backends[name] = OpenAICompatibleBackend(base_url, key)
+        return self._backends[name]
+
+    def _litellm(self, base_url: str | None, key: str | None) -> Backend:
+        name = ("litellm", base_url, key)
+        if name not in self._backends:
+            from evaluator.handler.litellm_backend import LiteLLMBackend
+
+            self._backends[name] = LiteLLMBackend(base_url=base_url, api_key=key)
+        return self._backends[name]
+
+    async def aclose(self) -> None:
+        """Closes every backend that was made here; one that was given is its owner's."""
+        for backend in self._backends.values():
+            await backend.aclose()
+        self._backends.clear()
+        self._choices.clear()
+
+
+def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
+    return (explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name)
+
+
+def find_provider(environ: Mapping[str, str], *, probe_local: bool = True) -> tuple[str, str, str | None]:
+    """`(model, why, base_url)` of the first provider whose key is set or whose local server answers."""
+    for variable, model in KEYS:
+        if environ.get(variable):
+            return model, f"{variable} is set", None
+    if probe_local:
+        for url, server in LOCAL_SERVERS:
+            model = first_model(url, None)
+            if model is not None:
+                return f"local/{model}", f"{server} answers at {url}", url
+    return SIMULATED, "no provider key and no local server was found", None
+
+
+def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str | None:
+    """The first model id that an OpenAI-compatible server lists; None if none answers within `timeout_s`."""
+    import http.client
+    import json
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(base_url)
+    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("GET", parts.path.rstrip("/") + "/models", headers=headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            return None
+        listed = json.loads(response.read(1_000_000))["data"]
+        name = listed[0]["id"]
+        return name if isinstance(name, str) else None
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()
+
+

@@ -1,0 +1,165 @@
+"""Handler profiles: immutable configuration read from `handlers/*.xml`, and what a template may override."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from evaluator.errors import ConfigurationError, TemplateError
+from evaluator.xml.resources import shipped
+
+BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
+Policy = Literal["allow", "ask", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGrant:
+    """A tool that a profile offers to its tasks; `policy` None leaves the tool's own."""
+
+    name: str
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerConfig:
+    """Everything a Handler is made from. Immutable: a template's overrides give a new one.
+
+    `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
+    in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
+    (429, 5xx, resets, timeouts). `context_window` in tokens and `prices` (US dollars per million input
+    and output tokens) are for models that the price table does not know.
+    """
+
+    name: str = "default"
+    description: str = ""
+    backend: BackendName = "auto"
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    system: str = ""
+    temperature: float | None = None
+    seed: int | None = None
+    max_turns: int = 10
+    max_context_fraction: float = 0.8
+    max_output_tokens: int | None = None
+    timeout_s: float = 300.0
+    max_cost_usd: float | None = None
+    backoff_s: tuple[float, ...] = (2.0, 6.0, 18.0)
+    tools: tuple[ToolGrant, ...] = ()
+    roots: tuple[str, ...] = ()
+    context_window: int | None = None
+    prices: tuple[float, float] | None = None
+    simulated: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ConfigurationError(f"profile {self.name!r}: max_turns is {self.max_turns}, expected 1 or more")
+        if not 0 < self.max_context_fraction <= 1:
+            raise ConfigurationError(
+                f"profile {self.name!r}: max_context_fraction is {self.max_context_fraction}, expected (0, 1]"
+            )
+        if self.timeout_s <= 0:
+            raise ConfigurationError(f"profile {self.name!r}: timeout_s is {self.timeout_s}, expected more than 0")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ConfigurationError(f"profile {self.name!r}: max_output_tokens must be 1 or more")
+        if self.max_cost_usd is not None and self.max_cost_usd < 0:
+            raise ConfigurationError(f"profile {self.name!r}: max_cost_usd must not be negative")
+
+    def override(self, **changes: Any) -> HandlerConfig:
+        """The same profile with each given value that is not None."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return replace(self, **given) if given else self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "description": self.description, "backend": self.backend, "model": self.model,
+            "base_url": self.base_url, "api_key_env": self.api_key_env, "temperature": self.temperature,
+            "seed": self.seed, "max_turns": self.max_turns,
+            "max_context_fraction": self.max_context_fraction, "max_output_tokens": self.max_output_tokens,
+            "timeout_s": self.timeout_s, "max_cost_usd": self.max_cost_usd, "backoff_s": list(self.backoff_s),
+            "tools": [grant.name for grant in self.tools], "roots": list(self.roots),
+        }  # fmt: skip
+
+
+def load_profiles(*folders: str | Path) -> dict[str, HandlerConfig]:
+    """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
+
+    Raises: ConfigurationError, if a profile cannot be read; the message has the file, line and column.
+    """
+    places = [Path(f) for f in folders] if folders else [p for p in [Path("handlers")] if p.is_dir()]
+    found: dict[str, HandlerConfig] = {}
+    for place in [*places, shipped("handlers")]:
+        if not place.is_dir():
+            raise ConfigurationError(f"no folder of handler profiles at {place}")
+        for path in sorted(place.glob("*.xml")):
+            config = read_profile(path)
+            found.setdefault(config.name, config)
+    return found
+
+
+def read_profile(path: Path) -> HandlerConfig:
+    """One profile file.
+
+    Raises: ConfigurationError, with file, line and column, where the file is not a valid profile.
+    """
+    from evaluator.xml.schema import validate
+    from evaluator.xml.source import read_file
+
+    try:
+        source = read_file(path)
+        problems = [d for d in validate(source, "handler") if d.severity == "error"]
+    except TemplateError as error:
+        raise ConfigurationError(str(error)) from error
+    if problems:
+        raise ConfigurationError("\n".join(str(d) for d in problems))
+    root = source.root
+    fields: dict[str, Any] = {"name": root.get("name")}
+    for child in root:
+        if isinstance(child.tag, str):
+            _read_child(child, fields)
+    try:
+        return HandlerConfig(**fields)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+_TEXTS = ("description", "backend", "model", "base_url", "api_key_env", "system")
+_LIMITS: tuple[tuple[str, str, type], ...] = (
+    ("max_turns", "max_turns", int),
+    ("max_context_fraction", "max_context_fraction", float),
+    ("max_output_tokens", "max_output_tokens", int),
+    ("timeout", "timeout_s", float),
+    ("max_cost", "max_cost_usd", float),
+)
+
+
+def _read_child(child: Any, fields: dict[str, Any]) -> None:
+    text = " ".join((child.text or "").split()) if child.tag != "system" else (child.text or "").strip()
+    if child.tag in _TEXTS:
+        fields[child.tag] = text or None if child.tag not in ("description", "system") else text
+        if child.tag == "backend" and not text:
+            fields["backend"] = "auto"
+    elif child.tag == "temperature":
+        fields["temperature"] = float(text)
+    elif child.tag in ("seed", "context_window"):
+        fields[child.tag] = int(text)
+    elif child.tag == "limits":
+        for attribute, name, convert in _LIMITS:
+            if child.get(attribute) is not None:
+                fields[name] = convert(child.get(attribute))
+    elif child.tag == "retries":
+        waits = tuple(float(x) for x in (child.get("backoff") or "2 6 18").split())
+        count = int(child.get("max") or len(waits))
+        fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
+    elif child.tag == "tools":
+        fields["tools"] = tuple(
+            ToolGrant(tool.get("name"), cast("Policy | None", tool.get("policy"))) for tool in child.findall("tool")
+        )
+    elif child.tag == "roots":
+        fields["roots"] = tuple(root.get("path") for root in child.findall("root"))
+    elif child.tag == "prices":
+        fields["prices"] = (float(child.get("input")), float(child.get("output")))
+    elif child.tag == "simulated":
+        fields["simulated"] = {key: float(value) for key, value in child.attrib.items()}

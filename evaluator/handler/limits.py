@@ -1,0 +1,115 @@
+"""Limits that nest: what a task uses counts against its own limits and against those of the tasks above it.
+
+A `Budget` belongs to one Handler or to a whole evaluation. Charging it charges its ancestors; `check_*` are
+called before the call that would pass a limit, so a limit is never overshot by a call that was known to pass it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from evaluator.errors import LimitReached
+from evaluator.results import Usage
+
+WARN_AT = 0.8
+
+
+class Budget:
+    """Turns, output tokens, wall time and cost of one scope; None where there is no limit.
+
+    `owner` names whose limit it is in messages. Not thread-safe: one event loop.
+    """
+
+    __slots__ = (
+        "_clock", "_started", "_warned", "max_cost_usd", "max_turns", "owner", "parent", "timeout_s",
+        "usage", "warnings",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        max_turns: int | None = None,
+        max_cost_usd: float | None = None,
+        timeout_s: float | None = None,
+        parent: Budget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.owner = owner
+        self.max_turns = max_turns
+        self.max_cost_usd = max_cost_usd
+        self.timeout_s = timeout_s
+        self.parent = parent
+        self.usage = Usage()
+        self.warnings: list[str] = []
+        self._warned: set[str] = set()
+        self._clock = clock
+        self._started = clock()
+
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started
+
+    def remaining_s(self) -> float | None:
+        """Seconds left until the nearest time limit of this scope and those above; None without one."""
+        own = None if self.timeout_s is None else self.timeout_s - self.elapsed_s()
+        above = None if self.parent is None else self.parent.remaining_s()
+        if own is None or above is None:
+            return above if own is None else own
+        return min(own, above)
+
+    def charge(self, usage: Usage) -> None:
+        """Adds `usage` here and above, and warns once per limit at 80 %."""
+        scope: Budget | None = self
+        while scope is not None:
+            scope.usage = scope.usage + usage
+            if scope.max_turns is not None:
+                scope._warn("turns", scope.usage.turns, scope.max_turns)
+            if scope.max_cost_usd is not None and scope.usage.cost_usd is not None:
+                scope._warn("cost", scope.usage.cost_usd, scope.max_cost_usd)
+            scope = scope.parent
+
+    def check_turn(self, cost_usd: float | None = None) -> None:
+        """Called before a turn; `cost_usd` is the most that it may cost, None where unknown.
+
+        Raises: LimitReached, if a limit of this scope or one above would be passed.
+        """
+        scope: Budget | None = self
+        while scope is not None:
+            if scope.max_turns is not None and scope.usage.turns >= scope.max_turns:
+                raise LimitReached(
+                    "turns", scope.usage.turns, scope.max_turns,
+                    f"{scope.owner} has used its {scope.max_turns} turns",
+                )  # fmt: skip
+            if scope.max_cost_usd is not None:
+                scope._check_cost(cost_usd)
+            scope.check_time()
+            scope = scope.parent
+
+    def check_time(self) -> None:
+        if self.timeout_s is not None and self.elapsed_s() >= self.timeout_s:
+            raise LimitReached(
+                "time", round(self.elapsed_s(), 3), self.timeout_s,
+                f"{self.owner} has used its {self.timeout_s:g} s",
+            )  # fmt: skip
+
+    def _check_cost(self, cost_usd: float | None) -> None:
+        assert self.max_cost_usd is not None
+        spent = self.usage.cost_usd
+        if spent is None or cost_usd is None:
+            raise LimitReached(
+                "cost", spent or 0.0, self.max_cost_usd,
+                f"{self.owner} has a cost limit of ${self.max_cost_usd:g} but the model's price is unknown; "
+                "give the profile <prices input= output=> or remove max_cost",
+            )  # fmt: skip
+        if spent + cost_usd > self.max_cost_usd:
+            raise LimitReached(
+                "cost", spent, self.max_cost_usd,
+                f"the next turn of {self.owner} may cost ${cost_usd:.6f}, which would pass "
+                f"${self.max_cost_usd:g} (${spent:.6f} spent)",
+            )  # fmt: skip
+
+    def _warn(self, resource: str, used: float, limit: float) -> None:
+        if used >= WARN_AT * limit and resource not in self._warned:
+            self._warned.add(resource)
+            self.warnings.append(f"{self.owner} has used {used:g} of {limit:g} {resource}")

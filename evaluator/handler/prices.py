@@ -1,0 +1,136 @@
+"""Context windows and prices of models, read from the table that LiteLLM ships, without importing LiteLLM.
+
+The table (3 MB of JSON) is found beside the installed package and read once, when the first model that may
+be in it is asked for. Without LiteLLM, or with a table that cannot be read, nothing is known and every
+function returns None. Prices are what the table says at the installed version: an estimate, not a bill.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from evaluator.results import Usage
+
+_TABLE = "model_prices_and_context_window_backup.json"
+# Prefixes of models that have no price: asking for one does not load the table.
+_UNPRICED = frozenset(
+    {"simulated", "replay", "local", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamafile"}
+)
+_TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens$")
+
+
+def context_window(model: str) -> int | None:
+    """Tokens that a request to `model` may hold, or None when unknown."""
+    return _count(_entry(model), "max_input_tokens")
+
+
+def max_output_tokens(model: str) -> int | None:
+    """Tokens that `model` can answer with at most, or None when unknown."""
+    return _count(_entry(model), "max_output_tokens")
+
+
+def cost_usd(model: str, usage: Usage) -> float | None:
+    """What `usage` costs with `model`, in US dollars; None where a price or a token count is unknown.
+
+    Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; cached tokens
+    that nobody counted are priced as uncached. Long requests are priced at the table's higher tier.
+    """
+    entry = _entry(model)
+    if entry is None or usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    tier = _tier(entry, usage.input_tokens)
+    input_price = _price(entry, "input_cost_per_token", tier)
+    output_price = _price(entry, "output_cost_per_token", tier)
+    if input_price is None or output_price is None:
+        return None
+    cached = min(usage.cached_tokens or 0, usage.input_tokens)
+    cached_price = _price(entry, "cache_read_input_token_cost", tier)
+    if cached_price is None:
+        cached_price = input_price
+    reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
+    reasoning_price = _price(entry, "output_cost_per_reasoning_token", "")
+    if reasoning_price is None:
+        reasoning_price = output_price
+    return (
+        (usage.input_tokens - cached) * input_price
+        + cached * cached_price
+        + (usage.output_tokens - reasoning) * output_price
+        + reasoning * reasoning_price
+    )
+
+
+def _entry(model: str) -> Mapping[str, Any] | None:
+    prefix = model.partition("/")[0]
+    if prefix in _UNPRICED or model == "":
+        return None
+    table = _table()
+    for key, provider in _keys(model):
+        entry = table.get(key)
+        if isinstance(entry, dict) and (
+            provider is None or str(entry.get("litellm_provider", "")).startswith(provider)
+        ):
+            return entry
+    return None
+
+
+def _keys(model: str) -> Iterator[tuple[str, str | None]]:
+    """Names to look up, and the provider that the entry must then belong to.
+
+    A prefix may be taken off only where the entry is that provider's own: another one's price for a model of
+    the same name is another price.
+    """
+    name = model.removeprefix("litellm/")
+    yield name, None
+    if name.startswith("ft:"):
+        yield ":".join(name.split(":")[:2]), None
+    while "/" in name:
+        provider, _, name = name.partition("/")
+        yield name, provider
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    try:
+        spec = find_spec("litellm")
+    except (ImportError, ValueError):
+        return {}
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        try:
+            data = json.loads((Path(folder) / _TABLE).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict):
+            data.pop("sample_spec", None)
+            return data
+    return {}
+
+
+def _tier(entry: Mapping[str, Any], input_tokens: int) -> str:
+    """The suffix of the prices for a request of this length: "" or `_above_200k_tokens`."""
+    passed = [
+        int(found[1])
+        for key in entry
+        if (found := _TIER.fullmatch(key)) is not None and input_tokens > int(found[1]) * 1000
+    ]
+    return f"_above_{max(passed)}k_tokens" if passed else ""
+
+
+def _price(entry: Mapping[str, Any], name: str, tier: str) -> float | None:
+    for key in (name + tier, name):
+        value = entry.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+    return None
+
+
+def _count(entry: Mapping[str, Any] | None, name: str) -> int | None:
+    value = None if entry is None else entry.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return int(value)
+    return None

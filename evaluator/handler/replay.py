@@ -1,0 +1,78 @@
+"""Answers from a task file: each recorded model response is given once, to the request that had it.
+
+A request is known by the conversation it ends: the fingerprint of model, settings and new messages that
+the record holds. One that the record does not hold is a ProviderError, never a call.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evaluator.errors import ProviderError, UsageError
+from evaluator.handler.backend import Message, ModelRequest, ModelResponse
+from evaluator.handler.session import response_from_dict
+from evaluator.record.steps import Recording, fingerprint
+
+
+class ReplayBackend:
+    """A Backend over one or more recordings. Makes no call and costs nothing.
+
+    Equal conversations that were recorded several times are answered in the order of the record.
+    """
+
+    def __init__(self, *recordings: Recording) -> None:
+        """Raises: UsageError, if the recordings hold no model response."""
+        self._answers: dict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
+        for recording in recordings:
+            self._take(recording)
+        if not self._answers:
+            raise UsageError("the recordings hold no model response to replay")
+
+    @property
+    def name(self) -> str:
+        return "replay"
+
+    def _take(self, recording: Recording) -> None:
+        """Conversations are rebuilt turn by turn: each turn's record holds only the messages new to it."""
+        conversations: dict[str, list[Mapping[str, Any]]] = {}
+        for step in recording.steps:
+            if step.start.kind != "model" or step.end is None or step.status != "success":
+                continue
+            session = step.start.path.rpartition("turn[")[0]
+            messages = [*conversations.get(session, ()), *step.start.args["messages"]]
+            self._answers[_key(messages)].append(step.end.output)
+            answer = response_from_dict(step.end.output)
+            spoken = Message("assistant", answer.content, answer.tool_calls).to_dict()
+            conversations[session] = [*messages, spoken]
+
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
+        """The recorded response. Raises: ProviderError, not retryable, where the record holds none."""
+        answers = self._answers.get(_key([message.to_dict() for message in request.messages]))
+        if not answers:
+            raise ProviderError(
+                f"the record holds no answer to this request ({_shown(request.messages)}); "
+                "the template, the inputs or the tools have changed since it was recorded",
+                kind="not_found",
+            )
+        # The last of equal answers stays, so that asking once more gives what was given.
+        recorded = answers[0] if len(answers) == 1 else answers.popleft()
+        response = response_from_dict(recorded)
+        if on_text is not None and response.content:
+            on_text(response.content)
+        return response
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _key(messages: Sequence[Mapping[str, Any]]) -> str:
+    return fingerprint(list(messages))
+
+
+def _shown(messages: Sequence[Message]) -> str:
+    last = messages[-1].content if messages else ""
+    return repr(last if len(last) <= 60 else last[:57] + "…")

@@ -1,0 +1,368 @@
+"""A Handler: one task's isolated conversation with a model, limited and recorded.
+
+It is made for one task from resolved texts and an immutable configuration, and is gone with it. A turn is
+one model response. Before each request the limits are checked, so that the call which would pass one is
+never sent; transport failures are retried inside the step, each attempt recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluator.errors import LimitReached, ProviderError, SessionClosed
+from evaluator.handler import prices
+from evaluator.handler._tokens import estimate_tokens
+from evaluator.handler.backend import (
+    Backend,
+    FinishReason,
+    Hints,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    ToolSpec,
+)
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.limits import WARN_AT, Budget
+from evaluator.handler.tools import ToolContext, ToolRegistry
+from evaluator.record.steplog import StepLog
+from evaluator.results import Usage
+
+_MESSAGE_OVERHEAD_TOKENS = 6
+Sleep = Callable[[float], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The backend that answers, the model's id as the backend wants it, and why it was chosen."""
+
+    backend: Backend
+    model: str
+    label: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a conversation came to: the last response's text, why it ended, what it used, what to warn of."""
+
+    content: str
+    finish_reason: FinishReason
+    usage: Usage
+    warnings: tuple[str, ...]
+    reasoning: str | None = None
+
+
+class Handler:
+    """One task's session. `run` is called once; afterwards the Handler is closed."""
+
+    def __init__(
+        self,
+        config: HandlerConfig,
+        choice: ModelChoice,
+        *,
+        steps: StepLog,
+        path: str,
+        budget: Budget,
+        tools: ToolRegistry | None = None,
+        tool_context: ToolContext | None = None,
+        hints: Hints | None = None,
+        on_text: Callable[[str], None] | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.config = config
+        self.choice = choice
+        self.budget = budget
+        self._steps = steps
+        self._path = path
+        self._tools = tools
+        self._tool_context = tool_context
+        self._specs: tuple[ToolSpec, ...] = tools.specs() if tools is not None else ()
+        self._hints = hints or Hints()
+        self._on_text = on_text
+        self._sleep = sleep
+        self._messages: list[Message] = []
+        self._sent = 0
+        self._context_tokens = self._tool_tokens()
+        self._correction = 1.0
+        self._warnings: list[str] = []
+        self._warned_context = False
+        self._partial = ""
+        self._closed = False
+        window = config.context_window
+        if window is None and choice.backend.name not in ("simulated", "replay"):
+            window = prices.context_window(choice.label)
+        self._window = window
+
+    # -- context accounting ---------------------------------------------------------------------------------
+
+    def remaining_context(self) -> int | None:
+        """Tokens that the next request may still add to this session, at least 0; None if the window is unknown.
+
+        Estimated locally, then corrected to the provider's count after each response. The estimate may exceed
+        the true figure, never undercut it.
+
+        Raises: SessionClosed, if the task that owned this session has ended.
+        """
+        if self._closed:
+            raise SessionClosed("the task that owned this session has ended")
+        limit = self._context_limit()
+        return None if limit is None else max(0, limit - self._context_tokens)
+
+    def _context_limit(self) -> int | None:
+        return None if self._window is None else int(self._window * self.config.max_context_fraction)
+
+    def _tool_tokens(self) -> int:
+        return sum(estimate_tokens(f"{s.name} {s.description} {s.parameters}") for s in self._specs)
+
+    def _add(self, message: Message) -> None:
+        self._messages.append(message)
+        tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
+        for call in message.tool_calls:
+            tokens += estimate_tokens(call.name) + estimate_tokens(call.arguments)
+        self._context_tokens += tokens
+
+    def _check_context(self) -> None:
+        limit = self._context_limit()
+        if limit is None:
+            return
+        if self._context_tokens > limit:
+            raise LimitReached(
+                "context", self._context_tokens, limit,
+                f"the next request would hold about {self._context_tokens} tokens; {self.config.max_context_fraction:g} "
+                f"of the window of {self.choice.label} is {limit}",
+                self._partial,
+            )  # fmt: skip
+        if not self._warned_context and self._context_tokens >= WARN_AT * limit:
+            self._warned_context = True
+            self._warnings.append(f"context is at {self._context_tokens} of {limit} tokens")
+
+    def _turn_cost(self) -> float | None:
+        """The most that the next turn may cost in US dollars; None where the price is unknown."""
+        output = self.config.max_output_tokens
+        if output is None:
+            output = prices.max_output_tokens(self.choice.label) if not self._is_free() else 0
+        if output is None:
+            return None
+        return self._cost(Usage(self._context_tokens, output, 0, 0, None, 1))
+
+    def _is_free(self) -> bool:
+        return self.choice.backend.name in ("simulated", "replay")
+
+    def _cost(self, usage: Usage) -> float | None:
+        if self._is_free():
+            return 0.0
+        if self.config.prices is not None:
+            if usage.input_tokens is None or usage.output_tokens is None:
+                return None
+            per_input, per_output = self.config.prices
+            return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
+        return prices.cost_usd(self.choice.label, usage)
+
+    # -- the conversation -----------------------------------------------------------------------------------
+
+    async def run(self, messages: Sequence[Message]) -> Outcome:
+        """Sends `messages`, executes the tools that the model calls, and returns its last response.
+
+        Raises: LimitReached, with the partial content; ProviderError, after the last attempt; SessionClosed,
+        if it ran before.
+        """
+        if self._closed:
+            raise SessionClosed("a Handler serves one task; this one has ended")
+        try:
+            for message in messages:
+                self._add(message)
+            turn = 0
+            while True:
+                turn += 1
+                response = await self._turn(turn)
+                self._partial = response.content or self._partial
+                if not response.tool_calls:
+                    break
+                await self._call_tools(response.tool_calls, turn)
+            if response.finish_reason == "length":
+                used = response.usage.output_tokens or estimate_tokens(response.content)
+                raise LimitReached(
+                    "output", used, self.config.max_output_tokens or used,
+                    "the response was cut off at its output limit", response.content,
+                )  # fmt: skip
+            warnings = (*self._warnings, *self.budget.warnings)
+            return Outcome(response.content, response.finish_reason, self.budget.usage, warnings, response.reasoning)
+        except LimitReached as error:
+            error.partial = error.partial or self._partial
+            raise
+        finally:
+            self._closed = True
+
+    async def _turn(self, turn: int) -> ModelResponse:
+        self._check_context()
+        self.budget.check_turn(self._turn_cost() if self._has_cost_limit() else None)
+        path = f"{self._path}/turn[{turn}]" if self._path else f"turn[{turn}]"
+        new = self._messages[self._sent :]
+        args = {
+            "model": self.choice.label,
+            "settings": self._settings(),
+            "messages": [message.to_dict() for message in new],
+        }
+        if self._sent:
+            args["after"] = f"turn[{turn - 1}]"
+        response = await self._attempts(path, args)
+        usage = response.usage
+        if usage.cost_usd is None:
+            usage = replace(usage, cost_usd=self._cost(usage))
+        self.budget.charge(usage)
+        if usage.input_tokens is not None and usage.output_tokens is not None:
+            self._context_tokens = usage.input_tokens
+        self._add(Message("assistant", response.content, response.tool_calls))
+        self._sent = len(self._messages)
+        return response
+
+    def _has_cost_limit(self) -> bool:
+        scope: Budget | None = self.budget
+        while scope is not None:
+            if scope.max_cost_usd is not None:
+                return True
+            scope = scope.parent
+        return False
+
+    def _settings(self) -> dict[str, Any]:
+        config = self.config
+        settings: dict[str, Any] = {}
+        if config.temperature is not None:
+            settings["temperature"] = config.temperature
+        if config.seed is not None:
+            settings["seed"] = config.seed
+        if config.max_output_tokens is not None:
+            settings["max_output_tokens"] = config.max_output_tokens
+        if self._specs:
+            settings["tools"] = [spec.name for spec in self._specs]
+        return settings
+
+    async def _attempts(self, path: str, args: Mapping[str, Any]) -> ModelResponse:
+        """One model call with its retries; each attempt is a step of its own in the record."""
+        steps, config = self._steps, self.config
+        attempts = len(config.backoff_s) + 1
+        fingerprint = steps.fingerprint(args)
+        recorded = steps.recorded(path, fingerprint)
+        if recorded is not None:
+            return response_from_dict(recorded.output)
+        waited: float | None = None
+        for attempt in range(1, attempts + 1):
+            number = steps.begin(
+                path, "model", self.choice.label, args, fingerprint,
+                attempt=attempt, max_attempts=attempts, backoff_s=waited,
+            )  # fmt: skip
+            started = time.perf_counter()
+            try:
+                response = await self.choice.backend.complete(self._request(), on_text=self._on_text)
+            except ProviderError as error:
+                duration = time.perf_counter() - started
+                steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
+                if not error.retryable or attempt == attempts:
+                    raise
+                waited = config.backoff_s[attempt - 1]
+                if error.retry_after_s is not None:
+                    waited = max(waited, error.retry_after_s)
+                self._wait_fits(waited, error)
+                await self._sleep(waited)
+                self.budget.check_turn(None if not self._has_cost_limit() else self._turn_cost())
+            except BaseException as error:
+                steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+                raise
+            else:
+                steps.succeed(
+                    number, response_to_dict(response), time.perf_counter() - started,
+                    usage=response.usage.to_dict(),
+                )  # fmt: skip
+                return response
+        raise AssertionError("the last attempt returns or raises")
+
+    def _wait_fits(self, wait_s: float, error: ProviderError) -> None:
+        remaining = self.budget.remaining_s()
+        if remaining is not None and wait_s >= remaining:
+            raise LimitReached(
+                "time", round(self.budget.elapsed_s(), 3), self.budget.timeout_s or remaining,
+                f"waiting {wait_s:g} s to retry would pass the time limit; the last error was: {error.message}",
+            ) from error  # fmt: skip
+
+    def _request(self) -> ModelRequest:
+        remaining = self.budget.remaining_s()
+        return ModelRequest(
+            self.choice.model,
+            tuple(self._messages),
+            self._specs,
+            self.config.max_output_tokens,
+            self.config.temperature,
+            self.config.seed,
+            self.config.timeout_s if remaining is None else max(0.001, remaining),
+            self._hints,
+        )
+
+    # -- tools ----------------------------------------------------------------------------------------------
+
+    async def _call_tools(self, calls: Sequence[ToolCall], turn: int) -> None:
+        """Runs the calls of one turn, subtasks in parallel, and adds their answers in the order of the calls."""
+        answers = await asyncio.gather(
+            *(self._call_tool(call, f"turn[{turn}]/tool[{i}]") for i, call in enumerate(calls, 1)),
+            return_exceptions=True,
+        )
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            self._add(Message("tool", answer, tool_call_id=call.id))
+        self.budget.charge(Usage(tool_calls=len(calls)))
+
+    async def _call_tool(self, call: ToolCall, segment: str) -> str:
+        path = f"{self._path}/{segment}" if self._path else segment
+        args = {"tool": call.name, "arguments": call.arguments}
+        steps = self._steps
+        fingerprint = steps.fingerprint(args)
+        recorded = steps.recorded(path, fingerprint)
+        if recorded is not None:
+            return str(recorded.output)
+        if self._tools is None or self._tool_context is None:
+            return f"error: no tool is offered in this task, so {call.name!r} cannot be called"
+        number = steps.begin(path, "tool", call.name, args, fingerprint)
+        started = time.perf_counter()
+        context = replace(self._tool_context, step_path=path, remaining_s=self.budget.remaining_s() or 0.0)
+        try:
+            outcome = await self._tools.call(call.name, call.arguments, context)
+        except BaseException as error:
+            steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+            raise
+        duration = time.perf_counter() - started
+        if outcome.ok:
+            steps.succeed(number, outcome.content, duration)
+            return outcome.content
+        answer = f"error: {outcome.error or outcome.content}"
+        # A tool's error is an answer to the model, hence a completed step; the record still says that it failed.
+        steps.fail(number, answer, duration, outcome.error or "tool error")
+        return answer
+
+
+def response_to_dict(response: ModelResponse) -> dict[str, Any]:
+    """The recorded form of a response; `response_from_dict` reads it back."""
+    data: dict[str, Any] = {"content": response.content, "finish_reason": response.finish_reason}
+    if response.tool_calls:
+        data["tool_calls"] = [call.to_dict() for call in response.tool_calls]
+    if response.reasoning is not None:
+        data["reasoning"] = response.reasoning
+    if response.model is not None:
+        data["model"] = response.model
+    data["usage"] = response.usage.to_dict()
+    return data
+
+
+def response_from_dict(data: Mapping[str, Any]) -> ModelResponse:
+    return ModelResponse(
+        content=data["content"],
+        finish_reason=data["finish_reason"],
+        tool_calls=tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in data.get("tool_calls", ())),
+        reasoning=data.get("reasoning"),
+        usage=Usage.from_dict(data.get("usage", {})),
+        model=data.get("model"),
+    )

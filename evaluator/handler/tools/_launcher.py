@@ -1,0 +1,283 @@
+"""Runs one script and ends only when nothing that the script started is left. A program, not a library.
+
+Started by `script.run_script` as `python -I -S _launcher.py FD`, so it imports the standard library alone.
+FD is a socket: the order comes in on it (marshal), one report goes out, and any byte or the end of the file
+in between means: kill. As the subreaper of the script's tree it inherits every orphan, also one that called
+setsid or forked twice, so "no child left" is a fact and not a guess. On systems without subreapers the
+script's process group is all that can be reached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+_SET_PDEATHSIG = 1
+_SET_CHILD_SUBREAPER = 36
+_LINGER_S = 0.2
+_GIVE_UP_S = 5.0
+_LOOK_S = 0.1
+
+
+def main() -> NoReturn:
+    control = int(sys.argv[1])
+    os.set_inheritable(control, False)
+    order = _receive(control)
+    prctl = _find_prctl()
+    subreaper = prctl is not None and prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _ignore)
+
+    started = time.monotonic()
+    pid, failure = _start(order, prctl)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    if failure is not None:
+        os.waitpid(pid, 0)
+        _report(control, {"failure": failure})
+    family = _Family(pid, subreaper, order["max_processes"])
+    reason = _wait(control, wake, family, started + order["timeout_s"])
+    ended = time.monotonic()
+    if reason == "ended":
+        _linger(control, wake, family)
+    survivors = family.kill(wake)
+    _report(
+        control,
+        {"reason": reason, "status": family.status, "survivors": survivors, "duration_s": ended - started},
+    )
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler, so that the signal wakes `select`."""
+
+
+class _Family:
+    """The script and all its descendants. `status` is the script's own wait status, None while it runs."""
+
+    def __init__(self, pid: int, subreaper: bool, bound: int) -> None:
+        self.pid = pid
+        self.subreaper = subreaper
+        self.bound = bound
+        self.status: int | None = None
+        self.before = _tasks_of_system() if subreaper else 0
+
+    def too_many(self) -> bool:
+        """Whether more than `bound` processes of the tree are alive."""
+        if not self.subreaper or _tasks_of_system() - self.before < self.bound:
+            return False
+        return sum(1 for _ in _descendants(os.getpid())) > self.bound
+
+    def reap(self) -> bool:
+        """Collects what has ended. Returns whether a child is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.status = status
+
+    def kill(self, wake: int) -> int:
+        """Kills until no child is left or 5 s have passed. Returns how many are left (another user's)."""
+        give_up = time.monotonic() + _GIVE_UP_S
+        while True:
+            if self.status is None or not self.subreaper:
+                _send(os.killpg, self.pid)
+            found = kill_descendants(os.getpid()) if self.subreaper else 0
+            if not self.reap():
+                return 0
+            if time.monotonic() > give_up:
+                return max(found, 1)
+            _sleep_until_signal(wake, 0.002)
+
+
+def kill_descendants(root: int) -> int:
+    """Kills each descendant of `root` and its process group, in one pass over /proc. Returns how many.
+
+    A group is killed in one stroke, so that a process that forks faster than /proc can be read is caught
+    too. Killing while reading shortens the time in which one can slip away; the caller repeats until none
+    is left.
+    """
+    groups = {os.getpgid(0), os.getpgid(root)}
+    found = 0
+    for pid, group in _descendants(root):
+        found += 1
+        if group not in groups:
+            groups.add(group)
+            _send(os.killpg, group)
+        _send(os.kill, pid)
+    return found
+
+
+def _descendants(root: int) -> Iterator[tuple[int, int]]:
+    """Each living descendant and its process group, parents first as a rule."""
+    family = {root}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        fields = _stat(pid)
+        if fields is not None and int(fields[1]) in family:
+            family.add(pid)
+            if fields[0] != b"Z":
+                yield pid, int(fields[2])
+
+
+def _tasks_of_system() -> int:
+    """How many processes and threads the system has: one cheap read that says when to count exactly."""
+    descriptor = os.open("/proc/loadavg", os.O_RDONLY)
+    try:
+        return int(os.read(descriptor, 200).split()[3].partition(b"/")[2])
+    finally:
+        os.close(descriptor)
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """State, parent, group, … of a process; None when it is gone."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    # The command's name stands in brackets and may hold brackets and spaces of its own.
+    return data[data.rfind(b")") + 2 :].split() or None
+
+
+def _send(kill: Callable[[int, int], None], target: int) -> None:
+    try:
+        kill(target, signal.SIGKILL)
+    except OSError:
+        pass  # gone already, or another user's: the caller counts what is left
+
+
+def _wait(control: int, wake: int, family: _Family, deadline: float) -> str:
+    while True:
+        family.reap()
+        if family.status is not None:
+            return "ended"
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return "timeout"
+        ready, _, _ = select.select([control, wake], [], [], min(remaining, _LOOK_S))
+        if control in ready:
+            return "killed"
+        if family.too_many():
+            return "processes"
+        if wake in ready:
+            _drain(wake)
+
+
+def _linger(control: int, wake: int, family: _Family) -> None:
+    """What the script left running may end by itself for a moment, such as the `tee` of a redirection."""
+    deadline = time.monotonic() + _LINGER_S
+    while family.reap() and (remaining := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([control, wake], [], [], remaining)
+        if control in ready:
+            return
+        _drain(wake)
+
+
+def _sleep_until_signal(wake: int, seconds: float) -> None:
+    if select.select([wake], [], [], seconds)[0]:
+        _drain(wake)
+
+
+def _drain(wake: int) -> None:
+    try:
+        os.read(wake, 65536)
+    except BlockingIOError:
+        pass
+
+
+def _start(order: dict[str, Any], prctl: Callable[..., int] | None) -> tuple[int, tuple[str, int] | None]:
+    """Forks and executes the script. Returns its pid and, if it could not start, stage and errno."""
+    reading, writing = os.pipe()
+    launcher = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        stage = "start"
+        try:
+            os.setsid()
+            if prctl is not None:
+                prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != launcher:
+                    os._exit(127)
+            _restrict(order["memory_bytes"])
+            stage = "cwd"
+            if order["cwd"] is not None:
+                os.chdir(order["cwd"])
+            stage = "exec"
+            os.execvpe(order["argv"][0], order["argv"], order["env"])
+        except OSError as error:
+            os.write(writing, marshal.dumps((stage, error.errno or 0)))
+        finally:
+            os._exit(127)
+    os.close(writing)
+    told = os.read(reading, 4096)
+    os.close(reading)
+    return pid, marshal.loads(told) if told else None
+
+
+def _restrict(memory_bytes: int | None) -> None:
+    import resource
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        bound = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+
+
+def _find_prctl() -> Callable[..., int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+
+def _receive(control: int) -> dict[str, Any]:
+    head = _read_exactly(control, 8)
+    return marshal.loads(_read_exactly(control, int.from_bytes(head, "big")))
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(descriptor, size - len(data))
+        if not piece:
+            os._exit(1)
+        data += piece
+    return data
+
+
+def _report(control: int, report: dict[str, Any]) -> NoReturn:
+    try:
+        os.write(control, marshal.dumps(report))
+    except OSError:
+        pass  # whoever ordered the script is gone; the script is dead all the same
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

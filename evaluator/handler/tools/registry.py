@@ -1,0 +1,349 @@
+"""The tools that a model may call: one shape for all, checked before anything runs, errors as answers.
+
+A model's arguments are text from outside. They are parsed strictly, validated against the tool's JSON
+Schema and held against the tool's policy, in that order; only then the tool runs. Whatever goes wrong comes
+back as a `ToolOutcome` that tells the model what to do better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Literal, cast
+
+from evaluator.errors import ConfigurationError, LimitReached, ToolError, UsageError
+from evaluator.handler.backend import ToolSpec
+from evaluator.handler.tools.ask import Asker, visible
+from evaluator.handler.tools.files import FileAccess
+
+Policy = Literal["allow", "ask", "deny"]
+ToolKind = Literal["direct", "subtask"]
+OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
+
+MAX_RESULT_BYTES = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_VIOLATIONS = 5
+_MAX_ERROR_CHARS = 2_000
+_MAX_SHOWN_CHARS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a call may reach: the task's files, who answers questions, the step of the record, time left."""
+
+    roots: FileAccess
+    asker: Asker | None = None
+    step_path: str = ""
+    remaining_s: float = float("inf")
+
+
+ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Tool:
+    """A tool. `run` returns text or a JSON value, and raises ToolError with words for the model.
+
+    `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the
+    Python function that a decorated tool was made from.
+    """
+
+    spec: ToolSpec
+    run: ToolFunction
+    kind: ToolKind = "direct"
+    policy: Policy = "allow"
+    retryable: bool = False
+    effect: bool = True
+    function: Callable[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """How a call ended. `content` is what the model is told, also of a failure; `error` is None where `ok`.
+
+    `cause` is the exception behind a failure, for the record. `truncated`: the content was cut to its bound.
+    """
+
+    ok: bool
+    content: str
+    error: str | None = None
+    code: OutcomeCode | None = None
+    cause: BaseException | None = None
+    truncated: bool = False
+
+
+class ToolRegistry:
+    """An immutable set of tools by name; `with_tools` gives a larger one."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            _check_tool(tool)
+            if tool.name in self._tools:
+                raise ConfigurationError(f"two tools are named {tool.name!r}")
+            self._tools[tool.name] = tool
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def register(self, tool: Tool) -> ToolRegistry:
+        """A registry with this tool too. Raises ConfigurationError where the name is taken."""
+        return ToolRegistry([*self, tool])
+
+    def with_tools(self, *tools: Tool) -> ToolRegistry:
+        """A registry with these tools too; one of a name that is taken replaces the former."""
+        merged = {**self._tools, **{tool.name: tool for tool in tools}}
+        return ToolRegistry(merged.values())
+
+    def with_policies(self, policies: Mapping[str, Policy]) -> ToolRegistry:
+        """A registry with other policies for these tools. Raises ConfigurationError for an unknown name."""
+        for name in policies:
+            self._require(name)
+        return ToolRegistry(replace(tool, policy=policies.get(tool.name, tool.policy)) for tool in self)
+
+    def only(self, names: Iterable[str]) -> ToolRegistry:
+        """A registry of the tools named, in that order. Raises ConfigurationError for an unknown name."""
+        return ToolRegistry(self._require(name) for name in dict.fromkeys(names))
+
+    def specs(self, names: Iterable[str] | None = None) -> tuple[ToolSpec, ...]:
+        """What a model is told of these tools, or of all. Raises ConfigurationError for an unknown name."""
+        return tuple(tool.spec for tool in (self if names is None else self.only(names)))
+
+    def _require(self, name: str) -> Tool:
+        tool = self._tools.get(name)
+        if tool is None:
+            raise ConfigurationError(self._unknown(name))
+        return tool
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name[:100], self._tools, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(self._tools) or "none"
+        return f"there is no tool named {name[:100]!r}{hint} (tools: {known})"
+
+    async def call(
+        self,
+        name: str,
+        arguments_json: str,
+        context: ToolContext,
+        *,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+    ) -> ToolOutcome:
+        """Parses, validates, asks where the policy says so, runs, and bounds the result.
+
+        Ends within `context.remaining_s`. Raises asyncio.CancelledError and LimitReached only; everything
+        else, also an exception of the tool's own code, is an outcome.
+        """
+        tool = self._tools.get(name)
+        if tool is None:
+            return _failure("unknown_tool", self._unknown(name))
+        try:
+            arguments = parse_arguments(arguments_json)
+            validate_arguments(tool, arguments)
+        except ToolError as error:
+            return _failure("bad_arguments", f"arguments of {name}: {error}", error.__cause__)
+        timer = asyncio.timeout(_timeout(context.remaining_s))
+        try:
+            async with timer:
+                refusal = await _consent(tool, arguments, context)
+                if refusal is not None:
+                    return refusal
+                text = _as_text(await tool.run(arguments, context))
+        except LimitReached:
+            raise
+        except TimeoutError as error:
+            if timer.expired():
+                return _failure("timeout", f"{name} was stopped: the task's time is used up", error)
+            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+        except ToolError as error:
+            return _failure("failed", str(error), error)
+        except Exception as error:
+            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+        bounded = _bounded(text, max_result_bytes)
+        return ToolOutcome(True, bounded, truncated=bounded is not text)
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """A model's arguments, strictly: one JSON object, no name twice, no NaN. Empty text is an empty object.
+
+    Raises: ToolError, with line, column and what was found there.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 20]
+        where = f"at line {error.lineno}, column {error.colno}"
+        what = f"found {found!r}" if found else "the text ends there"
+        raise ToolError(f"not valid JSON: {error.msg} {where} ({what}); send one JSON object") from error
+    except RecursionError as error:
+        raise ToolError("nested too deeply; send a flat JSON object") from error
+    except ValueError as error:
+        raise ToolError(f"not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        kind = _JSON_KINDS.get(type(value), "value")
+        raise ToolError(f"expected one JSON object with named arguments, found {kind}")
+    return cast(dict[str, Any], value)
+
+
+_JSON_KINDS: dict[type, str] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the name {twice!r} stands there twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raises ToolError with up to five violations of the tool's schema, each with its JSON path."""
+    validator = _validator(tool)
+    try:
+        violations = []
+        for violation in validator.iter_errors(arguments):
+            violations.append(f"{violation.json_path}: {_shorten(violation.message, 300)}")
+            if len(violations) == _MAX_VIOLATIONS:
+                break
+    except Exception as error:  # an unresolvable reference, a pattern that no engine takes
+        raise ToolError(f"the tool's own schema cannot be used: {_describe(error)}") from error
+    if violations:
+        raise ToolError("; ".join(violations))
+
+
+_validators: weakref.WeakKeyDictionary[Tool, Any] = weakref.WeakKeyDictionary()
+
+
+def _validator(tool: Tool) -> Any:
+    validator = _validators.get(tool)
+    if validator is None:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+        from referencing import Registry
+
+        try:
+            Draft202012Validator.check_schema(tool.spec.parameters)
+        except SchemaError as error:
+            raise ToolError(f"the tool's own schema is not valid: {_shorten(error.message, 300)}") from error
+        # An empty registry: a reference to a remote schema is an error and never a request.
+        validator = Draft202012Validator(cast(Any, tool.spec.parameters), registry=Registry())
+        _validators[tool] = validator
+    return validator
+
+
+def _check_tool(tool: Tool) -> None:
+    if not _NAME.fullmatch(tool.name):
+        raise ConfigurationError(
+            f"{tool.name!r} is no tool name: letters, digits, '_' and '-', 1 to 64 of them"
+        )
+    if tool.spec.parameters.get("type") != "object":
+        raise ConfigurationError(
+            f"tool {tool.name!r}: its parameters have to be a JSON Schema of type object"
+        )
+    if tool.policy not in ("allow", "ask", "deny"):
+        raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+
+
+async def _consent(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutcome | None:
+    """None where the call may go ahead."""
+    if tool.policy == "allow":
+        return None
+    if tool.policy == "deny":
+        return _failure("denied", f"{tool.name} is not allowed here (policy deny)")
+    if context.asker is None:
+        return _failure("denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask")
+    shown = visible(json.dumps(arguments, ensure_ascii=False))
+    if len(shown) > _MAX_SHOWN_CHARS:
+        # Consent to what was not shown is none.
+        return _failure("denied", f"{tool.name} needs consent, and its arguments are too long to be shown")
+    try:
+        answer = await context.asker.ask(f"Allow {tool.name} with {shown}? [y/N]")
+    except ToolError as error:
+        return _failure("denied", f"{tool.name} needs consent: {error}", error)
+    if answer.strip().lower() in ("y", "yes"):
+        return None
+    return _failure("denied", f"{tool.name} was refused by the user")
+
+
+def _timeout(remaining_s: float) -> float | None:
+    return None if remaining_s == float("inf") else max(remaining_s, 0.0)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    raise UsageError(f"it returned a {type(value).__name__}, which is neither text nor a JSON value")
+
+
+def _bounded(text: str, max_bytes: int) -> str:
+    if len(text) * 4 <= max_bytes:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= max_bytes:
+        return text
+    kept = data[:max_bytes]
+    while kept and data[len(kept)] & 0xC0 == 0x80:  # never within a character
+        kept = kept[:-1]
+    shown = kept.decode("utf-8", "surrogatepass")
+    return f"{shown}\n[cut: the first {len(kept):,} of {len(data):,} bytes]"
+
+
+def _failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
+    short = _shorten(message, _MAX_ERROR_CHARS)
+    return ToolOutcome(False, f"Error: {short}", short, code, cause)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"

@@ -1,0 +1,82 @@
+"""Gives a task's declared inputs their values: from the caller, a nested task, `from`, the scope, or the default.
+
+Nested input tasks run first and in parallel. The outcome is a scope in which the task's texts are resolved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluator.binding.inputs import bind_inputs
+from evaluator.binding.sandbox import evaluate_expression, render
+from evaluator.binding.scopes import Scope
+from evaluator.binding.types import read_typed
+from evaluator.errors import ExpressionError
+from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
+from evaluator.interpreter.operators.call import functions_in_text
+from evaluator.nodes import Input, Task
+from evaluator.results import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    scope: Scope
+    values: Mapping[str, Any]
+
+
+async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
+    """The scope of `task`, or the error of a nested input task that failed.
+
+    Raises: TemplateError, with one finding for each input that is missing, excess or of the wrong type.
+    """
+    given: dict[str, Any] = dict(frame.arguments or {})
+    if not task.inputs and not given:
+        return Bound(frame.scope, given)
+    nested = [i for i in task.inputs if i.task is not None and i.name not in given]
+    outcomes = await _run_nested(run, nested, frame)
+    for declared, outcome in zip(nested, outcomes, strict=True):
+        if isinstance(outcome, TaskError):
+            details = {**outcome.details, "failed_input": declared.name}
+            return replace(outcome, details=details, location=outcome.location or declared.span)
+        given[declared.name] = value_of(outcome)
+    for declared in task.inputs:
+        if declared.name not in given:
+            await _from_scope(run, declared, given, frame)
+    values = bind_inputs(task.inputs, given, location=task.span)
+    return Bound(frame.scope.child(values), values)
+
+
+async def _run_nested(run: Run, nested: list[Input], frame: Frame) -> list[Outcome]:
+    if not nested:
+        return []
+
+    async def one(declared: Input) -> Outcome:
+        assert declared.task is not None
+        return await run.services.evaluate(run, declared.task, frame.at(f"inputs.{declared.name}"))
+
+    if len(nested) == 1:
+        return [await one(nested[0])]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(declared)) for declared in nested]
+    return [task.result() for task in tasks]
+
+
+async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: Frame) -> None:
+    scope = frame.scope
+    if declared.source is not None:
+        functions = functions_in_text(run, frame, f"inputs.{declared.name}.from")
+        given[declared.name] = await evaluate_expression(declared.source, scope, functions=functions)
+    elif frame.arguments is None and declared.name in scope:
+        given[declared.name] = scope.lookup(declared.name)
+    elif declared.default is not None:
+        functions = functions_in_text(run, frame, f"inputs.{declared.name}.default")
+        text = await render(declared.default, scope, functions=functions)
+        try:
+            given[declared.name] = read_typed(text, declared.type)
+        except ValueError as error:
+            raise ExpressionError(
+                f"the default of input {declared.name!r}: {error}", declared.default.span, "wrong-type"
+            ) from error

@@ -1,0 +1,181 @@
+"""What a task sees besides its prompt: three dimensions with an operator's defaults, and explicit files.
+
+`inherit_context` passes on the parent's items (full, the relevant ones, or none); `fresh_context` asks memory
+for relevant paths, which the Handler's file access reads; `accumulate_data` is the operators' own (they add
+items for what was done so far). `file_paths` are always included. An item is never sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evaluator.binding.sandbox import render
+from evaluator.binding.scopes import Scope
+from evaluator.errors import ToolError
+from evaluator.interpreter.frame import ContextItem
+from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task, TaskType
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.services import Services
+
+MAX_FRESH = 10
+SUBSET_CHARACTERS = 40_000
+COMMAND_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """The three dimensions, decided: an explicit setting overrides the default of that dimension only."""
+
+    inherit_context: InheritContext
+    accumulate_data: bool
+    accumulation_format: AccumulationFormat
+    fresh_context: FreshContext
+
+
+DEFAULTS: dict[TaskType, ContextPolicy] = {
+    "atomic": ContextPolicy("full", False, "notes_only", "disabled"),
+    "sequential": ContextPolicy("full", True, "notes_only", "disabled"),
+    "reduce": ContextPolicy("none", True, "notes_only", "enabled"),
+    "script": ContextPolicy("full", False, "notes_only", "disabled"),
+    "director_evaluator_loop": ContextPolicy("none", True, "notes_only", "enabled"),
+}
+SUBTASK_DEFAULT = ContextPolicy("subset", False, "notes_only", "enabled")
+
+
+def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
+    """The defaults of the task's operator, or of subtasks, with what the template says laid over them."""
+    default = SUBTASK_DEFAULT if is_subtask else DEFAULTS[task.type]
+    said = task.context
+    if said.inherit_context is said.accumulate_data is said.accumulation_format is said.fresh_context is None:
+        return default
+    return ContextPolicy(
+        said.inherit_context or default.inherit_context,
+        default.accumulate_data if said.accumulate_data is None else said.accumulate_data,
+        said.accumulation_format or default.accumulation_format,
+        said.fresh_context or default.fresh_context,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    items: tuple[ContextItem, ...]
+    warnings: tuple[str, ...]
+
+
+NOTHING = Assembled((), ())
+
+
+async def assemble(
+    task: Task,
+    policy: ContextPolicy,
+    inherited: Sequence[ContextItem],
+    description: str,
+    scope: Scope,
+    services: Services,
+) -> Assembled:
+    """The items that `task` sees. A file that cannot be read is a warning, never an error."""
+    fresh = policy.fresh_context == "enabled" and services.memory is not None
+    kept = inherited if policy.inherit_context != "none" else ()
+    if not kept and not fresh and task.file_paths is None:
+        return NOTHING
+    if policy.inherit_context == "subset":
+        kept = relevant(kept, description, SUBSET_CHARACTERS)
+    items = {item.source: item for item in kept}
+    warnings: list[str] = []
+    if task.file_paths is not None:
+        for path in await _explicit_paths(task.file_paths, scope, services, warnings):
+            _read(path, items, services, warnings)
+    if fresh:
+        assert services.memory is not None
+        for found in await services.memory.get_relevant_context_for(description, MAX_FRESH):
+            _read(found.path, items, services, warnings)
+    return Assembled(tuple(items.values()), tuple(warnings))
+
+
+def relevant(items: Sequence[ContextItem], description: str, characters: int) -> list[ContextItem]:
+    """The items that share words with `description`, best first, as many as fit in `characters`."""
+    from evaluator.library._text import terms
+
+    wanted = set(terms(description))
+    scored: list[tuple[float, int, ContextItem]] = []
+    for order, item in enumerate(items):
+        words = set(terms(item.content[:20_000])) | set(terms(item.source))
+        shared = len(wanted & words)
+        if shared:
+            scored.append((-shared / (len(wanted) or 1), order, item))
+    kept: list[ContextItem] = []
+    for _, _, item in sorted(scored, key=lambda entry: entry[:2]):
+        if len(item.content) <= characters:
+            kept.append(item)
+            characters -= len(item.content)
+    return kept
+
+
+async def _explicit_paths(
+    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str]
+) -> list[str]:
+    items = [(await render(text, scope)).strip() for text in file_paths.items]
+    if file_paths.source == "literal":
+        return items
+    if file_paths.source == "glob":
+        found: list[str] = []
+        for pattern in items:
+            try:
+                matched = services.files.glob(pattern)
+            except ToolError as error:
+                warnings.append(f"file_paths: {pattern}: {error}")
+                continue
+            if not matched:
+                warnings.append(f"file_paths: no file matches {pattern}")
+            found += matched
+        return found
+    if file_paths.source == "command":
+        return await _paths_of_command(items, services, warnings)
+    if services.memory is None:
+        warnings.append("file_paths: a description needs a memory; the evaluator was made without one")
+        return []
+    relevant_paths = await services.memory.get_relevant_context_for(items[0], MAX_FRESH)
+    if not relevant_paths:
+        warnings.append(f"file_paths: memory knows no path for {items[0]!r}")
+    return [found.path for found in relevant_paths]
+
+
+async def _paths_of_command(argv: list[str], services: Services, warnings: list[str]) -> list[str]:
+    from evaluator.handler.tools.script import run_script
+
+    if services.dry_run:
+        warnings.append(f"file_paths: {argv[0]} was not run")
+        return []
+    try:
+        result = await run_script(argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root)
+    except ToolError as error:
+        warnings.append(f"file_paths: {error}")
+        return []
+    if result.exit_code != 0:
+        warnings.append(f"file_paths: {argv[0]} ended with exit code {result.exit_code}: {result.stderr[:200]}")
+        return []
+    return [line for line in result.stdout.splitlines() if line.strip()]
+
+
+def _read(path: str, items: dict[str, ContextItem], services: Services, warnings: list[str]) -> None:
+    source = f"file:{path}"
+    if source in items:
+        return
+    try:
+        text = services.files.read_text(path)
+    except ToolError as error:
+        warnings.append(f"{path} was not read: {error}")
+        return
+    if text.truncated:
+        warnings.append(f"{path} was cut to {len(text.text)} characters")
+    items[source] = ContextItem(source, text.text)
+
+
+def format_items(items: Sequence[ContextItem]) -> str:
+    """The items as the model sees them, each with its source."""
+    return "\n\n".join(f'<context source="{item.source}">\n{item.content}\n</context>' for item in items)
+
+

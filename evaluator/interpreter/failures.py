@@ -1,0 +1,73 @@
+"""One table from exceptions to TaskErrors: no exception of a library below reaches the caller of `evaluate`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from evaluator.errors import (
+    ConfigurationError,
+    ExpressionError,
+    LimitReached,
+    ProviderError,
+    RecordError,
+    TaskFailed,
+    TemplateError,
+    ToolError,
+    UsageError,
+)
+from evaluator.nodes import Span
+from evaluator.results import FailureReason, Resource, ResourceName, TaskError, Usage
+
+
+def failure(
+    reason: FailureReason, message: str, *, location: Span | None = None, content: str = "", usage: Usage | None = None
+) -> TaskError:
+    """A TASK_FAILURE with its reason."""
+    return TaskError(
+        "TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage()
+    )
+
+
+def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
+    """The TaskError that `error` stands for; `error` itself stays its cause."""
+    usage = usage or Usage()
+    match error:
+        case TaskFailed():
+            return error.error
+        case LimitReached():
+            return TaskError(
+                "RESOURCE_EXHAUSTION", error.message,
+                "execution_timeout" if error.resource == "time" else None,
+                resource=Resource(cast("ResourceName", error.resource), error.used, error.limit),
+                location=location, content=error.partial, usage=usage, cause=error,
+            )  # fmt: skip
+        case ProviderError():
+            return TaskError(
+                "TASK_FAILURE", f"model call failed: {error.message}", "provider_failure", location=location,
+                content=error.partial or "", usage=usage, retryable=error.retryable,
+                maybe_billed=error.maybe_billed, details={"kind": error.kind, "http_status": error.status},
+                cause=error,
+            )  # fmt: skip
+        case ExpressionError():
+            return TaskError(
+                "TASK_FAILURE", error.message, "template_resolution_failure", location=error.span,
+                violations=(error.diagnostic(),), usage=usage, cause=error,
+            )  # fmt: skip
+        case TemplateError():
+            first = error.diagnostics[0] if error.diagnostics else None
+            return TaskError(
+                "TASK_FAILURE", "; ".join(d.message for d in error.diagnostics), "input_validation_failure",
+                location=first.span if first else location, violations=error.diagnostics, usage=usage, cause=error,
+            )  # fmt: skip
+        case ToolError():
+            reason: FailureReason = "tool_failure"
+        case UsageError():
+            reason = "input_validation_failure"
+        case RecordError() | ConfigurationError():
+            reason = "execution_halted"
+        case _:
+            return TaskError(
+                "TASK_FAILURE", f"{type(error).__name__}: {error}", "unexpected_error", location=location,
+                usage=usage, cause=error,
+            )  # fmt: skip
+    return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)

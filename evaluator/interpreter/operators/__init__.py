@@ -1,0 +1,1 @@
+"""One module an operator; each has `run(run, task, prepared)`."""

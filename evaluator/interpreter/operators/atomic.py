@@ -1,0 +1,83 @@
+"""atomic: one Handler, its conversation, and the reading of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evaluator.binding.sandbox import render
+from evaluator.handler.session import Handler, ModelChoice
+from evaluator.handler.tools import ToolContext
+from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.prompt import build_messages, hints_for
+from evaluator.interpreter.toolset import tools_for
+from evaluator.nodes import Atomic, OutputFormat
+from evaluator.output import parse_output
+from evaluator.results import Status, TaskError, TaskResult
+
+
+async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
+    frame, services = prepared.frame, run.services
+    messages = await build_messages(run, task, prepared)
+    named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
+    choice = await choose(run, named, prepared)
+    run.steps.note(
+        join(frame.path, "resolve"), "resolve", task.name or "task",
+        {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]},
+        {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
+    )  # fmt: skip
+    run.event(frame.path, task.name or "task")
+    tools = tools_for(run, task, prepared)
+    handler = Handler(
+        prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
+        tool_context=None if tools is None else ToolContext(services.files, services.asker, frame.path, 0.0),
+        hints=hints_for(run, task, prepared.values), on_text=run.on_text,
+    )  # fmt: skip
+    outcome = await handler.run(messages)
+    notes = prepared.notes(model=choice.label)
+    notes["warnings"] += outcome.warnings
+    if outcome.reasoning:
+        notes["reasoning"] = outcome.reasoning
+    if outcome.finish_reason in ("content_filter", "refusal"):
+        what = "was stopped by a content filter" if outcome.finish_reason == "content_filter" else "is a refusal"
+        return TaskError(
+            "TASK_FAILURE", f"the model's answer {what}", "provider_failure", location=task.span,
+            content=outcome.content, notes=notes, usage=outcome.usage,
+        )  # fmt: skip
+    if outcome.finish_reason == "unknown":
+        notes["warnings"].append("the provider gave no known reason for ending: the answer may be incomplete")
+    if not outcome.content.strip():
+        return TaskError(
+            "INVALID_OUTPUT", "the model returned nothing", "output_format_failure", location=task.span,
+            content=outcome.content, notes=notes, usage=outcome.usage, retryable=True,
+        )  # fmt: skip
+    result = TaskResult(Status.COMPLETE, outcome.content, None, notes, outcome.usage)
+    return result if task.output is None else read_output(run, result, task.output, frame.path)
+
+
+async def choose(run: Run, named: str | None, prepared: Prepared) -> ModelChoice:
+    """The model for this task. Looking for a local server blocks, so a first choice has a thread of its own."""
+    chooser, config = run.services.chooser, prepared.config
+    chosen = chooser.chosen(run.model, named, config)
+    return chosen or await asyncio.to_thread(chooser.choose, run.model, named, config)
+
+
+def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -> Outcome:
+    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the text."""
+    if wanted.type == "text" and wanted.schema is None:
+        return result
+    parsed = parse_output(result.content, wanted.type, wanted.schema)
+    warnings = list(parsed.warnings)
+    error = parsed.error
+    run.steps.note(
+        join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
+        {"warnings": warnings}, error=error.message if error else None,
+    )  # fmt: skip
+    notes = {**result.notes, "warnings": [*result.notes["warnings"], *warnings]}
+    if error is None:
+        return TaskResult(result.status, result.content, parsed.value, notes, result.usage)
+    return TaskError(
+        "INVALID_OUTPUT", error.message, "output_format_failure", location=wanted.span, content=result.content,
+        notes=notes, usage=result.usage, retryable=True,
+        details={"path": error.path, "expected": error.expected, "actual": error.actual},
+    )  # fmt: skip

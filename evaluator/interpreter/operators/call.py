@@ -1,0 +1,131 @@
+"""Calls: `<call>` of a function or a named task, and function templates called inside texts.
+
+A function sees its parameters and nothing else, and inherits no context. A named task is a standard template:
+it sees the whole lexical environment of the place that calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from evaluator.binding.inputs import bind_arguments
+from evaluator.binding.sandbox import FunctionCaller, evaluate_expression, render
+from evaluator.binding.scopes import Scope
+from evaluator.errors import ExpressionError, TaskFailed
+from evaluator.interpreter.frame import Frame, Outcome, Run, join, value_of
+from evaluator.nodes import Argument, Call, Expression, Function, Span, Task, Text
+from evaluator.output import parse_output
+from evaluator.results import TaskError, TaskResult
+
+MAX_CALL_DEPTH = 50
+
+
+async def run(run: Run, node: Call, frame: Frame) -> Outcome:
+    """The result of the called template; its arguments are resolved in the caller's scope."""
+    values = [await argument_value(run, argument, frame) for argument in node.args]
+    positional = [value for argument, value in zip(node.args, values, strict=True) if argument.name is None]
+    named = {a.name: value for a, value in zip(node.args, values, strict=True) if a.name is not None}
+    return await call_template(run, node.template, positional, named, node.span, frame.at(f"call.{node.template}"))
+
+
+async def call_template(
+    run: Run, name: str, positional: list[Any], named: Mapping[str, Any], span: Span, frame: Frame
+) -> Outcome:
+    """Calls the template `name`; `frame` is the one the body runs in, with the caller's scope.
+
+    Raises: ExpressionError, for an unknown template, a wrong arity, or calls nested past any use.
+    """
+    if len(frame.calls) >= MAX_CALL_DEPTH:
+        raise ExpressionError(f"{name!r} is called {MAX_CALL_DEPTH} levels deep: do the calls end?", span, "call-depth")
+    frame = replace(frame, calls=(*frame.calls, name))
+    if name not in run.services.library:
+        raise ExpressionError(f"no template is called {name!r}", span, "unknown-template")
+    target = run.services.library.get(name).node
+    if isinstance(target, Function):
+        return await call_function(run, target, positional, named, span, frame)
+    names = [declared.name for declared in target.inputs]
+    if len(positional) > len(names):
+        raise ExpressionError(
+            f"{name!r} takes {len(names)} inputs, {len(positional)} were given", span, "wrong-arity"
+        )
+    arguments = dict(zip(names, positional, strict=False))
+    for key, value in named.items():
+        if key in arguments:
+            raise ExpressionError(f"{name!r} was given {key!r} twice", span, "wrong-arity")
+        arguments[key] = value
+    return await run.services.evaluate(run, target, replace(frame, arguments=arguments))
+
+
+async def call_function(
+    run: Run, function: Function, positional: list[Any], named: Mapping[str, Any], span: Span, frame: Frame
+) -> Outcome:
+    """Runs the body in a scope of its parameters alone, and reads what it gives as `returns` says."""
+    bound = bind_arguments(function.params, positional, named, name=function.name, span=span)
+    inner = replace(frame, scope=Scope.isolated(bound), context=(), arguments=_arguments(function.body, bound))
+    outcome = await run.services.evaluate(run, function.body, inner)
+    return outcome if isinstance(outcome, TaskError) else _returned(function, outcome, span)
+
+
+def _arguments(body: object, bound: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A function's body that declares inputs of its own takes those that its parameters name."""
+    if not isinstance(body, Task) or not body.inputs:
+        return None
+    return {i.name: bound[i.name] for i in body.inputs if i.name in bound}
+
+
+def _returned(function: Function, outcome: TaskResult, span: Span) -> Outcome:
+    """The result, read as the function's `returns` says where its body did not read it already."""
+    if function.returns is None or outcome.parsed_content is not None or function.returns == "any":
+        return outcome
+    if function.returns == "string":
+        return outcome
+    parsed = parse_output(outcome.content, "json", function.returns)
+    if parsed.error is not None:
+        return TaskError(
+            "INVALID_OUTPUT", f"{function.name!r} returns {function.returns}: {parsed.error.message}",
+            "output_format_failure", location=span, content=outcome.content, notes=outcome.notes,
+            usage=outcome.usage,
+        )  # fmt: skip
+    return replace(outcome, parsed_content=parsed.value)
+
+
+async def argument_value(run: Run, argument: Argument, frame: Frame) -> Any:
+    """A variable if one has that name (dotted and indexed access too), else the text, resolved."""
+    text = argument.value
+    bare = text.value.strip()
+    root = bare.split(".", 1)[0].split("[", 1)[0]
+    if root.isidentifier() and root in frame.scope:
+        return await evaluate_expression(Expression(text), frame.scope)
+    inner = _single_expression(text)
+    functions = functions_in_text(run, frame, f"arg.{argument.name or ''}")
+    if inner is not None:
+        return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
+    return await render(text, frame.scope, functions=functions)
+
+
+def _single_expression(text: Text) -> Text | None:
+    """The expression of a text that is one `{{ … }}` and nothing else, so that its value keeps its type."""
+    value = text.value.strip()
+    if not (value.startswith("{{") and value.endswith("}}")) or value.count("{{") != 1 or "}}" in value[2:-2]:
+        return None
+    start = text.value.index("{{") + 2
+    inner = text.value[start : text.value.rindex("}}")]
+    marks = tuple(replace(m, offset=m.offset - start) for m in text.marks if m.offset > start)
+    return Text(inner, text.locate(start), marks)
+
+
+def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:
+    """Awaits the function templates that a text calls; the path of each is stable: field and position."""
+
+    async def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
+        inner = replace(frame, path=join(frame.path, f"{field}.{name}[{index}]"), arguments=None)
+        outcome = await call_template(run, name, list(args), kwargs, span, inner)
+        if isinstance(outcome, TaskError):
+            raise TaskFailed(outcome)
+        return value_of(outcome)
+
+    return call
+
+

@@ -1,0 +1,43 @@
+"""A task that is ready to run: bound, resolved, with its context and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.binding.scopes import Scope
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.limits import Budget
+from evaluator.interpreter.context import Assembled, ContextPolicy
+from evaluator.interpreter.frame import Frame
+from evaluator.nodes import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    task: Task
+    scope: Scope
+    description: str
+    policy: ContextPolicy
+    context: Assembled
+    config: HandlerConfig
+    budget: Budget
+    frame: Frame
+    values: Mapping[str, Any]
+
+    def inside(self, segment: str, scope: Scope | None = None, **changes: Any) -> Frame:
+        """The frame of a node inside this task: its scope, its context, its budget, one segment down."""
+        changes.setdefault("context", self.context.items)
+        return self.frame.at(segment, scope=scope or self.scope, budget=self.budget, **changes)
+
+    def notes(self, **more: Any) -> dict[str, Any]:
+        """The notes that every result has; `more` is the operator's own."""
+        sources = [item.source for item in self.context.items]
+        return {
+            "template": self.task.name,
+            "data_usage": [*(f"input:{name}" for name in self.values), *sources],
+            "context": sources,
+            "warnings": list(self.context.warnings),
+            **more,
+        }

@@ -1,0 +1,100 @@
+"""script: a process; its stdout is the content, stderr and exit code are in the notes.
+
+The inputs reach it on stdin: the input called `stdin` as text, otherwise all of them as one JSON object.
+Values are substituted into single arguments after the command was split, so no value can add an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from evaluator.binding.inputs import resolve_setting
+from evaluator.binding.sandbox import render
+from evaluator.errors import LimitReached
+from evaluator.handler.tools.script import run_script
+from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.operators.atomic import read_output
+from evaluator.interpreter.operators.call import functions_in_text
+from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.nodes import Script
+from evaluator.results import Status, TaskError, TaskResult
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+async def run(run: Run, task: Script, prepared: Prepared) -> Outcome:
+    ended = await execute(run, task, prepared)
+    notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"])
+    if ended["truncated"]:
+        notes["warnings"].append("the script's output was longer than is kept, and was cut")
+    if ended["exit_code"] != 0:
+        how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
+        return TaskError(
+            "TASK_FAILURE", f"the script ended with {how}: {_tail(ended['stderr'])}", "tool_failure",
+            location=task.span, content=ended["stdout"], notes=notes, usage=prepared.budget.usage,
+            details={"exit_code": ended["exit_code"], "signal": ended["signal"], "stderr": ended["stderr"]},
+        )  # fmt: skip
+    result = TaskResult(Status.COMPLETE, ended["stdout"], None, notes, prepared.budget.usage)
+    return result if task.output is None else read_output(run, result, task.output, prepared.frame.path)
+
+
+async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, Any]:
+    """Runs the process as one recorded step; a non-zero exit code is a result here, not an error.
+
+    Raises: LimitReached (time), with what the script had printed; ToolError, if it cannot be started.
+    """
+    functions = functions_in_text(run, prepared.frame, "command")
+    argv = [await render(text, prepared.scope, functions=functions) for text in task.command]
+    timeout: float = (
+        resolve_setting(task.timeout_s, "float", prepared.scope, name="timeout", minimum=0) or DEFAULT_TIMEOUT_S
+    )
+    if run.services.dry_run:
+        return {"stdout": "[not run]", "stderr": "", "exit_code": 0, "signal": None, "truncated": False}
+    remaining = prepared.budget.remaining_s()
+    if remaining is not None:
+        timeout = max(0.001, min(timeout, remaining))
+    stdin = stdin_of(prepared.values)
+    path, steps = join(prepared.frame.path, "script"), run.steps
+    args = {"argv": argv, "shell": task.shell, "stdin": stdin}
+    fingerprint = steps.fingerprint(args)
+    recorded = steps.recorded(path, fingerprint)
+    if recorded is not None:
+        return recorded.output
+    number = steps.begin(path, "script", argv[0][:60] if argv else "script", args, fingerprint)
+    run.event(prepared.frame.path, "script")
+    started = time.perf_counter()
+    try:
+        ended = await run_script(
+            argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root
+        )
+    except BaseException as error:
+        steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+        raise
+    output = {
+        "stdout": ended.stdout, "stderr": ended.stderr, "exit_code": ended.exit_code, "signal": ended.signal,
+        "truncated": ended.stdout_truncated or ended.stderr_truncated,
+    }  # fmt: skip
+    if ended.timed_out:
+        message = f"the script was stopped after {timeout:g} s"
+        steps.fail(number, output, ended.duration_s, message)
+        raise LimitReached("time", round(ended.duration_s, 3), timeout, message, ended.stdout)
+    steps.succeed(number, output, ended.duration_s)
+    return output
+
+
+def stdin_of(values: Mapping[str, Any]) -> str | None:
+    """The text that the process reads; None (an empty stdin) where the task has no inputs."""
+    if not values:
+        return None
+    if "stdin" in values:
+        value = values["stdin"]
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(dict(values), ensure_ascii=False)
+
+
+def _tail(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else "nothing on stderr"

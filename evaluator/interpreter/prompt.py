@@ -1,0 +1,86 @@
+"""The messages that a model sees for an atomic task, exactly: nothing is added to them after this."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluator.binding.sandbox import render
+from evaluator.handler.backend import Hints, Message
+from evaluator.interpreter.context import format_items
+from evaluator.interpreter.frame import Run
+from evaluator.interpreter.operators.call import functions_in_text
+from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.nodes import Example, OutputFormat, Task, Text
+
+
+async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Message, ...]:
+    """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and answer format."""
+    system = prepared.config.system
+    if task.system is not None:
+        own = await _resolve(run, task.system, prepared, "system")
+        system = f"{system}\n\n{own}" if system else own
+    messages = [Message("system", system)] if system else []
+    if task.shots:
+        for example in task.examples:
+            messages.append(Message("user", await _shot(run, task, example, prepared)))
+            messages.append(Message("assistant", example.output))
+    prompt = await _prompt(run, task, prepared)
+    if prepared.context.items:
+        prompt = f"{format_items(prepared.context.items)}\n\n{prompt}"
+    messages.append(Message("user", prompt))
+    return tuple(messages)
+
+
+async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
+    if task.instructions is None:
+        body = prepared.description
+    else:
+        body = await _resolve(run, task.instructions, prepared, "instructions")
+    wanted = format_instruction(task.output)
+    return f"{body}\n\n{wanted}" if wanted else body
+
+
+async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> str:
+    scope = prepared.scope.child(dict(example.inputs))
+    text = task.instructions or task.description
+    body = await render(text, scope, functions=functions_in_text(run, prepared.frame, "shot"))
+    wanted = format_instruction(task.output)
+    return f"{body}\n\n{wanted}" if wanted else body
+
+
+async def _resolve(run: Run, text: Text, prepared: Prepared, field: str) -> str:
+    return await render(text, prepared.scope, functions=functions_in_text(run, prepared.frame, field))
+
+
+def format_instruction(output: OutputFormat | None) -> str:
+    """One line that tells the model the declared format; empty for text."""
+    if output is None or output.type == "text":
+        return ""
+    if output.type == "xml":
+        return "Answer with XML only."
+    if output.schema is None:
+        return "Answer with JSON only."
+    if output.schema.lstrip().startswith("{"):
+        return f"Answer with JSON only, valid against this JSON Schema:\n{output.schema.strip()}"
+    name = _WORDS.get(output.schema)
+    return f"Answer with JSON only: {name}." if name else "Answer with JSON only."
+
+
+_WORDS = {
+    "object": "an object", "array": "an array", "[]": "an array", "string": "a string", "number": "a number",
+    "integer": "an integer", "boolean": "true or false", "string[]": "an array of strings",
+    "number[]": "an array of numbers", "integer[]": "an array of integers",
+    "boolean[]": "an array of booleans", "object[]": "an array of objects",
+}  # fmt: skip
+
+
+def hints_for(run: Run, task: Task, values: Any) -> Hints:
+    """What the simulated model may answer from."""
+    return Hints(
+        task=task.name,
+        examples=tuple((example.inputs, example.output) for example in task.examples),
+        inputs=values,
+        output_type=task.output.type if task.output else "text",
+        schema=task.output.schema if task.output else None,
+        target=run.target,
+    )

@@ -1,0 +1,50 @@
+"""What an Evaluator hands to everything it runs: library, models, profiles, tools, files, memory, records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evaluator.errors import ConfigurationError
+from evaluator.handler.choice import ModelChooser
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.tools import Asker, FileAccess, ToolRegistry
+from evaluator.library import TemplateLibrary
+from evaluator.memory import Memory
+from evaluator.nodes import Node
+from evaluator.record.store import TaskStore
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.frame import Frame, Outcome, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    library: TemplateLibrary
+    chooser: ModelChooser
+    profiles: Mapping[str, HandlerConfig]
+    default_profile: HandlerConfig
+    tools: ToolRegistry
+    files: FileAccess
+    root: Path
+    asker: Asker | None
+    memory: Memory | None
+    store: TaskStore | None
+    evaluate: Callable[[Run, Node, Frame], Awaitable[Outcome]]
+    dry_run: bool = False
+    """Nothing outside happens: scripts and commands are named, not run."""
+
+    def profile(self, name: str | None) -> HandlerConfig:
+        """The profile called `name`, or the default one.
+
+        Raises: ConfigurationError, if there is none of that name.
+        """
+        if name is None:
+            return self.default_profile
+        try:
+            return self.profiles[name]
+        except KeyError:
+            known = ", ".join(sorted(self.profiles))
+            raise ConfigurationError(f"no handler profile is called {name!r}; there are: {known}") from None

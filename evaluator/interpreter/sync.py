@@ -1,0 +1,47 @@
+"""The synchronous form: one event loop in a thread of its own, so that a caller's running loop is no obstacle."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_owner = 0
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of `coroutine`. Ctrl-C cancels it, waits for it to end, and is raised again."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        _wait_for_cancelled()
+        raise
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _loop, _owner
+    with _lock:
+        # After a fork the loop's thread does not exist in the child.
+        if _loop is None or _owner != os.getpid():
+            _loop = asyncio.new_event_loop()
+            _owner = os.getpid()
+            threading.Thread(target=_loop.run_forever, name="evaluator-sync", daemon=True).start()
+        return _loop
+
+
+def _wait_for_cancelled() -> None:
+    """Lets the cancelled work write its end before the interpreter goes on."""
+
+    async def settle() -> None:
+        others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        await asyncio.wait(others, timeout=5) if others else None
+
+    asyncio.run_coroutine_threadsafe(settle(), _background_loop()).result()

@@ -1,0 +1,197 @@
+"""Words of a text as matching compares them: split, folded, stemmed; and words one slip apart.
+
+Deterministic and without data files. The stemmer is for comparing words with each other, not for display:
+it maps the forms of one word (`summarise`, `Summarizing`, `summary`) onto one stem and makes no claim that
+the stem is a word.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+# A run of letters, or of digits; underscores and punctuation separate.
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_APOSTROPHE = re.compile(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b")
+# Scripts written without spaces: compared by pairs of characters.
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
+
+_IRREGULAR = {
+    "written": "write", "wrote": "write", "rewritten": "rewrite", "rewrote": "rewrite",
+    "found": "find", "chose": "choose", "chosen": "choose",
+    "spoken": "speak", "told": "tell", "said": "say", "made": "make", "given": "give", "gave": "give",
+    "children": "child", "people": "person", "criteria": "criterion", "indices": "index", "indexes": "index",
+    "analyses": "analysis", "analyse": "analysis", "analyze": "analysis", "analyzed": "analysis",
+    "analysing": "analysis", "analyzing": "analysis", "analysed": "analysis",
+}  # fmt: skip
+
+# Words whose ending is not a suffix.
+_WHOLE = frozenset({"question", "section", "station", "nation", "million", "version", "opinion", "region"})
+
+# Words that say how a request is phrased, not what it asks. They count for little instead of nothing,
+# because a short question may hold nothing else.
+_FUNCTION_WORDS = """
+    a an the this that these those it its i me my mine we us our you your he him his she her they
+    them their is are was were be been being am do does did done have has had having will would can
+    could should shall may might must and or but if so then than as at by for from in into of off on
+    onto out over to up with without about please kindly need want like let lets help just some any
+    all each very really also there here not no get give make take use using thanks thank hi hello
+    hey
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+_FUNCTION_WORD_FACTOR = 0.12
+# A word this far from the beginning counts half.
+_HALF_LIFE = 24
+# A request is read at its two ends only; 100 kB cost what 5 kB do.
+_HEAD_CHARS, _TAIL_CHARS, _MAX_TERMS = 4000, 800, 200
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTerm:
+    """A word of a request: as written, its stem, and how much it counts before rarity is known."""
+
+    shown: str
+    stem: str
+    weight: float
+
+
+def query_terms(request: str) -> list[QueryTerm]:
+    """The terms of a request in words, bounded however long it is."""
+    if len(request) > _HEAD_CHARS + _TAIL_CHARS:
+        request = f"{request[:_HEAD_CHARS]} {request[-_TAIL_CHARS:]}"
+    return merge_terms(with_positions(request))
+
+
+def with_positions(text: str, share: float = 1.0) -> Iterator[tuple[str, float]]:
+    """The words of `text` with `share`, less the further they stand from its beginning."""
+    for position, word in enumerate(words(text[: _HEAD_CHARS + _TAIL_CHARS + 1])):
+        yield word, share / (1.0 + position / _HALF_LIFE)
+
+
+def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
+    """One term a stem, with the largest of its weights; a repeated word adds nothing.
+
+    A word with a colon is a tag, compared as it is.
+    """
+    terms: dict[str, QueryTerm] = {}
+    for word, weight in pairs:
+        key = word if ":" in word else stem(word)
+        if word in FUNCTION_WORDS:
+            weight *= _FUNCTION_WORD_FACTOR
+        seen = terms.get(key)
+        if seen is None:
+            if len(terms) >= _MAX_TERMS:
+                break
+            terms[key] = QueryTerm(word, key, weight)
+        elif weight > seen.weight:
+            terms[key] = QueryTerm(seen.shown, key, weight)
+    return list(terms.values())
+
+
+def words(text: str) -> list[str]:
+    """The words of `text` in order: identifiers split at underscores and capitals, lower case, no accents."""
+    if not text.isascii():
+        folded = unicodedata.normalize("NFKD", text)
+        text = "".join(c for c in folded if not unicodedata.combining(c))
+        text = unicodedata.normalize("NFKC", text)
+    text = _APOSTROPHE.sub("", text)
+    found: list[str] = []
+    for run in _WORD.findall(text):
+        if run.islower() or run.isdigit():
+            found.append(run)
+        elif not run.isascii() and _UNSPACED.search(run):
+            found.extend((a + b for a, b in pairwise(run)) if len(run) > 1 else (run,))
+        else:
+            found.extend(part.lower() for part in _CAMEL.split(run))
+    return found
+
+
+def stems(text: str) -> list[str]:
+    """`words`, each reduced to its stem."""
+    return [stem(word) for word in words(text)]
+
+
+@lru_cache(maxsize=50_000)
+def stem(word: str) -> str:
+    """The stem of a lower-case English word; other words come back unchanged, or nearly so."""
+    word = _IRREGULAR.get(word, word)
+    if len(word) <= 3 or not word.isascii() or word in FUNCTION_WORDS:
+        return word
+    word = _strip_plural(word)
+    if word in _WHOLE:
+        return word
+    return _strip_end(_strip_derived(_strip_inflection(word)))
+
+
+def _strip_plural(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "ches", "shes", "xes", "zes")):
+        return word[:-2]
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def _strip_inflection(word: str) -> str:
+    if word.endswith(("ied", "ier")) and len(word) > 4:
+        return word[:-3] + "y"
+    for ending in ("ing", "ed"):
+        base = word[: -len(ending)]
+        if word.endswith(ending) and len(base) >= 3 and any(v in base for v in "aeiouy"):
+            if base[-1] == base[-2] and base[-1] not in "lsz":
+                return base[:-1]
+            return base
+    return word
+
+
+# Longest first; (ending, replacement). What is left must keep four letters, five before `ment`.
+_DERIVED = (
+    ("ization", "iz"), ("isation", "iz"), ("ification", "if"), ("izer", "iz"), ("iser", "iz"),
+    ("ition", ""), ("ation", "at"), ("ison", ""), ("ness", ""), ("able", ""), ("ible", ""),
+    ("ion", ""), ("ive", ""), ("ise", "iz"), ("ize", "iz"), ("ity", ""), ("al", ""), ("ly", ""), ("er", ""),
+    ("or", ""), ("is", "iz"),
+)  # fmt: skip
+
+
+def _strip_derived(word: str) -> str:
+    for ending, replacement in _DERIVED:
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word[: -len(ending)] + replacement
+    return word[:-4] if word.endswith("ment") and len(word) >= 9 else word
+
+
+def _strip_end(word: str) -> str:
+    if word.endswith(("e", "y")) and len(word) > 3:
+        word = word[:-1]
+    if word.endswith("iz") and len(word) >= 6:
+        word = word[:-2]
+    if word.endswith("at") and len(word) >= 6:
+        word = word[:-2]
+    return word
+
+
+def deletions(word: str) -> set[str]:
+    """`word` itself and each word that leaving out one of its letters gives."""
+    return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
+
+
+def is_one_slip(a: str, b: str) -> bool:
+    """Whether one letter added, left out or changed, or two neighbours swapped, turns `a` into `b`."""
+    start = 0
+    while start < min(len(a), len(b)) and a[start] == b[start]:
+        start += 1
+    end = 0
+    while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
+        end += 1
+    rest_a, rest_b = a[start : len(a) - end], b[start : len(b) - end]
+    if len(rest_a) == len(rest_b) == 2:
+        return rest_a == rest_b[::-1]
+    return max(len(rest_a), len(rest_b)) == 1

@@ -1,0 +1,100 @@
+"""What the XSD cannot express, over a whole library.
+
+Per template: its structure, its variables, its calls. Across templates: calls that never end, and templates
+that call or `ref` one that cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from evaluator.errors import Diagnostic
+from evaluator.library.calls import calls_of, endless_calls
+from evaluator.library.scoping import ScopeWalk
+from evaluator.nodes import Span, TopLevel
+
+
+def check(
+    templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None
+) -> list[Diagnostic]:
+    """Findings about `templates`, whose `ref`s are resolved, in the order of their places.
+
+    With `known_tools` a tool of another name is an error. Where several templates share a node, because one
+    took it from the other by `ref`, each finding is given once.
+    """
+    checked = check_each(templates, known_tools=known_tools)
+    return in_order(d for found in checked.values() for d in found.diagnostics)
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found about one template. `calls`: the templates that it calls, and where."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    calls: Mapping[str, Span] = field(default_factory=dict[str, Span])
+
+    @property
+    def usable(self) -> bool:
+        return all(d.severity != "error" for d in self.diagnostics)
+
+
+def check_each(
+    templates: Mapping[str, TopLevel],
+    *,
+    known_tools: frozenset[str] | None = None,
+    broken: Collection[str] = (),
+    reuse: Mapping[str, Checked] | None = None,
+) -> dict[str, Checked]:
+    """The findings of `check` by template.
+
+    `broken` are names that exist and cannot be used. `reuse` has the findings of templates that are known to
+    be what they were, and to call what they called.
+    """
+    checked: dict[str, Checked] = {}
+    for name, node in templates.items():
+        if reuse is not None and name in reuse:
+            checked[name] = reuse[name]
+            continue
+        walk = ScopeWalk(templates, known_tools, broken)
+        walk.top(node)
+        checked[name] = Checked(walk.diagnostics, walk.called)
+    callers = {name for name, found in checked.items() if found.calls}
+    graph = {name: calls_of(templates[name]) for name in callers}
+    for name, diagnostic in endless_calls(graph):
+        found = checked[name].diagnostics
+        if diagnostic not in found:
+            found.append(diagnostic)
+    return checked
+
+
+def spread(checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]], broken: set[str]) -> None:
+    """Gives each template that calls or `ref`s an unusable one an error of its own, and so on from there.
+
+    `broken` holds the names that cannot be used, and grows.
+    """
+    users: dict[str, dict[str, Span]] = {}
+    for name, found in checked.items():
+        for used, span in (*found.calls.items(), *refs.get(name, {}).items()):
+            users.setdefault(used, {}).setdefault(name, span)
+    waiting = sorted(broken)
+    for bad in waiting:
+        for name, span in sorted(users.get(bad, {}).items()):
+            if name in broken:
+                continue
+            broken.add(name)
+            waiting.append(name)
+            message = f"`{name}` uses `{bad}`, which has errors"
+            checked[name].diagnostics.append(
+                Diagnostic("error", "uses-broken-template", message, span, f"mend `{bad}` first")
+            )
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Each diagnostic once, by file, line and column."""
+    return sorted(dict.fromkeys(diagnostics), key=_place)
+
+
+def _place(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
+    span = diagnostic.span
+    return (span.file or "", span.line, span.column, diagnostic.code, diagnostic.message)

@@ -1,0 +1,185 @@
+"""What is where: paths with a descriptive string each, and which of them a task may need.
+
+Memory holds metadata only. It never opens a file: descriptions are given by the caller, or made from names.
+Reading a path that was found relevant is the Handler's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from evaluator.errors import UsageError
+from evaluator.library._text import QueryTerm, merge_terms, query_terms, stem, with_positions, words
+
+# A word in a path counts more than one in a description: it was chosen to say what the file is.
+_PATH_WEIGHT, _DESCRIPTION_WEIGHT = 1.0, 0.8
+_SMALL_INDEX = 20
+_UNKNOWN_CAP = 2.0
+_REASON_WORDS = 5
+_MAX_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRequest:
+    """For what context is wanted: a task's description, its inputs by name, what it inherited (as text)."""
+
+    description: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    inherited: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RelevantPath:
+    """A path, how relevant it is (0 to 1, comparable between requests), and the words that said so."""
+
+    path: str
+    score: float
+    reason: str
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """Where a task's fresh context comes from.
+
+    Returns at most `limit` paths, most relevant first, equal scores by path, none that scores 0, and never
+    the content of a file.
+    """
+
+    async def get_relevant_context_for(
+        self, request: ContextRequest | str, limit: int = 10
+    ) -> list[RelevantPath]: ...
+
+
+class InMemoryIndex:
+    """A `Memory` over a mapping of paths to descriptions, compared by their words.
+
+    The score is the idf-weighted share of the request's words that an entry holds. Paths are kept as given,
+    neither resolved nor checked. Not thread-safe: one event loop.
+    """
+
+    def __init__(self, entries: Mapping[str, str] | None = None) -> None:
+        self._descriptions: dict[str, str] = {}
+        self._terms: dict[str, dict[str, float]] = {}
+        self._documents: dict[str, set[str]] = {}
+        for path, description in (entries or {}).items():
+            self.add(path, description)
+
+    @classmethod
+    def from_folder(cls, root: str | Path, *, max_entries: int = _MAX_ENTRIES) -> InMemoryIndex:
+        """The regular files under `root`, described by their names; hidden ones and links are left out.
+
+        Paths are relative to `root`, with `/`. Of more than `max_entries` files the first by name are kept.
+
+        Raises: UsageError, if `root` is not a folder.
+        """
+        if not os.path.isdir(root):
+            raise UsageError(f"no folder at {root}")
+        index = cls()
+        for path in _files(Path(root), ""):
+            if len(index) >= max_entries:
+                break
+            index.add(path, describe_path(path))
+        return index
+
+    def __len__(self) -> int:
+        return len(self._descriptions)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._descriptions
+
+    def entries(self) -> dict[str, str]:
+        """A copy of the index: paths and descriptions, in the order in which they were added."""
+        return dict(self._descriptions)
+
+    def add(self, path: str, description: str) -> None:
+        """Adds `path`, or gives it another description.
+
+        Raises: UsageError, if `path` is empty.
+        """
+        if not path:
+            raise UsageError("a path in memory must not be empty")
+        self.remove(path)
+        terms = {stem(word): _DESCRIPTION_WEIGHT for word in words(description)}
+        terms.update({stem(word): _PATH_WEIGHT for word in words(path)})
+        self._descriptions[path] = description
+        self._terms[path] = terms
+        for term in terms:
+            self._documents.setdefault(term, set()).add(path)
+
+    def remove(self, path: str) -> None:
+        """Forgets `path`; nothing happens if it is not there."""
+        if self._descriptions.pop(path, None) is None:
+            return
+        for term in self._terms.pop(path):
+            holders = self._documents[term]
+            holders.discard(path)
+            if not holders:
+                del self._documents[term]
+
+    async def get_relevant_context_for(
+        self, request: ContextRequest | str, limit: int = 10
+    ) -> list[RelevantPath]:
+        terms = query_terms(request) if isinstance(request, str) else _request_terms(request)
+        gained: dict[str, list[tuple[float, str]]] = {}
+        known = unknown = 0.0
+        for term in terms:
+            holders = self._documents.get(term.stem, set())
+            weight = term.weight * self._idf(len(holders))
+            if not holders:
+                unknown += weight
+                continue
+            known += weight
+            for path in holders:
+                gained.setdefault(path, []).append((weight * self._terms[path][term.stem], term.shown))
+        total = known + min(unknown, _UNKNOWN_CAP * self._idf(0))
+        found = [
+            RelevantPath(path, round(sum(part for part, _ in parts) / total, 4), _reason(parts))
+            for path, parts in gained.items()
+        ]
+        found.sort(key=lambda relevant: (-relevant.score, relevant.path))
+        return [relevant for relevant in found if relevant.score > 0][: max(0, limit)]
+
+    def _idf(self, documents: int) -> float:
+        size = max(len(self._descriptions), _SMALL_INDEX)
+        return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
+
+
+def describe_path(path: str) -> str:
+    """A description made from a path's name alone: `notes/lake_baikal.md` gives "notes lake baikal (md)"."""
+    base, extension = os.path.splitext(path)
+    text = " ".join(words(base))
+    return f"{text} ({extension[1:]})" if extension else text
+
+
+def _request_terms(request: ContextRequest) -> list[QueryTerm]:
+    pairs = list(with_positions(request.description))
+    for name, value in request.inputs.items():
+        pairs.extend(with_positions(f"{name} {value}", 0.6))
+    pairs.extend(with_positions(request.inherited, 0.2))
+    return merge_terms(pairs)
+
+
+def _reason(parts: list[tuple[float, str]]) -> str:
+    best = sorted(parts, key=lambda part: (-part[0], part[1]))[:_REASON_WORDS]
+    return "shares " + ", ".join(word for _, word in best)
+
+
+def _files(folder: Path, prefix: str) -> Iterator[str]:
+    """Files below `folder`, in order of name; folders that cannot be read hold nothing."""
+    try:
+        with os.scandir(folder) as found:
+            items = sorted(found, key=lambda item: item.name)
+    except OSError:
+        return
+    for item in items:
+        if item.name.startswith("."):
+            continue
+        if item.is_dir(follow_symlinks=False):
+            yield from _files(folder / item.name, f"{prefix}{item.name}/")
+        elif item.is_file(follow_symlinks=False):
+            yield f"{prefix}{item.name}"

@@ -1,0 +1,104 @@
+"""JSON as the standard has it, read in C: the fast path, and what the lenient reader uses for sound parts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, cast
+
+MAX_DEPTH = 200
+"""Deepest nesting that is read: what is deeper could not be written or copied again without overflow."""
+
+_MAX_FAILURES = 100
+
+
+class NotPlain(ValueError):
+    """JSON that must be read with care: a key twice, NaN, or a number outside the range of a float."""
+
+
+def _constant(name: str) -> NoReturn:
+    raise NotPlain(name)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number - number != 0.0:
+        raise NotPlain(digits)
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise NotPlain("a key twice")
+    return value
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+_scan = cast(Any, _decoder.scan_once)  # type: ignore[attr-defined]
+
+
+def read_strict(text: str) -> Any:
+    """The value of a text that is one plain JSON value.
+
+    Raises: ValueError, if it is anything else; RecursionError, if it is nested too deeply for the C reader.
+    """
+    try:
+        value, end = _scan(text, 0)
+        if end != len(text) and text[end:].strip(" \t\r\n"):
+            raise ValueError("text after the value")
+    except StopIteration:
+        value = _decoder.decode(text)
+    if text.count("[") + text.count("{") > MAX_DEPTH and too_deep(value):
+        raise RecursionError
+    return value
+
+
+def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
+    """Whether a value holds containers nested more than `allowed` deep."""
+    level: list[Any] = [value]
+    for _ in range(allowed):
+        following: list[Any] = []
+        for item in level:
+            if item.__class__ is dict:
+                following.extend(item.values())
+            elif item.__class__ is list:
+                following.extend(item)
+        if not following:
+            return False
+        level = following
+    return any(item.__class__ is dict or item.__class__ is list for item in level)
+
+
+class StrictScanner:
+    """Reads values inside a longer text, with a bound on all failures together, so that time stays linear.
+
+    A failed attempt costs the characters it read and, in the standard library, all those before it.
+    """
+
+    __slots__ = ("_failures", "_spare", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._failures = 0
+        self._spare = 2 * len(text) + 1000
+
+    def read(self, start: int, depth: int) -> tuple[Any, int] | None:
+        """The value that begins at `start` and its end; None where there is none or no attempt is left."""
+        if self._failures >= _MAX_FAILURES or self._spare < 0:
+            return None
+        try:
+            value, end = _scan(self.text, start)
+        except json.JSONDecodeError as error:
+            self._failures += 1
+            self._spare -= max(error.pos - start, 0)
+            return None
+        except (ValueError, RecursionError, StopIteration):
+            # How far it read is unknown: a few such failures are affordable, many are not.
+            self._failures += 10
+            return None
+        if end - start > MAX_DEPTH - depth:
+            count = self.text.count("[", start, end) + self.text.count("{", start, end)
+            if count > MAX_DEPTH - depth and too_deep(value, MAX_DEPTH - depth):
+                self._failures += 10
+                return None
+        return value, end

@@ -1,0 +1,131 @@
+"""Strings as models write them: where one ends, and what its escapes mean. Each character is read a bounded
+number of times: every decision looks ahead over at most the white space and the word next to it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Position = Literal["key", "object", "array"]
+
+WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
+OPENING = "\"'“”„‟‘’‚‛＂`"
+REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
+CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
+
+_QUOTE = "[\"'“”„‟‘’‚‛＂`]"
+_COMMENT = r"//|/\*|\#"
+_KEY_AHEAD = rf"{_QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{_QUOTE}{WS}{{0,64}}+:"
+_AFTER = {
+    "key": rf"{WS}*+(?:[:,}}]|\Z)",
+    "object": (
+        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{_QUOTE}|[}}\]{{]|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
+        rf"|{_KEY_AHEAD}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
+    ),
+    "array": (
+        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{_QUOTE}|[\[{{\d\]}}.-]|true|false|null|None|True|False|{_COMMENT}|\Z)"
+        rf"|{_QUOTE}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
+    ),
+}
+_CLOSERS = {'"': '"“”＂', "'": "'’", "`": "`", "＂": '＂"'}
+_DOUBLE, _SINGLE = '“”„‟"', "‘’‚‛'"
+# The next line opens with a key: the string's own closing quote was forgotten.
+_NEXT_KEY = r"\n[ \t]{0,64}\"[^\"\\\n]{1,64}\"[ \t]{0,8}:"
+
+_ESCAPE = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
+)
+_SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_PARTIAL_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+
+
+def _closers(quote: str) -> str:
+    if quote in _CLOSERS:
+        return _CLOSERS[quote]
+    return _DOUBLE if quote in "“”„‟" else _SINGLE
+
+
+def _compile() -> tuple[dict[tuple[str, str], re.Pattern[str]], dict[tuple[str, str], re.Pattern[str]]]:
+    sound: dict[tuple[str, str], re.Pattern[str]] = {}
+    loose: dict[tuple[str, str], re.Pattern[str]] = {}
+    for quote in OPENING:
+        ends = _closers(quote)
+        for position, after in _AFTER.items():
+            sound[quote, position] = re.compile(rf"((?:[^{ends}\\]++|\\[\s\S])*+)[{ends}](?={after})")
+            newline = rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n"
+            loose[quote, position] = re.compile(
+                rf"(?:[^{ends}\\<\n]++|\\[\s\S]|[{ends}](?!{after}){newline}|<(?!{CLOSING_TAG[1:]}))*+", re.I
+            )
+    return sound, loose
+
+
+_SOUND, _LOOSE = _compile()
+
+
+class ReadString:
+    """One string: its value, where it ended, what had to be repaired, and whether the text ended first."""
+
+    __slots__ = ("cut", "end", "repairs", "stopped", "value")
+
+    def __init__(self, text: str, start: int, position: Position) -> None:
+        quote = text[start]
+        self.repairs: list[str] = []
+        self.cut = self.stopped = False
+        match = _SOUND[quote, position].match(text, start + 1)
+        if match is not None:
+            raw, self.end = match[1], match.end()
+        else:
+            raw = self._loose(text, start, quote, position)
+        if quote != '"':
+            self.repairs.append("typographic" if quote in "“”„‟‘’‚‛＂" else "single")
+        self.value = self._decode(raw, quote)
+
+    def _loose(self, text: str, start: int, quote: str, position: Position) -> str:
+        found = _LOOSE[quote, position].match(text, start + 1)
+        stop = found.end() if found is not None else start + 1
+        raw = text[start + 1 : stop]
+        if any(closer in raw for closer in _closers(quote)):
+            self.repairs.append("inner_quotes")
+        if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
+            self.cut, self.end = True, len(text)
+            return _PARTIAL_ESCAPE.sub("", raw)
+        if text[stop] == "<":
+            self.stopped, self.end = True, stop
+        elif text[stop] == "\n":
+            self.repairs.append("missing_quote")
+            self.end = stop
+            stripped = raw.rstrip()
+            raw = stripped[:-1] if stripped.endswith(",") else stripped
+        else:
+            self.end = stop + 1
+        return raw
+
+    def _decode(self, raw: str, quote: str) -> str:
+        if _CONTROL.search(raw):
+            self.repairs.append("control")
+        if "\\" not in raw:
+            return raw
+        own = quote if quote in "'`" else ""
+        bad = False
+
+        def decode(match: re.Match[str]) -> str:
+            nonlocal bad
+            plain = match[4]
+            if plain is None:
+                if match[3] is not None:
+                    return chr(int(match[3], 16))
+                high, low = int(match[1], 16), int(match[2], 16)
+                return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+            known = _SIMPLE.get(plain)
+            if known is not None:
+                return known
+            if plain and plain == own:
+                return plain
+            bad = True
+            return match[0]
+
+        value = _ESCAPE.sub(decode, raw)
+        if bad:
+            self.repairs.append("escape")
+        return value

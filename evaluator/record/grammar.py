@@ -1,0 +1,469 @@
+"""Task files as bytes: records written one after the other, each read back exactly or refused.
+
+A record is an opening line and a body. The opening line is a heading that a person reads (or, where a result
+directly follows its step's beginning, nothing) and a comment for the machine:
+
+    ## Step 3: ask <!-- begin 3 412 6c1f09aa d2037e5b -->
+
+with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, and the CRC-32 of
+all that stands before it in the line, seeded with that of the record before. So the length can be trusted
+before the body is read, a record cannot be moved or left out, and nothing inside a body can act as a record.
+
+Any prefix of a file reads as a prefix of its records. A file that ends inside a record is *torn* (cut by a
+crash, or its last disk blocks never written and therefore zero); anything else that differs is *corrupt* and
+refused. The `Status` line under the title is a hint for people and the only bytes ever overwritten: the truth
+is the summary.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+from zlib import crc32
+
+from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.record.payload import (
+    Scrub,
+    inline,
+    json_field,
+    read_fields,
+    read_inline,
+    text_field,
+    value_field,
+)
+from evaluator.record.steps import (
+    END_STATUSES,
+    FINAL_STATUSES,
+    FORMAT_VERSION,
+    STEP_KINDS,
+    Header,
+    Owner,
+    Recording,
+    RunStatus,
+    Step,
+    StepEnd,
+    StepStart,
+    Summary,
+    Tail,
+)
+
+_RULE = b"\n---\n\n"
+_TITLE = re.compile(
+    rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+)
+_OPEN = re.compile(
+    rb"(?:(## (?:Step ([0-9]{1,12})(?: \((?:retry|result)\))?: (.+)|Result|Summary)) )?"
+    rb"<!-- (begin|end|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+)
+_MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
+_TORN_TITLE = re.compile(rb"#(?: (?:T(?:A(?:S(?:K(?:-(?:[0-9]+(?: (?:<.*)?)?)?)?)?)?)?)?)?")
+_OWNER = re.compile(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", re.S)
+_CHECKSUMS = len("00000000 -->")
+_BLOCK = 512
+
+_HINT_WIDTH = len("interrupted")
+STATUS_HINTS: dict[RunStatus, bytes] = {
+    status: b"- **Status**: " + status.ljust(_HINT_WIDTH).encode() + b"\n"
+    for status in cast("tuple[RunStatus, ...]", ("running", "completed", "failed", "aborted"))
+}
+_HINT_BYTES = len(STATUS_HINTS["running"])
+_HINTED: dict[bytes, RunStatus] = {line: status for status, line in STATUS_HINTS.items()}
+
+
+class Encoded(NamedTuple):
+    """A record's bytes, and the checksum that the next record is chained to."""
+
+    data: bytes
+    chain: int
+
+
+def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain: int) -> Encoded:
+    data = body.encode()
+    line = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
+    chain = crc32(line, chain)
+    return Encoded(b"%b%b%08x -->\n%b" % (lead, line, chain, data), chain)
+
+
+def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, int]:
+    """The file's first record, and the offset of its status line (see `STATUS_HINTS`)."""
+    parts = [f"- **Created**: {inline(header.created)}\n"]
+    for label, text in (
+        ("Template", header.template),
+        ("Template SHA-256", header.template_sha256),
+        ("Model", header.model),
+    ):
+        if text is not None:
+            parts.append(text_field(label, text, scrub))
+    if header.parent is not None:
+        parts.append(f"- **Parent**: TASK-{header.parent}\n")
+    if (owner := header.owner) is not None:
+        text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
+        parts.append(f"- **Owner**: {inline(text)}\n")
+    if header.extra:
+        parts.append(value_field("Extra", header.extra, scrub))
+    if header.request:
+        parts.append(text_field("Request", header.request, scrub))
+    if header.inputs:
+        parts.append(value_field("Inputs", header.inputs, scrub))
+    data = "".join(parts).encode()
+    mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
+    line = f"# TASK-{header.task_id} {mark}".encode()
+    chain = crc32(line)
+    top = b"%b%08x -->\n\n" % (line, chain)
+    return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+
+
+def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
+    """The record that a step was begun: a section of its own.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    name = scrub.redact(start.name) if scrub is not None and scrub.suspects(start.name) else start.name
+    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: {inline(name)} "
+    body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
+    if start.backoff_s is not None:
+        body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
+    body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"
+    if start.fingerprint:
+        body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
+    if start.args is not None:
+        body += value_field("Args", start.args, scrub)
+    return _record(_RULE, heading, "begin", number, body, chain)
+
+
+def encode_end(
+    number: int, end: StepEnd, chain: int, scrub: Scrub | None = None, *, restate: str | None = None
+) -> Encoded:
+    """The record that a step has ended. `restate` is the step's name where other records came in between.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    body = ""
+    if end.output is not None:
+        body = value_field("Output", end.output, scrub)
+    body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
+    if end.error is not None:
+        body += text_field("Error", end.error, scrub)
+    if end.usage is not None:
+        body += json_field("Usage", end.usage, scrub)
+    if end.extra is not None:
+        body += value_field("Extra", end.extra, scrub)
+    if restate is None:
+        return _record(b"", "", "end", number, body, chain)
+    if scrub is not None and scrub.suspects(restate):
+        restate = scrub.redact(restate)
+    return _record(_RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
+
+
+def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> Encoded:
+    """The records that a run has ended: the result, then a short summary that ends the file.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    first = b""
+    if summary.result is not None:
+        body = "\n" + value_field("Result", summary.result, scrub)
+        first, chain = _record(_RULE, "## Result ", "result", 0, body, chain)
+    total = f"{summary.steps}"
+    if summary.planned is not None:
+        total += f" of {summary.planned} planned"
+    if summary.retries:
+        total += f" ({summary.retries} {'retry' if summary.retries == 1 else 'retries'})"
+    body = (
+        f"\n- **Total Steps**: {total}\n- **Total Duration**: {_milliseconds(summary.duration_s)}\n"
+        f"- **Final Status**: {summary.status}\n"
+    )
+    if summary.reason is not None:
+        body += text_field("Reason", summary.reason, scrub)
+    if summary.usage is not None:
+        body += json_field("Usage", summary.usage, scrub)
+    last, chain = _record(_RULE, "## Summary ", "summary", 0, body, chain)
+    return Encoded(first + last, chain)
+
+
+def _milliseconds(seconds: float) -> str:
+    try:
+        whole, part = divmod(round(seconds * 1e6), 1000)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"a duration must be a finite number of seconds, not {seconds!r}") from error
+    if whole < 0:
+        raise UsageError(f"a duration cannot be negative: {seconds!r}")
+    return f"{whole}.{part:03d}ms" if part else f"{whole}ms"
+
+
+def _seconds(text: str) -> float:
+    whole, _, part = text.removesuffix("ms").partition(".")
+    return int(whole + (part or "0").ljust(3, "0")) / 1e6
+
+
+@dataclass(slots=True)
+class State:
+    """A file as far as it was read: what a writer needs to go on at `offset`."""
+
+    path: str
+    offset: int = 0
+    chain: int = 0
+    header: Header | None = None
+    hint: RunStatus = "running"
+    hint_offset: int = 0
+    steps: list[Step] = field(default_factory=list[Step])
+    open: dict[int, int] = field(default_factory=dict[int, int])
+    result: Any = None
+    summary: Summary | None = None
+
+
+def decode(data: bytes, path: str = "<bytes>") -> Recording:
+    """What a task file holds: this package's own, or one of the documented format of other writers.
+
+    Raises: CorruptRecord, if it is neither, or not what was written, with line and offset.
+    """
+    if not data or _MARK.search(data, 0, 200) or _TORN_TITLE.fullmatch(data):
+        return _recording(*_scan(data, path))
+    return read_foreign(data, path)
+
+
+def scan(data: bytes, path: str = "<bytes>") -> State:
+    """Reads records of this package's own format up to the last whole one.
+
+    Raises: CorruptRecord.
+    """
+    return _scan(data, path)[0]
+
+
+def read_foreign(data: bytes, path: str = "<bytes>") -> Recording:
+    """See `evaluator.record.foreign`."""
+    from evaluator.record import foreign
+
+    return foreign.read_foreign(data, path)
+
+
+def _recording(state: State, tail: Tail) -> Recording:
+    warnings: list[str] = []
+    if tail == "torn":
+        warnings.append(f"the file ends inside a record; what is whole ends at byte {state.offset}")
+    status: RunStatus = "running" if state.summary is None else state.summary.status
+    if state.hint not in ("running", status):
+        warnings.append(f"the title says {state.hint}, the records say {status}")
+    return Recording(
+        header=state.header,
+        steps=tuple(state.steps),
+        summary=state.summary,
+        status=status,
+        tail=tail,
+        torn_offset=state.offset if tail == "torn" else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _scan(data: bytes, path: str) -> tuple[State, Tail]:
+    state = State(path)
+    size = len(data)
+    if data.endswith(b"\0"):
+        # No record holds a NUL byte. Blocks that were allocated and never written read as zeros.
+        size = len(data.rstrip(b"\0"))
+        if -(-size // _BLOCK) * _BLOCK >= len(data):
+            raise _corrupt(state, data, size, "zero bytes at the end that are no unwritten disk block")
+    torn: Tail = "torn" if size < len(data) else "clean"
+    if not _read_header(state, data, size):
+        return state, "torn"
+    while state.offset < size:
+        if not _read_record(state, data, size):
+            return state, "torn"
+    return state, torn
+
+
+def _corrupt(state: State, data: bytes, at: int, message: str) -> CorruptRecord:
+    return CorruptRecord(state.path, data.count(b"\n", 0, at) + 1, at, message)
+
+
+def _read_header(state: State, data: bytes, size: int) -> bool:
+    """Reads the first record. False, if the file ends inside."""
+    newline = data.find(b"\n", 0, size)
+    if newline < 0:
+        return False
+    title = _TITLE.fullmatch(data, 0, newline)
+    if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[5], 16):
+        raise _corrupt(state, data, 0, "the title line is not what was written")
+    if int(title[2]) > FORMAT_VERSION:
+        raise RecordError(
+            f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}"
+        )
+    at = newline + 2
+    body = at + _HINT_BYTES
+    end = body + int(title[3])
+    if data[newline:at] != b"\n\n"[: size - newline]:
+        raise _corrupt(state, data, newline, "an empty line was expected")
+    if end > size:
+        return False
+    hint = _HINTED.get(data[at:body])
+    if hint is None:
+        raise _corrupt(state, data, at, "the status line is not what was written")
+    if crc32(data[body:end]) != int(title[4], 16):
+        raise _corrupt(state, data, body, "the header is not what was written")
+    try:
+        state.header = _header(int(title[1]), int(title[2]), read_fields(data, body, end))
+    except (ValueError, LookupError, TypeError) as error:
+        raise _corrupt(state, data, body, f"the header cannot be read: {error}") from error
+    state.hint, state.hint_offset = hint, at
+    state.offset, state.chain = end, int(title[5], 16)
+    return True
+
+
+def _read_record(state: State, data: bytes, size: int) -> bool:
+    """Reads the record at `state.offset`. False, if the file ends inside."""
+    start = state.offset
+    if data.startswith(_RULE, start):
+        line = start + len(_RULE)
+    elif data.startswith(b"<!-- ", start):
+        line = start
+    else:
+        rest = data[start : min(size, start + len(_RULE))]
+        if _RULE.startswith(rest) or b"<!-- ".startswith(rest):
+            return False
+        raise _corrupt(state, data, start, "a record was expected")
+    newline = data.find(b"\n", line, size)
+    if newline < 0:
+        return False
+    opening = _OPEN.fullmatch(data, line, newline)
+    if opening is None or crc32(data[line : newline - _CHECKSUMS], state.chain) != int(opening[8], 16):
+        raise _corrupt(state, data, line, "a record's opening line is not what was written")
+    body, end = newline + 1, newline + 1 + int(opening[6])
+    if end > size:
+        return False
+    if crc32(data[body:end]) != int(opening[7], 16):
+        raise _corrupt(state, data, body, "a record's content is not what was written")
+    try:
+        _apply(state, opening, read_fields(data, body, end))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _corrupt(state, data, body, f"a record cannot be read: {error}") from error
+    state.offset, state.chain = end, int(opening[8], 16)
+    return True
+
+
+def _apply(state: State, opening: re.Match[bytes], fields: dict[str, Any]) -> None:
+    kind, number = opening[4], int(opening[5])
+    if kind == b"begin":
+        state.open[number] = len(state.steps)
+        state.steps.append(Step(number, _start(read_inline(opening[3]), fields)))
+        state.summary = state.result = None
+    elif kind == b"end":
+        index = state.open.pop(number)
+        state.steps[index] = Step(number, state.steps[index].start, _end(fields))
+    elif kind == b"result":
+        state.result = fields["Result"]
+    else:
+        state.summary = _summary(fields, state.result)
+
+
+def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
+    parent: str | None = fields.get("Parent")
+    owner: str | None = fields.get("Owner")
+    return Header(
+        task_id=task_id,
+        created=fields["Created"],
+        request=fields.get("Request", ""),
+        inputs=fields.get("Inputs", {}),
+        template=fields.get("Template"),
+        template_sha256=fields.get("Template SHA-256"),
+        model=fields.get("Model"),
+        parent=None if parent is None else int(parent.removeprefix("TASK-")),
+        owner=None if owner is None else _owner(owner),
+        version=version,
+        extra=fields.get("Extra", {}),
+    )
+
+
+def _owner(text: str) -> Owner:
+    match = _OWNER.fullmatch(text)
+    if match is None:
+        raise ValueError("an owner was expected")
+    return Owner(int(match[1]), int(match[2]), match[3], match[4])
+
+
+def _start(name: str, fields: dict[str, Any]) -> StepStart:
+    attempt, _, attempts = cast(str, fields["Attempt"]).partition("/")
+    kind, backoff = fields["Kind"], fields.get("Backoff")
+    if kind not in STEP_KINDS:
+        raise ValueError(f"{kind} is no kind of step")
+    return StepStart(
+        path=fields["Path"],
+        kind=kind,
+        name=name,
+        args=fields.get("Args"),
+        fingerprint=fields.get("Fingerprint", ""),
+        attempt=int(attempt),
+        max_attempts=int(attempts),
+        backoff_s=None if backoff is None else _seconds(backoff),
+    )
+
+
+def _end(fields: dict[str, Any]) -> StepEnd:
+    if fields["Status"] not in END_STATUSES:
+        raise ValueError(f"{fields['Status']} is no status of a step")
+    return StepEnd(
+        status=fields["Status"],
+        output=fields.get("Output"),
+        duration_s=_seconds(fields["Duration"]),
+        error=fields.get("Error"),
+        usage=_mapping(fields.get("Usage")),
+        extra=fields.get("Extra"),
+    )
+
+
+_TOTAL = re.compile(r"([0-9]+)(?: of ([0-9]+) planned)?(?: \(([0-9]+) retr(?:y|ies)\))?")
+
+
+def _summary(fields: dict[str, Any], result: Any) -> Summary:
+    total = _TOTAL.fullmatch(fields["Total Steps"])
+    if total is None or fields["Final Status"] not in FINAL_STATUSES:
+        raise ValueError("a summary was expected")
+    return Summary(
+        status=fields["Final Status"],
+        steps=int(total[1]),
+        retries=int(total[3] or 0),
+        duration_s=_seconds(fields["Total Duration"]),
+        usage=_mapping(fields.get("Usage")),
+        result=result,
+        reason=fields.get("Reason"),
+        planned=None if total[2] is None else int(total[2]),
+    )
+
+
+def _mapping(text: str | None) -> Mapping[str, Any] | None:
+    return None if text is None else json.loads(text)
+
+
+_SUMMARY_LINE = re.compile(
+    rb"\n---\n\n## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->\n"
+)
+
+
+def peek_header(data: bytes) -> tuple[Header | None, int]:
+    """The header at the start of `data`, and how many bytes it takes; None where `data` is too short.
+
+    Raises: CorruptRecord.
+    """
+    newline = data.find(b"\n")
+    title = None if newline < 0 else _TITLE.fullmatch(data, 0, newline)
+    needed = 0 if title is None else newline + 2 + _HINT_BYTES + int(title[3])
+    state = State("<bytes>")
+    if len(data) < needed or not _read_header(state, data, len(data)):
+        return None, needed
+    return state.header, needed
+
+
+def peek_summary(tail: bytes) -> Summary | None:
+    """The summary that ends `tail`, a file's last bytes, without its result; None where none is seen."""
+    matches = list(_SUMMARY_LINE.finditer(tail))
+    found = matches[-1] if matches else None
+    if found is None or found.end() + int(found[1]) != len(tail):
+        return None
+    if crc32(tail[found.end() :]) != int(found[2], 16):
+        return None
+    try:
+        return _summary(read_fields(tail, found.end(), len(tail)), None)
+    except (ValueError, LookupError, TypeError):
+        return None

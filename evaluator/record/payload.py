@@ -1,0 +1,234 @@
+"""The fields of a record: a bullet with a short text, or a bullet and fenced blocks that hold a value.
+
+A fence's info string says the payload's language and its length in bytes. Reading takes that many bytes and
+never looks at what they are; the fence is one backtick longer than any run inside, for other readers of
+Markdown. Text that a person can read is written as it is; any other value as JSON, from which texts of
+several lines are moved out into blocks of their own, each with the place it belongs to:
+
+    - **Args**:
+    ```json 30
+    {"role":"user","content":""}
+    ```
+    ```text 11 /content
+    two
+    lines
+    ```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol, cast
+
+from evaluator.errors import UsageError
+from evaluator.record.steps import plain_json
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), default=plain_json).encode
+_ascii = json.JSONEncoder(ensure_ascii=True, separators=(", ", ": "), default=plain_json).encode
+
+# Control characters would act on a terminal, \r is changed by editors, and surrogates have no UTF-8.
+_UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
+_BACKTICKS = re.compile("`{3,}")
+_FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
+_BULLET = re.compile(rb"- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:")
+_LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
+
+
+class Scrub(Protocol):
+    """What takes secrets out of what is written."""
+
+    def suspects(self, text: str) -> bool:
+        """Whether `text`, plain or as JSON, holds what `redact_value` would change. Cheap; may err to yes."""
+        ...
+
+    def redact(self, text: str) -> str: ...
+
+    def redact_value(self, value: Any) -> Any: ...
+
+
+def is_plain(text: str) -> bool:
+    """Whether a person can read `text` as it is, and every editor and terminal leaves it alone."""
+    # isprintable is several times faster than the expression and right for most texts.
+    return text.replace("\n", "").isprintable() or _UNPLAIN.search(text) is None
+
+
+def inline(text: str) -> str:
+    """`text` on one line: as it is where that can be read back, else as a JSON string."""
+    if text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
+        return text
+    return _ascii(text)
+
+
+def read_inline(data: bytes) -> str:
+    text = data.decode()
+    return _text(json.loads(text)) if text.startswith('"') else text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a quoted text was expected")
+    return value
+
+
+def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
+    """A bullet with a text: on its own line where it is short and plain, else fenced."""
+    if scrub is not None and scrub.suspects(text):
+        text = scrub.redact(text)
+    if len(text) <= _INLINE_CHARS and text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
+        return f"- **{label}**: {text}\n"
+    return f"- **{label}**:\n{_block(text)}"
+
+
+def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
+    """A bullet and the blocks that hold `value` exactly.
+
+    Raises: UsageError, if it is neither JSON nor text.
+    """
+    if type(value) is str:
+        if scrub is not None and scrub.suspects(value):
+            value = scrub.redact(value)
+        return f"- **{label}**:\n{_block(value)}"
+    lifted: list[tuple[str, str]] = []
+    try:
+        blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
+        if scrub is not None and (scrub.suspects(blocks) or any(scrub.suspects(t) for _, t in lifted)):
+            return value_field(label, scrub.redact_value(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{label} of a step is not a JSON value: {error}") from error
+    blocks = _fenced("json", blocks)
+    for pointer, text in lifted:
+        blocks += _fenced("text", text, " " + pointer)
+    return f"- **{label}**:\n{blocks}"
+
+
+def json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
+    """A bullet with a small JSON value on its own line."""
+    try:
+        text = _ascii(value)
+        if scrub is not None and scrub.suspects(text):
+            text = _ascii(scrub.redact_value(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{label} is not a JSON value: {error}") from error
+    return f"- **{label}**: {text}\n"
+
+
+def _block(text: str) -> str:
+    return _fenced("text", text) if is_plain(text) else _fenced("json", _json(text))
+
+
+def _fenced(language: str, payload: str, suffix: str = "") -> str:
+    fence = "```"
+    if fence in payload:
+        fence = "`" * (max(map(len, _BACKTICKS.findall(payload))) + 1)
+    size = len(payload) if payload.isascii() else len(payload.encode())
+    return f"{fence}{language} {size}{suffix}\n{payload}\n{fence}\n"
+
+
+def _json(value: Any) -> str:
+    """JSON that encodes to UTF-8; a small object gets a line for each key."""
+    if type(value) is dict and 1 < len(cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
+        lines: list[str] = []
+        for key, item in cast("dict[Any, Any]", value).items():
+            if type(key) is not str:
+                break
+            lines.append(f"  {_compact(key)}: {_compact(item)}")
+        else:
+            text = "{\n" + ",\n".join(lines) + "\n}"
+            return text if _encodes(text) else _ascii(value)
+    text = _compact(value)
+    return text if _encodes(text) else _ascii(value)
+
+
+def _encodes(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -> Any:
+    """`value` without its texts of several lines; these go to `lifted`. Copies only what it changes."""
+    if type(value) is str:
+        if "\n" not in value or not pointer or not is_plain(value) or not _POINTER.fullmatch(pointer):
+            return value
+        lifted.append((pointer, value))
+        return ""
+    if depth == 0 or type(value) not in (dict, list):
+        return value
+    container = cast("dict[Any, Any] | list[Any]", value)
+    if len(container) > _LIFT_ITEMS:
+        return container
+    copy: Any = None
+    for key, item in container.items() if isinstance(container, dict) else enumerate(container):
+        if type(item) not in (str, dict, list) or (isinstance(container, dict) and type(key) is not str):
+            continue
+        rest = _lift(item, f"{pointer}/{key}", lifted, depth - 1)
+        if rest is not item:
+            copy = container.copy() if copy is None else copy
+            copy[key] = rest
+    return container if copy is None else copy
+
+
+def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
+    """The fields written in `data[start:end]`, by label; short ones as text, fenced ones as their value.
+
+    Raises: ValueError, if the bytes are anything else.
+    """
+    fields: dict[str, Any] = {}
+    at = start
+    while at < end:
+        if data[at] == 0x0A:
+            at += 1
+            continue
+        bullet = _BULLET.match(data, at, end)
+        if bullet is None:
+            raise ValueError("a field was expected")
+        label, at = bullet[1].decode(), bullet.end()
+        if data.startswith(b" ", at):
+            line_end = data.index(b"\n", at, end)
+            fields[label] = read_inline(data[at + 1 : line_end])
+            at = line_end + 1
+        else:
+            fields[label], at = _read_blocks(data, at + 1, end)
+    return fields
+
+
+def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
+    value: Any = None
+    first = True
+    while fence := _FENCE.match(data, at, end):
+        begin = fence.end()
+        stop = begin + int(fence[3])
+        if (
+            stop + len(fence[1]) + 2 > end
+            or data[stop : stop + len(fence[1]) + 2] != b"\n" + fence[1] + b"\n"
+        ):
+            raise ValueError("a payload has not the length that its fence says")
+        text = data[begin:stop].decode()
+        item = json.loads(text) if fence[2] == b"json" else text
+        if first:
+            value, first = item, False
+        else:
+            _put(value, (fence[4] or b"").decode(), item)
+        at = stop + len(fence[1]) + 2
+    if first:
+        raise ValueError("a fenced payload was expected")
+    return value, at
+
+
+def _put(value: Any, pointer: str, item: Any) -> None:
+    """Sets the text that was moved out at `pointer` of `value`."""
+    keys = pointer.split("/")[1:]
+    if not keys:
+        raise ValueError("a second payload without its place")
+    for key in keys[:-1]:
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    if isinstance(value, list):
+        value[int(keys[-1])] = item
+    else:
+        value[keys[-1]] = item

@@ -1,0 +1,121 @@
+"""Secrets taken out of what is recorded, on the way in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PRIVATE_KEY)"
+    r"(?:_|$)",
+    re.I,
+)
+_MIN_CHARS = 8
+# Values under such names that are settings, not secrets: redacting them would make records unreadable.
+_SETTING = re.compile(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I)
+
+# Each with a text that has to be there for it to match: looking for that first is many times faster.
+_PATTERNS: tuple[tuple[str, str, str], ...] = (
+    ("api-key", "sk-", r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{16,}"),
+    ("bearer", "earer ", r"(?<=[Bb]earer )[A-Za-z0-9._~+/-]{16,}=*"),
+    ("bearer", "BEARER ", r"(?<=BEARER )[A-Za-z0-9._~+/-]{16,}=*"),
+    ("aws-key", "AKIA", r"(?<![A-Za-z0-9])AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("aws-key", "ASIA", r"(?<![A-Za-z0-9])ASIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("github-token", "gh", r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{30,}"),
+    ("github-token", "github_pat_", r"github_pat_[A-Za-z0-9_]{30,}"),
+    ("google-key", "AIza", r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}"),
+    ("slack-token", "xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("hugging-face-token", "hf_", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
+    (
+        "private-key",
+        "-----BEGIN ",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    ),
+)
+
+
+class Redactor:
+    """Replaces known secrets, and what is shaped like one, by `[redacted:NAME]`.
+
+    `secrets` maps a name to the value to hide; values under 8 characters are left alone. A value is found in
+    texts, in keys, and inside texts that are JSON themselves. Text without a secret costs one search for each
+    known secret and pattern, at memory speed.
+    """
+
+    __slots__ = ("_names", "_needles", "_patterns", "_values")
+
+    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
+        names: dict[str, str] = {}
+        for name, value in (secrets or {}).items():
+            if len(value) < _MIN_CHARS:
+                continue
+            # Also as it stands inside a JSON string, which may be what a tool returned.
+            for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
+                names.setdefault(form, name)
+        # Longest first: of two secrets of which one begins with the other, the longer is the one meant.
+        ordered = sorted(names, key=len, reverse=True)
+        self._names = names
+        self._needles: tuple[str, ...] = tuple(ordered) + tuple(
+            dict.fromkeys(trigger for _, trigger, _ in _PATTERNS)
+        )
+        self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._patterns = [(name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS]
+
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()
+    ) -> Redactor:
+        """Hides what the environment holds under names with KEY, TOKEN, SECRET, PASSWORD and the like in
+        them, unless it is a number, a path or a flag; and under the names in `also` whatever it is."""
+        variables = os.environ if environment is None else environment
+        wanted = set(also)
+        return cls(
+            {
+                name: value
+                for name, value in variables.items()
+                if name in wanted or (_NAME.search(name) and not _SETTING.fullmatch(value))
+            }
+        )
+
+    def suspects(self, text: str) -> bool:
+        """Whether `text`, or the JSON in it, holds what `redact_value` would change."""
+        for needle in self._needles:
+            if needle in text:
+                return self._sure(text)
+        return False
+
+    def _sure(self, text: str) -> bool:
+        if self._values is not None and self._values.search(text):
+            return True
+        return any(trigger in text and pattern.search(text) for _, trigger, pattern in self._patterns)
+
+    def redact(self, text: str) -> str:
+        """`text` with every secret replaced; the same object where there is none."""
+        if not self.suspects(text):
+            return text
+        if self._values is not None:
+            text = self._values.sub(lambda match: f"[redacted:{self._names[match[0]]}]", text)
+        for name, trigger, pattern in self._patterns:
+            if trigger in text:
+                text = pattern.sub(f"[redacted:{name}]", text)
+        return text
+
+    def redact_value(self, value: Any) -> Any:
+        """A JSON value with every secret in its texts and keys replaced."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[Any, Any]", value).items()
+            return {
+                self.redact(key) if isinstance(key, str) else key: self.redact_value(item)
+                for key, item in items
+            }
+        if isinstance(value, list | tuple):
+            return [self.redact_value(item) for item in cast("list[Any]", value)]
+        return value
+
+    def __repr__(self) -> str:
+        return f"<Redactor of {len(set(self._names.values()))} secrets>"

@@ -1,0 +1,336 @@
+"""The folder of task files: new ids, open files, listing, and which of them were interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.record import grammar
+from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync
+from evaluator.record.payload import Scrub
+from evaluator.record.steps import Header, Owner, Recording, RunStatus, Summary
+
+_FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
+_COUNTER = ".last-id"
+_HEAD_BYTES, _TAIL_BYTES = 4096, 2048
+# A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
+_NEWBORN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """A line of `list`: from the file's first and last bytes only. `error` says why a file cannot be read."""
+
+    id: int
+    path: Path
+    status: RunStatus
+    header: Header | None
+    summary: Summary | None
+    error: str | None = None
+
+
+class TaskStore:
+    """Task files under `root`: those of running or interrupted tasks in `active/`, the others in `done/`.
+
+    Creates the folders (0700) when the first task is created; nothing is ever deleted. Ids only
+    increase, across threads, processes and machines that share the folder, if its locks work.
+    """
+
+    def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
+        """`redactor` takes secrets out of all that is written (see `redact`); `sync`: see `journal`."""
+        if sync not in SYNC_POLICIES:
+            raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
+        self.root = Path(root)
+        self._scrub = redactor
+        self._sync: Sync = sync
+        self._lock = threading.Lock()
+        self._folders: Folders | None = None
+        self._counter = -1
+        self._pid = 0
+
+    def create(
+        self,
+        request: str = "",
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        template: str | None = None,
+        template_sha256: str | None = None,
+        model: str | None = None,
+        parent: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+        sync: Sync | None = None,
+    ) -> Journal:
+        """Opens a new task file under the next id. Its header is written with the journal's first flush.
+
+        Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is full.
+        UsageError, if `inputs` or `extra` is not JSON.
+        """
+        with self._lock:
+            folders = self._prepared()
+            task_id, name, fd = self._new_file(folders)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            header = Header(
+                task_id=task_id,
+                created=datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+                request=request,
+                inputs=inputs or {},
+                template=template,
+                template_sha256=template_sha256,
+                model=model,
+                parent=parent,
+                owner=current_owner(),
+                extra=extra or {},
+            )
+            return Journal(fd, folders, name, header, sync=sync or self._sync, scrub=self._scrub)
+        except BaseException:
+            # Nothing was written yet: an empty file of a task that never began would only puzzle.
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folders.active_fd)
+            os.close(fd)
+            raise
+
+    def read(self, task: int | Path) -> Recording:
+        """The recording of a task, by id or by path. Running tasks can be read; status "interrupted" if the
+        owner is gone.
+
+        Raises: RecordError, if there is no such file; CorruptRecord, if it is not what was written.
+        """
+        path = task if isinstance(task, Path) else self.path_of(task)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                alive = _is_owned(file.fileno())
+                data = file.read()
+        except OSError as error:
+            raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
+        recording = grammar.decode(data, str(path))
+        if recording.status == "running" and not alive:
+            recording = replace(recording, status="interrupted")
+        return recording
+
+    def path_of(self, task_id: int) -> Path:
+        """Where a task's file is. Raises: RecordError, if there is none; UsageError, if it is no id."""
+        if type(task_id) is not int or task_id < 0:
+            raise UsageError(f"a task id is a whole number, not {task_id!r}")
+        # Twice: between the two looks a closing task moves from the first folder to the second.
+        for folder in ("active", "done", "active", "done"):
+            path = self.root / folder / f"TASK-{task_id}.md"
+            if path.is_file():
+                return path
+        raise RecordError(f"{self.root}: there is no task {task_id}")
+
+    def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
+        """Tasks, newest first, from the first and last bytes of their files; unreadable ones too."""
+        found: dict[int, str] = {}
+        for folder in ("active", "done"):
+            for task_id in _ids(self.root / folder):
+                found[task_id] = folder
+        shown = 0
+        for task_id in sorted(found, reverse=True):
+            if limit is not None and shown >= limit:
+                return
+            # A finished task was moved, a running one was not: its folder rules some files out unread.
+            if status in ("running", "interrupted") and found[task_id] == "done":
+                continue
+            item = self._look(task_id, found[task_id])
+            if item is not None and status in (None, item.status):
+                shown += 1
+                yield item
+
+    def interrupted(self) -> Iterator[TaskSummary]:
+        """Tasks without an end whose owner is gone, newest first."""
+        return self.list(status="interrupted")
+
+    def _look(self, task_id: int, folder: str) -> TaskSummary | None:
+        name = f"TASK-{task_id}.md"
+        for place in (folder, "done"):
+            path = self.root / place / name
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                return TaskSummary(task_id, path, "interrupted", None, None, error.strerror)
+            try:
+                return _peek(task_id, path, fd)
+            except (RecordError, OSError) as error:
+                return TaskSummary(task_id, path, "interrupted", None, None, str(error))
+            finally:
+                os.close(fd)
+        return None
+
+    def _prepared(self) -> Folders:
+        """The folders, checked and open. A forked child opens its own: locks go with descriptions."""
+        if self._folders is not None and self._pid == os.getpid():
+            return self._folders
+        root = _checked_folder(self.root)
+        try:
+            active, done = self.root / "active", self.root / "done"
+            self._folders = Folders(active, _checked_folder(active), done, _checked_folder(done))
+            self._counter = os.open(
+                _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
+            )
+        except OSError as error:
+            raise _unusable(self.root / _COUNTER, error) from error
+        finally:
+            os.close(root)
+        self._pid = os.getpid()
+        return self._folders
+
+    def _new_file(self, folders: Folders) -> tuple[int, str, int]:
+        """The next id and its new, empty file."""
+        try:
+            fcntl.flock(self._counter, fcntl.LOCK_EX)
+            try:
+                last = self._last_id()
+                while True:
+                    last += 1
+                    name = f"TASK-{last}.md"
+                    try:
+                        fd = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folders.active_fd)
+                    except FileExistsError:
+                        # The counter is behind the folder, as after a restored backup.
+                        last = max(last, self._highest())
+                        continue
+                    # One write of fixed width, in place: whole or not at all, also on a full disk.
+                    os.pwrite(self._counter, b"%020d\n" % last, 0)
+                    return last, name, fd
+            finally:
+                fcntl.flock(self._counter, fcntl.LOCK_UN)
+        except OSError as error:
+            self._folders = None
+            os.close(self._counter)
+            raise _unusable(self.root, error) from error
+
+    def _last_id(self) -> int:
+        text = os.pread(self._counter, 32, 0)
+        if len(text) == 21 and text[:20].isdigit():
+            return int(text)
+        return self._highest()
+
+    def _highest(self) -> int:
+        return max((n for folder in ("active", "done") for n in _ids(self.root / folder)), default=0)
+
+    def __del__(self) -> None:
+        if self._counter >= 0 and self._folders is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._counter)
+
+
+def _ids(folder: Path) -> Iterator[int]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _FILE.fullmatch(entry.name)
+                # Only the one spelling of a number that `path_of` uses.
+                if match is not None and str(int(match[1])) == match[1]:
+                    yield int(match[1])
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot list the task folder: {error.strerror}") from error
+
+
+def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
+    size = os.fstat(fd).st_size
+    alive = _is_owned(fd)
+    head = os.pread(fd, _HEAD_BYTES, 0)
+    header, needed = grammar.peek_header(head)
+    if header is None and needed > len(head):
+        header, _ = grammar.peek_header(os.pread(fd, needed, 0))
+    tail = head if size <= len(head) else os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    summary = grammar.peek_summary(tail) if header is not None else None
+    if header is not None and (summary is not None or path.parent.name == "active"):
+        status: RunStatus = summary.status if summary is not None else ("running" if alive else "interrupted")
+        return TaskSummary(task_id, path, status, header, summary)
+    # A long reason, a file of another writer, or a damaged one: read it whole.
+    recording = grammar.decode(os.pread(fd, size, 0), str(path))
+    status = recording.status
+    if status == "running" and not alive:
+        status = "interrupted"
+    summary = None if recording.summary is None else replace(recording.summary, result=None)
+    return TaskSummary(task_id, path, status, recording.header, summary)
+
+
+def _is_owned(fd: int) -> bool:
+    """Whether a process holds the file open for writing, or has just created it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    info = os.fstat(fd)
+    return info.st_size == 0 and time.time() - info.st_mtime < _NEWBORN_S
+
+
+def _checked_folder(path: Path) -> int:
+    """A descriptor of the folder, made if it is missing."""
+    try:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700, parents=True)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise RecordError(
+                f"{path}: the task folder is a link; name the folder that it leads to"
+            ) from error
+        raise _unusable(path, error) from error
+    info = os.fstat(fd)
+    problem = None
+    if info.st_uid != os.geteuid():
+        problem = (
+            f"belongs to user {info.st_uid}, not to this one ({os.geteuid()}); choose a folder of your own"
+        )
+    elif info.st_mode & stat.S_IWOTH:
+        problem = f"can be written by everybody; run: chmod o-w '{path}'"
+    elif not os.access(path, os.W_OK | os.X_OK):
+        problem = f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
+    if problem is not None:
+        os.close(fd)
+        raise RecordError(f"{path}: the task folder {problem}")
+    return fd
+
+
+def _unusable(path: Path, error: OSError) -> RecordError:
+    return RecordError(
+        f"{path}: no task file can be created: {error.strerror}; free space or choose another folder"
+    )
+
+
+@lru_cache(maxsize=1)
+def _owner_of(pid: int) -> Owner:
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            # The second field, the program's name in brackets, may hold anything; the start is the 22nd.
+            started = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot_id = file.read().strip()
+    except (OSError, ValueError, IndexError):
+        started, boot_id = 0, "0"
+    return Owner(pid, started, boot_id, os.uname().nodename)
+
+
+def current_owner() -> Owner:
+    """This process, so that another with its number can be told from it. Start and boot are 0 off Linux."""
+    return _owner_of(os.getpid())
+
+
+__all__ = ["CorruptRecord", "TaskStore", "TaskSummary", "current_owner"]

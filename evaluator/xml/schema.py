@@ -1,0 +1,232 @@
+"""Validation against the shipped XSDs: a fast yes from lxml, an explained and located no from xmlschema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from lxml import etree
+
+from evaluator.errors import ConfigurationError, Diagnostic
+from evaluator.nodes import Span
+from evaluator.xml.resources import schemas_dir
+from evaluator.xml.source import Source
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
+
+Kind = Literal["task", "handler"]
+
+MAX_FINDINGS = 100
+"""A file full of errors is reported up to here."""
+
+# What a value of each type of the schemas looks like, for messages.
+_LOOKS = {
+    "wholeNumber": "a whole number, or a placeholder like {{ name }}",
+    "number": "a number, or a placeholder like {{ name }}",
+    "truth": "true or false, or a placeholder like {{ name }}",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "positiveInteger": "a whole number, at least 1",
+    "nonNegativeInteger": "a whole number, at least 0",
+    "decimal": "a number",
+    "notNegative": "a number, at least 0",
+    "positive": "a number above 0",
+    "fraction": "a number above 0 and at most 1",
+    "rate": "a number from 0 to 1",
+    "backoff": "numbers of seconds, separated by spaces",
+    "name": "a name without spaces, quotes, braces and angle brackets",
+    "identifier": "a name of letters, digits and _, not beginning with a digit",
+    "variable": "the name of an environment variable",
+    "filled": "filled in",
+}
+_VALUE = re.compile(r"attribute ([^\s=]+)=")
+_UNKNOWN_ATTRIBUTE = re.compile(r"'([^']+)' attribute not allowed|attribute '([^']+)' not allowed")
+_MISSING_ATTRIBUTE = re.compile(r"missing required attribute '([^']+)'")
+
+
+def validate(source: Source, kind: Kind) -> list[Diagnostic]:
+    """One diagnostic for each violation of the schema, in the order of the source; empty for a valid document.
+
+    Codes: unknown-element, unknown-attribute, missing-attribute, missing-element, invalid-value,
+    misplaced-text, schema.
+    """
+    schema = _fast(kind)
+    if schema.validate(source.root):
+        return []
+    found = list(islice(_explained(source, kind), MAX_FINDINGS))
+    if not found:
+        found = [_plain(source, entry.line, entry.message) for entry in _fast_errors(source, kind)]
+    unique = dict.fromkeys(found)
+    return sorted(unique, key=lambda one: (one.span.line, one.span.column))
+
+
+@cache
+def _fast(kind: Kind) -> etree.XMLSchema:
+    path = schemas_dir() / f"{kind}.xsd"
+    try:
+        return etree.XMLSchema(etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False)))
+    except (OSError, etree.LxmlError) as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from error
+
+
+@cache
+def _slow(kind: Kind) -> Any:
+    import xmlschema
+
+    path = schemas_dir() / f"{kind}.xsd"
+    try:
+        return xmlschema.XMLSchema10(str(path), allow="local", defuse="always")
+    except xmlschema.XMLSchemaException as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from error
+
+
+@cache
+def _declared_types(kind: Kind) -> dict[str, str]:
+    """The types of attributes and elements that are a union with a placeholder."""
+    types: dict[str, str] = {}
+    for component in _slow(kind).iter_components():
+        name = getattr(getattr(component, "type", None), "local_name", None)
+        if name in ("wholeNumber", "number", "truth"):
+            types[component.local_name] = name
+    return types
+
+
+def _fast_errors(source: Source, kind: Kind) -> list[Any]:
+    # A schema object of our own: the log of the shared one may be another thread's.
+    path = schemas_dir() / f"{kind}.xsd"
+    schema = etree.XMLSchema(etree.parse(str(path)))
+    schema.validate(source.root)
+    return list(schema.error_log)[:MAX_FINDINGS]
+
+
+def _plain(source: Source, line: int, message: str) -> Diagnostic:
+    text = source.line(line)
+    return Diagnostic("error", "schema", message, Span(source.file, line, len(text) - len(text.lstrip()) + 1))
+
+
+def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
+    schema = _slow(kind)
+    if source.root.tag not in schema.elements:
+        yield _unknown_root(source, sorted(schema.elements))
+        return
+    for error in schema.iter_errors(source.root, use_location_hints=False):
+        yield _diagnostic(source, kind, error)
+
+
+def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
+    name = _name(source.root.tag)
+    message = f"<{name}> cannot be the root; expected {_or([f'<{root}>' for root in roots])}"
+    hint = "remove the xmlns attribute" if name in roots else _near(name, roots, "<{}>")
+    return Diagnostic("error", "unknown-element", message, source.locate(source.root), hint)
+
+
+def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
+    element: Element = source.root if error.elem is None else error.elem
+    reason = str(error.reason or error.message)
+    child = getattr(error, "invalid_child", None)
+    tag = _name(element.tag)
+    if child is not None:
+        return _unexpected_child(source, element, child, error)
+    if unknown := _UNKNOWN_ATTRIBUTE.search(reason):
+        return _unexpected_attribute(source, element, _name(unknown[1] or unknown[2]), kind)
+    if missing := _MISSING_ATTRIBUTE.search(reason):
+        message = f"<{tag}> needs the attribute {missing[1]!r}"
+        return Diagnostic("error", "missing-attribute", message, source.locate(element))
+    if value := _VALUE.match(reason):
+        span = source.locate_attribute(element, value[1])
+        return _bad_value(kind, value[1], value[1], element.get(value[1]) or "", error, span)
+    if "character data" in reason:
+        hint = "if it is meant as a comment, write <!-- … -->"
+        return Diagnostic(
+            "error", "misplaced-text", f"<{tag}> holds elements, not text", source.text_of(element).span, hint
+        )
+    if getattr(error, "expected", None):
+        names = _expected(error)
+        message = f"<{tag}> is incomplete; expected {_or([f'<{name}>' for name in names])}"
+        return Diagnostic("error", "missing-element", message, source.locate(element))
+    text = source.text_of(element)
+    return _bad_value(kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element))
+
+
+def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Diagnostic:
+    names = _expected(error) or _allowed(error)
+    name, tag = _name(child.tag), _name(element.tag)
+    span = source.locate(child)
+    if name in _allowed(error):
+        return Diagnostic("error", "unknown-element", f"<{name}> may stand in <{tag}> only once", span)
+    if not names:
+        return Diagnostic("error", "unknown-element", f"<{tag}> holds no elements", span)
+    hint = _near(name, names, "<{}>")
+    if hint is None and names == ["include"]:
+        hint = "markup that is meant as text goes into <![CDATA[ … ]]>"
+    expected = _or([f"<{one}>" for one in names])
+    message = f"<{name}> is not known in <{tag}>; expected {expected}"
+    return Diagnostic("error", "unknown-element", message, span, hint)
+
+
+def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kind) -> Diagnostic:
+    names = _attributes(element, kind)
+    tag = _name(element.tag)
+    expected = _or(names) if names else "none"
+    message = f"the attribute {name!r} is not known on <{tag}>; expected {expected}"
+    span = source.locate_attribute_name(element, name)
+    return Diagnostic("error", "unknown-attribute", message, span, _near(name, names, "{}"))
+
+
+def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: Span) -> Diagnostic:
+    validator = error.validator
+    choices = getattr(validator, "enumeration", None)
+    if choices:
+        words = [str(choice) for choice in choices]
+        message = f"{shown} must be {_or(words)}, not {_short(value)}"
+        return Diagnostic("error", "invalid-value", message, span, _near(value, words, "{}"))
+    parents = (validator, getattr(validator, "parent", None), getattr(validator, "base_type", None))
+    types = [getattr(one, "local_name", None) for one in parents]
+    if "placeholder" in types or not any(one in _LOOKS for one in types):
+        types.insert(0, _declared_types(kind).get(name))
+    looks = next((_LOOKS[one] for one in types if one in _LOOKS), None)
+    if looks is None:
+        return Diagnostic("error", "invalid-value", f"{shown}: {error.reason}", span)
+    return Diagnostic("error", "invalid-value", f"{shown} must be {looks}, not {_short(value)}", span)
+
+
+def _expected(error: Any) -> list[str]:
+    return sorted({one.local_name for one in getattr(error, "expected", None) or () if getattr(one, "local_name", None)})
+
+
+def _allowed(error: Any) -> list[str]:
+    elements = getattr(error.validator, "iter_elements", None)
+    return sorted({one.local_name for one in elements() if one.local_name}) if elements else []
+
+
+def _attributes(element: Element, kind: Kind) -> list[str]:
+    """The attributes that the schema knows on this element, found by walking down from the root."""
+    path = [element, *element.iterancestors()]
+    declared: Any = _slow(kind).elements.get(path.pop().tag)
+    while declared is not None and path:
+        tag = path.pop().tag
+        content: Any = declared.type.content
+        declared = next((one for one in content.iter_elements() if one.local_name == tag), None)
+    return sorted(str(name) for name in declared.attributes if name) if declared is not None else []
+
+
+def _name(tag: Any) -> str:
+    return str(tag).rpartition("}")[2]
+
+
+def _near(word: str, words: list[str], shape: str) -> str | None:
+    near = get_close_matches(word.lower(), words, 1, 0.6)
+    return f"did you mean {shape.format(near[0])}?" if near else None
+
+
+def _or(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "nothing"
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 60 else value[:57] + "…")

@@ -1,0 +1,420 @@
+"""A task file reads back as what was written, from any prefix of its bytes, and is refused when they differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.record.grammar import (
+    STATUS_HINTS,
+    decode,
+    encode_begin,
+    encode_end,
+    encode_header,
+    encode_summary,
+    peek_header,
+    peek_summary,
+    scan,
+)
+from evaluator.record.steps import (
+    STEP_KINDS,
+    Header,
+    Owner,
+    Recording,
+    Step,
+    StepEnd,
+    StepStart,
+    Summary,
+    fingerprint,
+)
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json").read_text())
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is written: `order` says, by index into `steps`, when each begins (first mention) and ends (second)."""
+
+    header: Header
+    steps: tuple[Step, ...]
+    order: tuple[int, ...]
+    summary: Summary | None
+
+
+@dataclass(frozen=True)
+class Written:
+    data: bytes
+    ends: tuple[int, ...]
+    """Where each record ends."""
+
+
+def write(run: Run) -> Written:
+    record, _ = encode_header(run.header)
+    pieces, chain, begun, last = [record.data], record.chain, set[int](), None
+    for index in run.order:
+        step = run.steps[index]
+        if index not in begun:
+            begun.add(index)
+            record, last = encode_begin(step.number, step.start, chain), index
+        else:
+            assert step.end is not None
+            restate = None if last == index else step.start.name
+            record, last = encode_end(step.number, step.end, chain, restate=restate), None
+        pieces.append(record.data)
+        chain = record.chain
+    if run.summary is not None:
+        pieces.append(encode_summary(run.summary, chain).data)
+    ends, at = [], 0
+    for piece in pieces:
+        at += len(piece)
+        ends.append(at)
+    return Written(b"".join(pieces), tuple(ends))
+
+
+def expected(run: Run, records: int) -> tuple[Step, ...]:
+    """The steps after so many records, the header being the first."""
+    found: dict[int, Step] = {}
+    for index in run.order[: max(0, records - 1)]:
+        step = run.steps[index]
+        found[index] = step if index in found else replace(step, end=None)
+    return tuple(found.values())
+
+
+SMALL = Run(
+    Header(3, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m"),
+    (
+        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")),
+        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0), StepEnd("success", "hi", 1.5)),
+        Step(2, StepStart("parse", "parse", "text", None, "f2"), StepEnd("success", {"a": [1, "x\ny"]}, 0.0)),
+    ),
+    (0, 0, 1, 2, 1, 2),
+    Summary("completed", 2, 1, 2.0, {"turns": 2}, {"status": "COMPLETE", "content": "hi"}),
+)
+WHOLE_FILE = write(SMALL).data.decode()
+
+NASTY = st.sampled_from(
+    [
+        "",
+        " ",
+        "\n",
+        "\r\n",
+        "\0",
+        "```",
+        "````text 3\nabc\n````\n",
+        "`" * 40,
+        "\ud800",
+        "ok \udfff end",
+        "\n---\n\n## Step 9: fake <!-- begin 9 0 00000000 00000000 -->\n",
+        "- **Status**: completed\r\n",
+        "<!-- end 1 0 00000000 00000000 -->\n",
+        "## Summary\n- **Final Status**: failed",
+        "# TASK-1",
+        '"quoted"',
+        '"',
+        "-->",
+        "\u2028\u2029\x85\x1b[31m",
+        "a\nb\n",
+        "{{ x }}",
+        WHOLE_FILE,
+    ]
+)
+TEXT = st.one_of(NASTY, st.text(st.characters(exclude_categories=()), max_size=20))
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(allow_nan=False), TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
+    max_leaves=8,
+)
+OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
+SECONDS = st.integers(0, 10**12).map(lambda microseconds: microseconds / 1e6)
+STARTS = st.builds(
+    StepStart,
+    path=TEXT,
+    kind=st.sampled_from(STEP_KINDS),
+    name=TEXT,
+    args=JSON,
+    fingerprint=TEXT,
+    attempt=st.integers(1, 4),
+    max_attempts=st.integers(1, 4),
+    backoff_s=st.none() | SECONDS,
+)
+ENDS = st.builds(
+    StepEnd,
+    status=st.sampled_from(["success", "failed", "aborted"]),
+    output=JSON,
+    duration_s=SECONDS,
+    error=st.none() | TEXT,
+    usage=st.none() | OBJECT,
+    extra=st.none() | OBJECT,
+)
+HEADERS = st.builds(
+    Header,
+    task_id=st.integers(0, 10**15),
+    created=TEXT,
+    request=TEXT,
+    inputs=OBJECT,
+    template=st.none() | TEXT,
+    template_sha256=st.none() | TEXT,
+    model=st.none() | TEXT,
+    parent=st.none() | st.integers(0, 10**9),
+    owner=st.none() | st.builds(Owner, st.integers(0, 2**22), st.integers(0), st.just("0-a"), TEXT),
+    extra=OBJECT,
+)
+SUMMARIES = st.builds(
+    Summary,
+    status=st.sampled_from(["completed", "failed", "aborted"]),
+    steps=st.integers(0, 10**6),
+    retries=st.integers(0, 10**6),
+    duration_s=SECONDS,
+    usage=st.none() | OBJECT,
+    result=JSON,
+    reason=st.none() | TEXT,
+    planned=st.none() | st.integers(0, 10**6),
+)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    starts = draw(st.lists(STARTS, max_size=4))
+    steps = tuple(Step(n, s, draw(st.none() | ENDS)) for n, s in enumerate(starts, 1))
+    mentions = [i for i, step in enumerate(steps) for _ in range(1 if step.end is None else 2)]
+    order = tuple(draw(st.permutations(mentions)))
+    # Files hold steps in the order in which they begin.
+    rank = {index: new for new, index in enumerate(dict.fromkeys(order))}
+    steps = tuple(replace(steps[i], number=rank[i] + 1) for i in rank)
+    return Run(draw(HEADERS), steps, tuple(rank[i] for i in order), draw(st.none() | SUMMARIES))
+
+
+def same(a: object, b: object) -> bool:
+    """Equal, and of the same types: 1 is not True here."""
+    return repr(a) == repr(b)
+
+
+@given(runs())
+@example(SMALL)
+@settings(max_examples=150, deadline=None)
+def test_what_is_read_is_what_was_written(run: Run) -> None:
+    data = write(run).data
+    read = decode(data)
+    assert same(read.header, run.header)
+    assert same(read.steps, run.steps)
+    assert same(read.summary, run.summary)
+    assert (read.tail, read.torn_offset, read.warnings) == ("clean", None, ())
+    assert read.status == ("running" if run.summary is None else run.summary.status)
+
+
+@given(runs(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_prefix_of_the_bytes_reads_as_a_prefix_of_the_steps(run: Run, data: st.DataObject) -> None:
+    written = write(run)
+    cut = data.draw(st.integers(0, len(written.data)))
+    check_prefix(run, written, cut)
+
+
+def test_every_prefix_of_one_file_reads_as_a_prefix_of_its_records() -> None:
+    written = write(SMALL)
+    for cut in range(len(written.data) + 1):
+        check_prefix(SMALL, written, cut)
+
+
+def check_prefix(run: Run, written: Written, cut: int) -> None:
+    read = decode(written.data[:cut])
+    whole = sum(1 for end in written.ends if end <= cut)
+    good = written.ends[whole - 1] if whole else 0
+    assert (read.header is None) == (whole == 0)
+    assert same(read.steps, expected(run, whole))
+    # The result and the summary are two records that are written as one.
+    complete = cut == len(written.data)
+    assert same(read.summary, run.summary if complete else None)
+    if good == cut and whole:
+        assert read.tail == "clean"
+    else:
+        assert read.tail == "torn" or cut > written.ends[-2]
+        if read.torn_offset is not None:
+            assert good <= read.torn_offset <= cut
+
+
+@given(runs(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_changed_byte_is_never_read_as_other_content(run: Run, data: st.DataObject) -> None:
+    original = write(run).data
+    at = data.draw(st.integers(0, len(original) - 1))
+    bits = data.draw(st.integers(1, 255))
+    changed = bytearray(original)
+    changed[at] ^= bits
+    check_changed(decode(original), bytes(changed))
+
+
+def test_no_single_bit_of_a_file_can_be_flipped_unnoticed() -> None:
+    original = write(SMALL).data
+    whole = decode(original)
+    for at in range(len(original)):
+        changed = bytearray(original)
+        changed[at] ^= 1 << at % 8
+        with pytest.raises(CorruptRecord):
+            decode(bytes(changed))
+    assert whole.tail == "clean"
+
+
+def check_changed(whole: Recording, changed: bytes) -> None:
+    try:
+        read = decode(changed)
+    except RecordError:
+        return
+    # Not refused: then it says that it is torn, and what it holds is a prefix.
+    assert read.tail == "torn"
+    assert same(read.steps, whole.steps[: len(read.steps)]) or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
+    assert read.summary is None
+
+
+def test_a_record_cannot_be_moved_left_out_or_repeated() -> None:
+    written = write(SMALL)
+    a, b, c = written.ends[0], written.ends[1], written.ends[2]
+    data = written.data
+    for other in (data[:a] + data[b:], data[:a] + data[b:c] + data[a:b] + data[c:], data[:b] + data[a:]):
+        with pytest.raises(CorruptRecord) as caught:
+            decode(other, "x.md")
+        assert caught.value.path == "x.md"
+        assert caught.value.line > 1
+        assert other[: caught.value.offset].count(b"\n") + 1 == caught.value.line
+
+
+@pytest.mark.parametrize("keep", [0, 100, 1023, 1024, 1500])
+def test_disk_blocks_that_were_never_written_read_as_a_torn_end(keep: int) -> None:
+    steps = tuple(Step(n, StepStart(f"s{n}", "tool", "t", "x" * 300, "f"), None) for n in range(1, 5))
+    data = write(Run(SMALL.header, steps, (0, 1, 2, 3), None)).data
+    read = decode(data[:keep] + b"\0" * (len(data) - keep))
+    assert read.tail == "torn"
+    assert same(read.steps, decode(data[:keep]).steps)
+    assert read.torn_offset == decode(data[:keep]).torn_offset or read.torn_offset == keep
+
+
+def test_zeros_at_the_end_that_are_no_disk_block_are_corrupt() -> None:
+    data = write(SMALL).data
+    assert (len(data) - 3) % 512 > 3
+    with pytest.raises(CorruptRecord, match="zero bytes"):
+        decode(data[:-3] + b"\0\0\0")
+
+
+def test_a_file_of_a_newer_format_is_named_as_such() -> None:
+    record, _ = encode_header(replace(SMALL.header, version=2))
+    with pytest.raises(RecordError, match="format 2"):
+        decode(record.data)
+
+
+def test_the_status_hint_can_be_overwritten_and_the_summary_stays_the_truth() -> None:
+    data = bytearray(write(SMALL).data)
+    at = scan(bytes(data)).hint_offset
+    data[at : at + len(STATUS_HINTS["completed"])] = STATUS_HINTS["completed"]
+    assert decode(bytes(data)).warnings == ()
+    data[at : at + len(STATUS_HINTS["failed"])] = STATUS_HINTS["failed"]
+    read = decode(bytes(data))
+    assert read.status == "completed"
+    assert read.warnings == ("the title says failed, the records say completed",)
+
+
+def test_scan_tells_a_writer_where_to_go_on() -> None:
+    written = write(SMALL)
+    state = scan(written.data[: written.ends[4] + 7])
+    assert state.offset == written.ends[4]
+    record = encode_end(1, StepEnd("success", "again", 0.0), state.chain, restate="m")
+    assert decode(written.data[: state.offset] + record.data).steps[1].end == StepEnd("success", "again", 0.0)
+
+
+def test_the_file_looks_as_documented() -> None:
+    lines = [line for line in WHOLE_FILE.splitlines() if line]
+    shown = [line.partition(" <!--")[0] for line in lines if line.startswith("#")]
+    assert shown == [
+        "# TASK-3",
+        "## Step 1: m",
+        "## Step 1 (retry): m",
+        "## Step 2: text",
+        "## Step 1 (result): m",
+        "## Step 2 (result): text",
+        "## Result",
+        "## Summary",
+    ]
+    for line in ("- **Attempt**: 2/3", "- **Backoff**: 2000ms", "- **Duration**: 250ms", "- **Status**: failed"):
+        assert line in lines
+    assert "- **Total Steps**: 2 (1 retry)" in lines
+    # Texts of several lines stand there as they are.
+    assert "no\nanswer\n```\n" in WHOLE_FILE
+    assert "```text 3 /a/1\nx\ny\n```\n" in WHOLE_FILE
+
+
+def test_the_fence_is_longer_than_any_run_of_backticks_inside() -> None:
+    text = "a ```` b\n``` c"
+    data = encode_begin(1, StepStart("p", "tool", "t", text), 0).data.decode()
+    assert f"`````text {len(text)}\n{text}\n`````\n" in data
+
+
+@given(runs())
+@example(SMALL)
+@settings(max_examples=60, deadline=None)
+def test_a_recording_as_json_fits_its_schema(run: Run) -> None:
+    data = json.loads(json.dumps(decode(write(run).data).to_dict()))
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+
+
+def test_the_schema_refuses_what_no_recording_is() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    good = decode(write(SMALL).data).to_dict()
+    assert validator.is_valid(good)
+    assert not validator.is_valid({**good, "status": "done"})
+    assert not validator.is_valid({**good, "torn_offset": 4})
+    assert not validator.is_valid({**good, "steps": [{**good["steps"][0], "status": "running"}]})
+
+
+@given(runs())
+@settings(max_examples=60, deadline=None)
+def test_head_and_tail_alone_give_header_and_summary(run: Run) -> None:
+    written = write(run)
+    header, needed = peek_header(written.data)
+    assert needed == written.ends[0]
+    assert same(header, run.header)
+    assert peek_header(written.data[: needed - 1])[0] is None
+    summary = peek_summary(written.data)
+    assert same(summary, None if run.summary is None else replace(run.summary, result=None))
+
+
+def test_a_text_that_only_looks_like_a_summary_is_not_taken_for_one() -> None:
+    fake = encode_summary(Summary("completed", 1, 0, 0.0), 0).data.decode()
+    step = Step(1, StepStart("p", "tool", "t", fake), None)
+    assert peek_summary(write(Run(SMALL.header, (step,), (0,), None)).data) is None
+
+
+def test_completed_finds_the_last_success_with_the_same_path_and_fingerprint() -> None:
+    read = decode(write(SMALL).data)
+    found = read.completed("turn[1]", "f1")
+    assert found is not None
+    assert found.start.attempt == 2
+    assert read.completed("turn[1]", "other") is None
+    assert read.completed("turn[9]", "f1") is None
+
+
+def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else() -> None:
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
+    values = [None, 0, 1, "1", True, [1], {"1": 1}, {"a": 1}, {"a": [1]}, "", [], {}, "\ud800", 1.5]
+    assert len({fingerprint(value) for value in values}) == len(values)
+    assert len(fingerprint({})) == 32
+    with pytest.raises(UsageError):
+        fingerprint({"a": object()})
+
+
+@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [b"x"]])
+def test_a_value_that_is_not_json_is_refused_before_anything_is_written(value: object) -> None:
+    with pytest.raises(UsageError, match="Args"):
+        encode_begin(1, StepStart("p", "tool", "t", value), 0)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_duration_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(UsageError, match="duration"):
+        encode_end(1, StepEnd("success", "x", seconds), 0)
