@@ -1,4 +1,4 @@
-"""What a text can call besides methods and function templates: its own macros, `range`, `dict` and `namespace`."""
+"""What a text calls besides methods and function templates: its macros, `range`, `dict`, `namespace`."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ class ExpressionCompiler:
         return apply
 
     def default(self, node: nodes.Filter, subject: Evaluate) -> Evaluate:
-        """`default(value, boolean)`: for what is undefined or null; with `boolean`, also for what is false."""
+        """`default(value, boolean)`: for what is undefined or null, with `boolean` also for what is false."""
         given: dict[str, nodes.Expr] = {str(keyword.key): keyword.value for keyword in node.kwargs}
         given.update(zip(("default_value", "boolean"), node.args, strict=False))
         if (

@@ -1,4 +1,4 @@
-"""The methods that a text may call on plain values: a short list, read-only, each paid for before it works."""
+"""The methods that a text may call on plain values: a short list, read-only, each paid for first."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def _unordered(left: Any, right: Any) -> bool:
 
 
 def attribute(run: Run, base: Any, name: str, what: str) -> Any:
-    """`base.name`, or MISSING where a mapping has no such key. Raises: Fault, if nothing has a field there."""
+    """`base.name`, or MISSING where a mapping has no such key. Raises: Fault, if it can have no field."""
     if isinstance(base, Mapping):
         return base.get(name, MISSING)
     if isinstance(base, Namespace):

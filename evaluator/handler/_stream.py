@@ -178,6 +178,10 @@ class Assembly:
         if isinstance(reason, str) and reason:
             self._reason = reason
 
+    def uncounted(self) -> None:
+        """Forgets the usage: it was not the provider's."""
+        self._usage = None
+
     def response(self) -> ModelResponse:
         """The whole response. Raises: ProviderError, when the stream ended before the model had."""
         if not self.finished or not self._any:

@@ -13,6 +13,8 @@ import json
 import logging
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +27,8 @@ from evaluator.handler.backend import ModelRequest, ModelResponse
 
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
+# Backends that have made a call: LiteLLM's connections are shared, and closed with the last of these.
+_active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
 
 
 class LiteLLMBackend:
@@ -53,6 +57,7 @@ class LiteLLMBackend:
         self._base_url = base_url
         self._secrets = (api_key,) if api_key else ()
         self._idle_timeout_s = idle_timeout_s
+        self._has_mcp = find_spec("mcp") is not None
         self._litellm: Any = None
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
@@ -72,6 +77,7 @@ class LiteLLMBackend:
         """One attempt. Raises: ProviderError; and what `on_text` itself raises, as it is."""
         if self._litellm is None:
             self._litellm = await asyncio.to_thread(load_litellm)
+        _active.add(self)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_s
         clock = asyncio.timeout_at(deadline)
@@ -96,12 +102,13 @@ class LiteLLMBackend:
             raise timed_out(request.timeout_s, partial=partial) from exc
 
     async def aclose(self) -> None:
-        """Closes the connections that this backend opened and those that LiteLLM keeps for this loop."""
+        """Closes this backend's connections, and LiteLLM's own when no other backend uses them."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+        _active.discard(self)
         close = getattr(self._litellm, "close_litellm_async_clients", None)
-        if close is not None:
+        if close is not None and not _active:
             await close()
 
     def _arguments(self, request: ModelRequest, raw: list[Any]) -> dict[str, Any]:
@@ -115,6 +122,9 @@ class LiteLLMBackend:
                 raw.append(details["original_response"])
 
         arguments["logger_fn"] = keep
+        if request.tools and not self._has_mcp:
+            # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is missing.
+            arguments["_skip_mcp_handler"] = True
         if request.model.startswith(("anthropic/", "claude")):
             arguments["client"] = self._one_post_client()
         return arguments
@@ -159,7 +169,7 @@ class LiteLLMBackend:
             calls=read_tool_calls([_call_dict(call) for call in message.tool_calls or ()]),
             reasoning=_get(message, "reasoning_content"),
             refusal=refusal if isinstance(refusal, str) else None,
-            usage=_usage(_get(result, "usage"), known="usage" in raw or "usageMetadata" in raw),
+            usage=_usage(_get(result, "usage"), known=bool(raw.get("usage"))),
             model=_get(result, "model"),
         )
 
@@ -170,8 +180,10 @@ class LiteLLMBackend:
             async for chunk in self._chunks(stream):
                 clock.reschedule(min(deadline, loop.time() + self._idle_timeout_s))
                 assembly.chunk(_chunk_dict(chunk))
-            # LiteLLM ends every stream with `stop`; only this says what the provider sent.
+            # LiteLLM ends every stream with `stop` and an estimated usage; this is what the provider sent.
             assembly.ended(_get(stream, "received_finish_reason"))
+            if not any(_get(chunk, "usage") for chunk in _get(stream, "chunks") or ()):
+                assembly.uncounted()
             return assembly.response()
         except ProviderError as exc:
             exc.partial = assembly.partial
@@ -193,42 +205,74 @@ class LiteLLMBackend:
             yield chunk
 
     def _mapped(self, exc: Exception) -> ProviderError:
-        """LiteLLM's and the OpenAI SDK's exceptions, and whatever else comes out of them."""
+        """LiteLLM's and the OpenAI SDK's exceptions, and whatever else comes out of them.
+
+        Their classes say little (a refused connection, broken JSON and a missing module all become a 500), so
+        the chain of causes decides, outermost first.
+        """
         if isinstance(exc, ProviderError):
             return exc
-        status = getattr(exc, "status_code", None)
-        names = {kind.__name__ for kind in type(exc).__mro__}
         message = clean(getattr(exc, "message", None) or str(exc), self._secrets) or type(exc).__name__
-        for name, kind, retryable, billed in _KINDS:
-            if name in names:
-                return ProviderError(
-                    message, kind=kind, status=None, retryable=retryable, maybe_billed=billed
-                )
-        if isinstance(status, int) and status >= 400:
-            response = getattr(exc, "response", None)
-            headers = getattr(exc, "litellm_response_headers", None) or getattr(response, "headers", None)
-            error = failure(
-                status,
-                message,
-                code=_code(exc, names),
-                retry_after_s=retry_after(headers) if headers else None,
-                secrets=self._secrets,
-            )
-            if _connection_lost(exc):
-                error.kind, error.retryable, error.maybe_billed, error.status = "connection", True, True, None
-            return error
-        return ProviderError(f"{type(exc).__name__}: {message}", kind="other", maybe_billed=True)
+        names = _names(exc)
+        status = getattr(exc, "status_code", None)
+        # What came as an answer with an error status is not a broken connection, whatever lies beneath.
+        answered = isinstance(status, int) and not names.isdisjoint(_ANSWERED)
+        for kind, retryable, billed, causes in _KINDS:
+            if not names.isdisjoint(causes) and not (answered and kind in _ON_THE_WAY):
+                return ProviderError(message, kind=kind, retryable=retryable, maybe_billed=billed)
+        if "invalid response from LLM endpoint" in message and not answered:
+            return malformed(message, retryable=False)
+        if not isinstance(status, int) or status < 400:
+            return ProviderError(message, kind="other", maybe_billed=True)
+        response = getattr(exc, "response", None)
+        headers = getattr(exc, "litellm_response_headers", None) or getattr(response, "headers", None)
+        return failure(
+            status,
+            message,
+            code=str(getattr(exc, "code", None) or ""),
+            retry_after_s=retry_after(headers) if headers else None,
+            secrets=self._secrets,
+        )
 
 
-# By class name: the classes come from two packages that must not be imported for this.
-_KINDS: tuple[tuple[str, ProviderErrorKind, bool, bool], ...] = (
-    ("ContextWindowExceededError", "context_length", False, False),
-    ("ContentPolicyViolationError", "content_filter", False, False),
-    ("Timeout", "timeout", True, True),
-    ("APITimeoutError", "timeout", True, True),
-    ("APIResponseValidationError", "malformed_response", True, True),
-    ("JSONSchemaValidationError", "malformed_response", True, True),
-)
+# Classes by name: they come from four packages that are not imported for this. The first row that names one
+# of an exception's causes decides: kind, retryable, maybe billed.
+_KINDS: tuple[tuple[ProviderErrorKind, bool, bool, frozenset[str]], ...] = (
+    ("context_length", False, False, frozenset({"ContextWindowExceededError"})),
+    ("content_filter", False, False, frozenset({"ContentPolicyViolationError"})),
+    ("timeout", True, True, frozenset({"Timeout", "APITimeoutError"})),
+    ("connection", True, False, frozenset({"ClientConnectorError", "ConnectionRefusedError", "gaierror"})),
+    (
+        "connection", True, True,
+        frozenset({
+            "ReadError", "WriteError", "RemoteProtocolError", "ConnectError", "ServerDisconnectedError",
+            "ClientOSError", "ClientPayloadError", "ConnectionResetError",
+        }),
+    ),
+    (
+        "malformed_response", True, True,
+        frozenset({
+            "JSONDecodeError", "UnicodeDecodeError", "APIResponseValidationError",
+            "JSONSchemaValidationError",
+        }),
+    ),
+    ("other", False, False, frozenset({"ImportError"})),
+)  # fmt: skip
+# A provider's own answer with an error status is underneath.
+_ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
+_ON_THE_WAY = frozenset({"connection", "malformed_response"})
+
+
+def _names(exc: BaseException) -> set[str]:
+    """The class names of an exception and of what caused it, their bases included."""
+    names: set[str] = set()
+    seen: BaseException | None = exc
+    for _ in range(10):
+        if seen is None:
+            break
+        names.update(kind.__name__ for kind in type(seen).__mro__)
+        seen = seen.__cause__ or seen.__context__
+    return names
 
 
 def load_litellm() -> Any:
@@ -244,35 +288,11 @@ def load_litellm() -> Any:
             raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
         litellm.telemetry = False
         litellm.suppress_debug_info = True
+        # Pydantic's remarks on LiteLLM's own models: nothing that a caller could do about them.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return litellm
-
-
-def _connection_lost(exc: BaseException) -> bool:
-    """Whether a lost connection is underneath: LiteLLM reports it as a 500 of the provider."""
-    seen: BaseException | None = exc
-    for _ in range(10):
-        if seen is None:
-            return False
-        if type(seen).__name__ in _LOST:
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
-
-
-_LOST = frozenset(
-    {
-        "ReadError", "WriteError", "RemoteProtocolError", "ConnectError", "CloseError", "APIConnectionError",
-        "ServerDisconnectedError", "ClientOSError", "ClientPayloadError", "ClientConnectorError",
-        "ConnectionResetError",
-    }
-)  # fmt: skip
-
-
-def _code(exc: Exception, names: set[str]) -> str:
-    code = getattr(exc, "code", None)
-    return f"{code or ''} {'rate_limit' if 'RateLimitError' in names else ''}".strip()
 
 
 def _decoded(original: Any) -> Mapping[str, Any]:

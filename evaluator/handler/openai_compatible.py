@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -167,7 +167,7 @@ class OpenAICompatibleBackend:
             raise self._too_large()
         pieces: list[bytes] = []
         size = 0
-        async for piece in self._pieces(response):
+        while piece := await self._piece(response):
             size += len(piece)
             if size > self._max_bytes:
                 response.close()
@@ -175,15 +175,12 @@ class OpenAICompatibleBackend:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                piece = await response.content.readany()
-            except Exception as exc:
-                raise self._transport(exc) from exc
-            if not piece:
-                return
-            yield piece
+    async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
+        """What has arrived by now, at least one byte; empty at the end."""
+        try:
+            return await response.content.readany()
+        except Exception as exc:
+            raise self._transport(exc) from exc
 
     async def _stream(
         self, response: aiohttp.ClientResponse, assembly: Assembly, clock: asyncio.Timeout
@@ -195,7 +192,7 @@ class OpenAICompatibleBackend:
         lines = EventLines()
         size = 0
         try:
-            async for piece in self._pieces(response):
+            while piece := await self._piece(response):
                 clock.reschedule(min(deadline, loop.time() + self._idle_timeout_s))
                 size += len(piece)
                 if size > self._max_bytes:
@@ -225,7 +222,7 @@ class OpenAICompatibleBackend:
     async def _refusal(self, response: aiohttp.ClientResponse) -> ProviderError:
         body = bytearray()
         try:
-            async for piece in self._pieces(response):
+            while piece := await self._piece(response):
                 body += piece
                 if len(body) >= MAX_ERROR_BODY:
                     response.close()

@@ -328,7 +328,8 @@ class Handler:
             return f"error: no tool is offered in this task, so {call.name!r} cannot be called"
         number = steps.begin(path, "tool", call.name, args, fingerprint)
         started = time.perf_counter()
-        context = replace(self._tool_context, step_path=path, remaining_s=self.budget.remaining_s() or 0.0)
+        left = self.budget.remaining_s()
+        context = replace(self._tool_context, step_path=path, remaining_s=float("inf") if left is None else left)
         try:
             outcome = await self._tools.call(call.name, call.arguments, context)
         except BaseException as error:

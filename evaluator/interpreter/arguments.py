@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluator.binding.inputs import bind_inputs
-from evaluator.binding.sandbox import evaluate_expression, render
+from evaluator.binding.sandbox import evaluate_expression, render, render_sync
 from evaluator.binding.scopes import Scope
 from evaluator.binding.types import read_typed
 from evaluator.errors import ExpressionError
 from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
 from evaluator.interpreter.operators.call import functions_in_text
-from evaluator.nodes import Input, Task
+from evaluator.nodes import Input, Span, Task, Text
 from evaluator.results import TaskError
 
 
@@ -41,7 +41,7 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
         if isinstance(outcome, TaskError):
             details = {**outcome.details, "failed_input": declared.name}
             return replace(outcome, details=details, location=outcome.location or declared.span)
-        given[declared.name] = value_of(outcome)
+        given[declared.name] = _as_declared(value_of(outcome), declared)
     for declared in task.inputs:
         if declared.name not in given:
             await _from_scope(run, declared, given, frame)
@@ -68,7 +68,8 @@ async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: F
     scope = frame.scope
     if declared.source is not None:
         functions = functions_in_text(run, frame, f"inputs.{declared.name}.from")
-        given[declared.name] = await evaluate_expression(declared.source, scope, functions=functions)
+        value = await evaluate_expression(declared.source, scope, functions=functions)
+        given[declared.name] = _as_declared(value, declared)
     elif frame.arguments is None and declared.name in scope:
         given[declared.name] = scope.lookup(declared.name)
     elif declared.default is not None:
@@ -80,3 +81,13 @@ async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: F
             raise ExpressionError(
                 f"the default of input {declared.name!r}: {error}", declared.default.span, "wrong-type"
             ) from error
+
+
+def _as_declared(value: Any, declared: Input) -> Any:
+    """A result that is bound to an input of type string is its text: what `{{ … }}` would show of it."""
+    if declared.type == "string" and not isinstance(value, str) and value is not None:
+        return render_sync(_VALUE, Scope({"value": value}))
+    return value
+
+
+_VALUE = Text("{{ value }}", Span())

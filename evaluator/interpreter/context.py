@@ -87,11 +87,11 @@ async def assemble(
     warnings: list[str] = []
     if task.file_paths is not None:
         for path in await _explicit_paths(task.file_paths, scope, services, warnings):
-            _read(path, items, services, warnings)
+            await _read(path, items, services, warnings)
     if fresh:
         assert services.memory is not None
         for found in await services.memory.get_relevant_context_for(description, MAX_FRESH):
-            _read(found.path, items, services, warnings)
+            await _read(found.path, items, services, warnings)
     return Assembled(tuple(items.values()), tuple(warnings))
 
 
@@ -124,7 +124,7 @@ async def _explicit_paths(
         found: list[str] = []
         for pattern in items:
             try:
-                matched = services.files.glob(pattern)
+                matched = await services.files.aglob(pattern)
             except ToolError as error:
                 warnings.append(f"file_paths: {pattern}: {error}")
                 continue
@@ -160,12 +160,12 @@ async def _paths_of_command(argv: list[str], services: Services, warnings: list[
     return [line for line in result.stdout.splitlines() if line.strip()]
 
 
-def _read(path: str, items: dict[str, ContextItem], services: Services, warnings: list[str]) -> None:
+async def _read(path: str, items: dict[str, ContextItem], services: Services, warnings: list[str]) -> None:
     source = f"file:{path}"
     if source in items:
         return
     try:
-        text = services.files.read_text(path)
+        text = await services.files.aread_text(path)
     except ToolError as error:
         warnings.append(f"{path} was not read: {error}")
         return

@@ -35,8 +35,9 @@ def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
 
 def _find(run: Run, name: str, prepared: Prepared) -> Tool:
     services = run.services
-    if name in services.tools:
-        return services.tools.get(name)
+    registered = services.tools.get(name)
+    if registered is not None:
+        return registered
     if name == SUBTASK:
         return subtask_tool(run, prepared)
     if name in services.library:

@@ -23,7 +23,7 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 _IRREGULAR = {
     "written": "write", "wrote": "write", "rewritten": "rewrite", "rewrote": "rewrite",
-    "found": "find", "chose": "choose", "chosen": "choose",
+    "judgment": "judgement", "found": "find", "chose": "choose", "chosen": "choose",
     "spoken": "speak", "told": "tell", "said": "say", "made": "make", "given": "give", "gave": "give",
     "children": "child", "people": "person", "criteria": "criterion", "indices": "index", "indexes": "index",
     "analyses": "analysis", "analyse": "analysis", "analyze": "analysis", "analyzed": "analysis",

@@ -1,4 +1,4 @@
-"""Expressions as authors from other languages write them → Jinja's spelling, with a map back to the source."""
+"""Expressions as authors from other languages write them → Jinja's spelling, mapped to the source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def translated(source: str) -> tuple[str, list[int]]:
 
 
 _PIECE = re.compile(
-    r"""\s+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d]\w*|\d[\w.]*|===|!==|==|!=|<=|>=|&&|\|\||\{\{|\}\}|//|\*\*|.""",
+    r"""\s+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d]\w*|\d[\w.]*"""
+    r"""|===|!==|==|!=|<=|>=|&&|\|\||\{\{|\}\}|//|\*\*|.""",
     re.S,
 )
 _SPELLING = {"===": "==", "!==": "!=", "&&": " and ", "||": " or ", "null": "none"}
@@ -33,7 +34,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", "{{": "}}"}
 
 
 class _Translator:
-    """One pass over the pieces of an expression; `offsets` has the source offset of each character written."""
+    """One pass over the pieces of an expression; `offsets`: where each character written comes from."""
 
     def __init__(self, source: str) -> None:
         self.pieces = [(match[0], match.start()) for match in _PIECE.finditer(source)]

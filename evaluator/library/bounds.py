@@ -36,11 +36,6 @@ from evaluator.nodes import (
 DEFAULT_MAX_TURNS = 10
 
 
-class _HasNode(Protocol):
-    @property
-    def node(self) -> TopLevel: ...
-
-
 class _Templates(Protocol):
     """What a bound needs of a library."""
 
@@ -72,8 +67,8 @@ def bound(
 ) -> CallBound:
     """The bound of one run of `node`.
 
-    `inputs` make the number of items of an outermost reduce known; `max_turns` is the profile's, for tasks that
-    state none. Never raises for a template that has errors: what is unknown is unbounded.
+    `inputs` make the number of items of an outermost reduce known; `max_turns` is the profile's, for tasks
+    that state none. Never raises for a template that has errors: what is unknown is unbounded.
     """
     templates = library if isinstance(library, Mapping) else {n: t.node for n, t in library.templates.items()}
     counter = _Counter(templates, max_turns)
@@ -140,7 +135,6 @@ class _Counter:
     def _atomic(self, node: Atomic) -> tuple[_Range, str]:
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else _fixed(stated)
-        # Without tools there is nothing that a second turn could be about.
         said = (
             "turns set by a variable" if turns is None else f"at most {turns} turn{'' if turns == 1 else 's'}"
         )
@@ -186,11 +180,12 @@ class _Counter:
         return total
 
 
-_BLOCK = re.compile(r"\{%-?\s*(for|macro|if)\b")
+_BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
+_SKIPS = re.compile(r"\b(?:if|and|or)\b|&&|\|\|")
 
 
 def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
-    """The function templates that a text calls: name, whether it surely does, and whether a loop may repeat it."""
+    """The templates that a text calls: name, whether it surely does, and whether a loop may repeat it."""
     try:
         if isinstance(text, Expression):
             # `and`, `or` and `if` may skip a call.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.library.near import did_you_mean, listed
+from evaluator.library.near import did_you_mean, listed, shortened
 from evaluator.library.shapes import Shape, literal_fits, mismatch, of_type
 from evaluator.library.syntax import CallReference, analyse, analyse_expression, has_markup
 from evaluator.nodes import (
@@ -29,7 +29,7 @@ from evaluator.nodes import (
 def check_call(
     node: Call, values: Sequence[Shape | str], templates: Mapping[str, TopLevel], broken: Collection[str] = ()
 ) -> Iterator[Diagnostic]:
-    """Findings about a `<call>`; `values` are its arguments' shapes, or their texts where they are literals."""
+    """Findings about a `<call>`; `values` are its arguments' shapes, or their texts where literal."""
     target = templates.get(node.template)
     if target is None:
         yield _unknown(node.template, node.span, templates, broken)
@@ -49,10 +49,12 @@ def check_call(
             continue
         if isinstance(value, str):
             if not literal_fits(value, want):
-                message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {value.strip()!r}"
+                said = shortened(value)
+                message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {said}"
                 yield Diagnostic("error", "argument-type", message, argument.value.span)
         elif mismatch(value, want):
-            message = f"argument `{name}` of `{node.template}` must be {declared}, and gets a value of type {value.kind}"
+            given = f"a value of type {value.kind}"
+            message = f"argument `{name}` of `{node.template}` must be {declared}, and gets {given}"
             yield Diagnostic("error", "argument-type", message, argument.value.span)
 
 
@@ -98,9 +100,7 @@ def _arity(
         ]
     takes = f"it takes {', '.join(names)}" if names else "it takes nothing"
     if positional > len(names):
-        message = (
-            f"`{name}` takes {len(names)} {word}{'' if len(names) == 1 else 's'}, and {positional} are given"
-        )
+        message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
         yield Diagnostic("error", "wrong-arity", message, span, takes)
     given = set(names[:positional])
     for keyword, at in keywords:

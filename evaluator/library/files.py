@@ -35,7 +35,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One folder or single file that was given to `load`. `shown` is how its files are named in diagnostics."""
+    """One folder or single file that was given to `load`. `shown` names it in diagnostics."""
 
     folder: str
     shown: str

@@ -121,7 +121,10 @@ class TemplateLibrary:
         return tuple(d for d in self._state.diagnostics if d.severity == "warning")
 
     def get(self, name: str) -> Template:
-        """The template called `name`. Raises: UsageError that says which names are near, or that it has errors."""
+        """The template called `name`.
+
+        Raises: UsageError that says which names are near, or what is wrong with the template.
+        """
         state = self._state
         template = state.templates.get(name)
         if template is not None:
@@ -262,7 +265,7 @@ def _without(entry: Entry, names: Sequence[str]) -> Entry:
 
 
 def _reusable(state: _State, entry: Entry) -> dict[str, Checked]:
-    """Findings that templates named as those of `entry` cannot change: of sound templates that do not use them."""
+    """Findings that adding `entry` cannot change: those of sound templates that use none of its names."""
     touched = set(entry.names)
     users: dict[str, set[str]] = {}
     for name, found in state.checked.items():
@@ -304,7 +307,8 @@ def _assemble(
             for name, node in entry.templates:
                 if name in here:
                     first = here[name]
-                    message = f"a template called `{name}` is already in {first.file or 'this text'}, line {first.line}"
+                    place = f"{first.file or 'this text'}, line {first.line}"
+                    message = f"a template called `{name}` is already in {place}"
                     hint = "rename one of them; the first is used"
                     diagnostics.append(Diagnostic("error", "duplicate-name", message, node.span, hint))
                     continue
@@ -357,8 +361,10 @@ def _changed(before: _State, after: _State) -> frozenset[str]:
     old, new = before.templates, after.templates
     names = {name for name in (*old, *new) if (name in old) != (name in new)}
     for name in new:
-        if name in old and (old[name].sha256, old[name].file) != (new[name].sha256, new[name].file):
-            # A file may hold several templates; those that read as before have not changed.
-            if old[name].node != new[name].node or old[name].file != new[name].file:
-                names.add(name)
+        if name not in old:
+            continue
+        was, is_now = old[name], new[name]
+        # A file may hold several templates; those that read as before have not changed.
+        if was.file != is_now.file or (was.sha256 != is_now.sha256 and was.node != is_now.node):
+            names.add(name)
     return frozenset(names)

@@ -3,8 +3,8 @@
 `LexicalRanker` scores a template by BM25F over its fields, divided by what a template could reach at most
 for that request. The quotient is the idf-weighted share of the request that the template covers, so it lies
 in [0, 1], orders as BM25 does, and is comparable between requests; a request that fits nothing covers little
-of any template. A word that is not in the library counts as the library's word that is one slip of the keyboard
-away, if there is one.
+of any template. A word that is not in the library counts as the library's word that is one slip of the
+keyboard away, if there is one.
 
 Trade-offs. Meaning that shares no word with a template is not found: say it in `criteria` or in an example.
 Words that no template knows lower the score up to a bound (`UNKNOWN_CAP`), because a request often carries
@@ -35,7 +35,7 @@ from evaluator.library._text import (
 )
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.25
+LOW_SCORE = 0.20
 """Below this a match of `LexicalRanker` is more likely accident than fit."""
 
 FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "examples")
@@ -48,7 +48,7 @@ _K1 = 0.9
 
 # Up to this library size rarity says nothing about a word; larger libraries measure it.
 _SMALL_LIBRARY = 100
-# A word that no template has counts this share of a word that one has, and at most this many such words count.
+# Words that no template has: each counts this share of a rare word, and at most this many count.
 _UNKNOWN_FACTOR, UNKNOWN_CAP = 0.4, 2.0
 # Added to what a template could reach, in rare words: one weak word is little evidence ("what's up").
 _PRIOR = 0.5
@@ -213,11 +213,12 @@ class _Index:
         if len(word) < _MIN_SLIP_CHARS or not word.isalpha():
             return None
         if self._slips is None:
-            self._slips = {}
-            for known in sorted(self._words):
+            slips: dict[str, list[str]] = {}
+            for known in self._words:
                 if len(known) >= _MIN_SLIP_CHARS and known.isalpha():
                     for key in deletions(known):
-                        self._slips.setdefault(key, []).append(known)
+                        slips.setdefault(key, []).append(known)
+            self._slips = slips  # whole at once: other threads may be reading
         near = {known for key in deletions(word) for known in self._slips.get(key, ())}
         fits = [known for known in near if known[0] == word[0] and is_one_slip(word, known)]
         return stem(min(fits)) if fits else None

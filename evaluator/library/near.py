@@ -24,3 +24,9 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
     if len(ordered) > limit:
         shown += f" and {len(ordered) - limit} more"
     return shown or "nothing"
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """`text` quoted for a message, on one line, cut after `limit` characters."""
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= limit else flat[: limit - 1] + "…")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from evaluator.errors import Diagnostic, EvaluatorError, TemplateError
 from evaluator.library.files import Found, Root, Stamp, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
-from evaluator.nodes import Function, Span, TopLevel
+from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
 from evaluator.xml.schema import validate
 from evaluator.xml.source import Source, read_source
@@ -94,37 +95,52 @@ def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry
 def _built(entry: Entry, source: Source, read_partial: ReadPartial) -> Entry:
     names = _names(source, entry.relative)
     found = validate(source, "task")
-    if any(d.severity == "error" for d in found):
+    wrong = [d for d in found if d.severity == "error"]
+    if wrong and not _drop_invalid(source, wrong):
         return replace(entry, diagnostics=tuple(found), names=names)
     built = build(source, read_partial=read_partial)
     diagnostics = [*found, *built.diagnostics]
-    if any(d.severity == "error" for d in built.diagnostics):
-        return replace(entry, diagnostics=tuple(diagnostics), names=names)
     named: list[tuple[str, TopLevel]] = []
     for node in built.templates:
-        if isinstance(node, Function):
-            named.append((node.name, node))
-            continue
-        name = node.name or (_stem(entry.relative) if len(built.templates) == 1 else None)
+        name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)
         if name is None:
-            hint = 'add name="…"' if entry.relative else 'add name="…": a text has no file name to take'
             diagnostics.append(
-                Diagnostic("error", "missing-name", "a template needs a name", node.span, hint)
+                Diagnostic("error", "missing-name", "a template needs a name", node.span, 'add name="…"')
             )
         else:
             named.append((name, node if node.name else replace(node, name=name)))
     return replace(
-        entry, diagnostics=tuple(diagnostics), templates=tuple(named), names=tuple(name for name, _ in named)
+        entry,
+        diagnostics=tuple(diagnostics),
+        templates=tuple(named),
+        names=tuple(dict.fromkeys((*names, *(name for name, _ in named)))),
     )
+
+
+def _drop_invalid(source: Source, wrong: Sequence[Diagnostic]) -> bool:
+    """Takes the invalid members out of a library's tree; False where the library itself is invalid."""
+    if source.root.tag != "library":
+        return False
+    members = list(source.root.iterchildren("*"))
+    places = [(span.line, span.column) for span in map(source.locate, members)]
+    invalid: set[int] = set()
+    for diagnostic in wrong:
+        member = bisect_right(places, (diagnostic.span.line, diagnostic.span.column)) - 1
+        if member < 0:
+            return False
+        invalid.add(member)
+    for number in invalid:
+        source.root.remove(members[number])
+    return True
 
 
 def _names(source: Source, relative: str) -> tuple[str, ...]:
     """The names that a file would have declared, as far as they can be read."""
-    roots = [source.root] if source.root.tag != "library" else list(source.root)
-    names = [name for element in roots if (name := element.get("name"))]
-    if not names and len(roots) == 1 and (stem := _stem(relative)):
-        return (stem,)
-    return tuple(names)
+    root = source.root
+    if root.tag in ("task", "template"):
+        name = root.get("name") or _stem(relative)
+        return (name,) if name else ()
+    return tuple(name for element in root.iterchildren("task", "template") if (name := element.get("name")))
 
 
 def _stem(relative: str) -> str | None:

@@ -30,6 +30,8 @@ from evaluator.nodes import (
     Text,
     TopLevel,
 )
+from evaluator.xml.build import is_stand_in
+from evaluator.xml.schema import validate
 from evaluator.xml.source import Source, read_source
 
 
@@ -177,6 +179,8 @@ def _merge(own: Task, base: Task) -> Task:
 def _stated(value: object, default: object) -> bool:
     if value is None or value == () or value == default:
         return False
+    if isinstance(value, Call) and is_stand_in(value):
+        return False
     return not (isinstance(value, Text) and not value.value.strip())
 
 
@@ -186,7 +190,7 @@ def _merge_settings(own: Any, base: Any) -> Any:
 
 
 def _merge_inputs(own: tuple[Input, ...], base: tuple[Input, ...]) -> tuple[Input, ...]:
-    """The base's inputs in their order, each with what the own input of that name says; then the own others."""
+    """The base's inputs in their order, each with what the own one of that name says; then the other own."""
     mine = {declared.name: declared for declared in own}
     known = {declared.name for declared in base}
     merged = [_merge_input(mine[b.name], b) if b.name in mine else b for b in base]
@@ -210,7 +214,8 @@ class Includes:
     """Reads the partials that one template file includes, directly or through other partials.
 
     `href` is relative to the including file and must stay inside its library folder, on a path without
-    links. `read` records every partial: its name, stamp and bytes. Raises: TemplateError at the `<include>`.
+    links. `read` records the stamp and the bytes of every partial. It raises TemplateError, at the `<include>`
+    or, where the partial is not valid, at its own places.
     """
 
     def __init__(self, root: Root, relative: str, shown: str) -> None:
@@ -232,7 +237,11 @@ class Includes:
         self._paths[shown] = target
         self.stamps[target] = stamp
         self.data[shown] = data
-        return read_source(data, shown)
+        source = read_source(data, shown)
+        found = [d for d in validate(source, "task") if d.severity == "error"]
+        if found:
+            raise TemplateError(found)
+        return source
 
     def _target(self, href: str, including: str, span: Span) -> str:
         folder = os.path.dirname(os.path.join(self._root.folder, including))

@@ -155,7 +155,7 @@ class ScopeWalk:
                 self._warn("unused-input", message, declared.span, hint)
 
     def _input(self, declared: Input, outer: Bindings, given: Bindings, top: bool) -> Binding:
-        """The input's binding, after what its value comes from was checked in the scope around the task."""
+        """The input's binding; what its value comes from is checked in the scope around the task."""
         own = given.get(declared.name)
         around = (
             {**{name: b for name, b in given.items() if name != declared.name}, **outer} if top else outer
@@ -185,8 +185,8 @@ class ScopeWalk:
 
     def _fits(self, have: Shape, want: Shape, declared: Input, span: Span) -> None:
         if mismatch(have, want):
-            called = f" ({have.what})" if have.what else ""
-            message = f"input `{declared.name}` is declared {declared.type} and gets a value of type {have.kind}{called}"
+            value = f"a value of type {have.kind}{f' ({have.what})' if have.what else ''}"
+            message = f"input `{declared.name}` is declared {declared.type} and gets {value}"
             self._error("type-mismatch", message, span)
 
     def _own_texts(self, node: Task, scope: Bindings) -> None:
@@ -196,8 +196,12 @@ class ScopeWalk:
         if node.handler is not None:
             said = node.handler
             for setting in (
-                said.max_turns, said.max_context_fraction, said.max_output_tokens, said.timeout_s, said.max_cost_usd,
-            ):  # fmt: skip
+                said.max_turns,
+                said.max_context_fraction,
+                said.max_output_tokens,
+                said.timeout_s,
+                said.max_cost_usd,
+            ):
                 self._setting(setting, scope)
         self._setting(node.manual_xml, scope)
         self._setting(node.disable_reparsing, scope)
@@ -359,8 +363,8 @@ class ScopeWalk:
         target = self._templates.get(name)
         if isinstance(target, Function):
             params = ", ".join(param.name for param in target.params)
-            self._error("function-not-called", f"`{name}` is a function; its value is what a call of it gives", span,
-                        f"write {name}({params})")  # fmt: skip
+            message = f"`{name}` is a function: it has no value until it is called"
+            self._error("function-not-called", message, span, f"write {name}({params})")
             return
         if name in GLOBALS:
             self._error("function-not-called", f"`{name}` is a function and was not called", span)

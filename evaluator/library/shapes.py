@@ -90,7 +90,8 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             shape = shape.item or ANY if isinstance(part, int) else ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
-            return WrongPath(index, f"{_called(shape, said)} is always empty and has no field `{part}`", hint)
+            message = f"{_called(shape, said)} is always empty and has no field `{part}`"
+            return WrongPath(index, message, hint)
         elif isinstance(part, str) and part not in _METHODS["string"]:
             return WrongPath(
                 index, f"{_called(shape, said)} is a {shape.kind} and has no field `{part}`", None
@@ -244,7 +245,7 @@ def _pointed(reference: str, root: dict[str, Any]) -> Any:
 
 
 def mismatch(have: Shape, want: Shape) -> bool:
-    """Whether a value of shape `have` can never be taken where `want` is declared. Texts may be read as values."""
+    """Whether a value of shape `have` can never be taken where `want` is declared; texts may be read."""
     if "any" in (have.kind, want.kind) or have.kind in (want.kind, "string", "null"):
         if have.kind == want.kind == "array" and have.item is not None and want.item is not None:
             return mismatch(have.item, want.item)
@@ -299,7 +300,7 @@ def folder_of(file: str | None) -> str | None:
 
 
 def find_part(text: Text, offset: int, part: str | int) -> int:
-    """The offset of a path's `part` after the name at `offset`; that of the name where it is written otherwise."""
+    """The offset of a path's `part` after the name at `offset`; `offset` where it is not found."""
     pattern = (
         rf"\[\s*{part}\s*\]"
         if isinstance(part, int)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jinja2 import nodes as jinja
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.library.near import did_you_mean, listed
+from evaluator.library.near import did_you_mean, listed, shortened
 from evaluator.library.shapes import (
     SCHEMA_NAMES,
     BadSchema,
@@ -49,7 +49,7 @@ def _function(node: Function) -> Iterator[Diagnostic]:
     optional: str | None = None
     for param in node.params:
         if param.name in seen:
-            yield _error("duplicate-parameter", f"parameter `{param.name}` is declared twice", node.span)
+            yield _error("duplicate-name", f"parameter `{param.name}` is declared twice", node.span)
         seen.add(param.name)
         shape = of_type(param.type)
         if shape is None:
@@ -58,7 +58,9 @@ def _function(node: Function) -> Iterator[Diagnostic]:
                 "unknown-type", f"parameter `{param.name}` has unknown type `{param.type}`", node.span, hint
             )
         elif param.default is not None and not literal_fits(param.default, shape):
-            message = f"the default of parameter `{param.name}` is no {param.type}: {_short(param.default)}"
+            message = (
+                f"the default of parameter `{param.name}` is no {param.type}: {shortened(param.default)}"
+            )
             yield _error("default-type", message, node.span)
         if param.default is not None:
             optional = param.name
@@ -84,7 +86,7 @@ def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
     except BadSchema:
         return
     if "any" not in (shape.kind, given.kind) and _differ(given, shape):
-        message = f"`{node.name}` returns {returns}, and its body's schema is {_short(output.schema)}"
+        message = f"`{node.name}` returns {returns}, and its body's schema is {shortened(output.schema)}"
         yield _error("type-mismatch", message, output.span, "declare the same in both places")
 
 
@@ -136,7 +138,7 @@ def _inputs(node: Task) -> Iterator[Diagnostic]:
     seen: set[str] = set()
     for declared in node.inputs:
         if declared.name in seen:
-            yield _error("duplicate-input", f"input `{declared.name}` is declared twice", declared.span)
+            yield _error("duplicate-name", f"input `{declared.name}` is declared twice", declared.span)
         seen.add(declared.name)
         shape = of_type(declared.type)
         if shape is None:
@@ -155,12 +157,10 @@ def _default(declared: Input, shape: Shape) -> Iterator[Diagnostic]:
     if default is None:
         return
     if declared.source is not None or declared.task is not None:
-        message = (
-            f"the default of input `{declared.name}` is never used: its value always comes from elsewhere"
-        )
+        message = f"the default of input `{declared.name}` is never used: its value comes from elsewhere"
         yield _warning("default-without-effect", message, declared.span)
     if not has_markup(default.value) and not literal_fits(default.value, shape):
-        message = f"the default of input `{declared.name}` is no {declared.type}: {_short(default.value)}"
+        message = f"the default of input `{declared.name}` is no {declared.type}: {shortened(default.value)}"
         yield _error("default-type", message, default.span)
 
 
@@ -176,15 +176,15 @@ def _examples(node: Task) -> Iterator[Diagnostic]:
                 continue
             shape = of_type(declared.type)
             if shape is not None and not literal_fits(value, shape):
-                message = f"the example's `{name}` is no {declared.type}: {_short(value)}"
+                message = f"the example's `{name}` is no {declared.type}: {shortened(value)}"
                 yield _error("example-type", message, example.span)
-        missing = [n for n, d in known.items() if _must_be_given(d) and n not in example.inputs]
+        missing = [n for n, d in known.items() if must_be_given(d) and n not in example.inputs]
         if missing:
             message = f"the example gives no value for the required {listed(missing)}"
             yield _warning("example-incomplete", message, example.span)
 
 
-def _must_be_given(declared: Input) -> bool:
+def must_be_given(declared: Input) -> bool:
     return (
         declared.required and declared.default is None and declared.source is None and declared.task is None
     )
@@ -198,7 +198,7 @@ def _context(node: Task) -> Iterator[Diagnostic]:
     accumulates = settings.accumulate_data
     if node.type not in _ACCUMULATES:
         if accumulates:
-            message = f"accumulate_data has no effect on a task of type {node.type}: there are no steps to accumulate"
+            message = f"accumulate_data has no effect on a task of type {node.type}: it has no steps"
             yield _warning("setting-without-effect", message, settings.span)
         accumulates = False
     elif accumulates is None:
@@ -220,7 +220,7 @@ def _steps(node: Sequential) -> Iterator[Diagnostic]:
         if step.name in seen:
             first = seen[step.name]
             message = f"two steps are called `{step.name}`; the first is in line {first.line}"
-            yield _error("duplicate-step", message, step.span, "give each step a name of its own")
+            yield _error("duplicate-name", message, step.span, "give each step a name of its own")
         seen.setdefault(step.name, step.span)
     if not node.steps:
         yield _warning("no-steps", "the sequence has no steps", node.span)
@@ -252,7 +252,7 @@ def _cond(node: Cond) -> Iterator[Diagnostic]:
             message = f"this case is never reached: the one in line {always.line} always holds"
             yield _warning("unreachable-case", message, case.span)
         elif value is False:
-            yield _warning("unreachable-case", f"this case never holds: {_short(written)}", case.test.span)
+            yield _warning("unreachable-case", f"this case never holds: {shortened(written)}", case.test.span)
         elif written in tests:
             message = f"this case is never reached: the one in line {tests[written].line} has the same test"
             yield _warning("unreachable-case", message, case.test.span)
@@ -301,8 +301,3 @@ def _error(code: str, message: str, span: Span, hint: str | None = None) -> Diag
 
 def _warning(code: str, message: str, span: Span, hint: str | None = None) -> Diagnostic:
     return Diagnostic("warning", code, message, span, hint)
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= 60 else flat[:57] + "…")

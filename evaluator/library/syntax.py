@@ -28,7 +28,7 @@ from evaluator.nodes import Expression, Text
 
 GLOBALS = frozenset({"range", "dict", "namespace"})
 CONSTANTS = frozenset({"null", "undefined"})
-"""Names that mean `none` wherever they stand; comparing with `undefined` asks whether the other side is defined."""
+"""Names that mean `none`; comparing with `undefined` asks whether the other side is defined."""
 
 _FILTER_NAMES = """
 abs batch capitalize center count d default dictsort e escape first float format groupby indent int items
@@ -94,7 +94,7 @@ class Analysis:
 
 
 class Fault(Exception):
-    """Why a text cannot be read or run, at an offset (None: not known yet). `forbidden` makes it a SandboxError."""
+    """Why a text cannot be read or run, at an offset (None: not yet known). `forbidden`: a SandboxError."""
 
     def __init__(
         self, message: str, offset: int | None = None, code: str = "expression", forbidden: bool = False
@@ -152,11 +152,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def parse_text(value: str) -> nodes.Template:
     """The checked tree of a text. Raises: Fault."""
-    # Jinja rewrites every kind of line end; a blank keeps offsets, and `TemplateData` is cut from the
-    # original. urce = value.replace("\r", " ")
+    # Jinja rewrites every kind of line end; a blank keeps offsets, and data is cut from the original.
+    source = value.replace("\r", " ")
     tree = _parse(_tokens(source, None, None), False)
     assert isinstance(tree, nodes.Template)
-    if source is not value and source != value:
+    if source != value:
         for data in tree.find_all(nodes.TemplateData):
             start = offset_of(data)
             data.data = value[start : start + len(data.data)]

@@ -17,7 +17,7 @@ _QUOTE = "[\"'“”„‟‘’‚‛＂`]"
 _COMMENT = r"//|/\*|\#"
 _KEY_AHEAD = rf"{_QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{_QUOTE}{WS}{{0,64}}+:"
 _AFTER = {
-    "key": rf"{WS}*+(?:[:,}}]|\Z)",
+    "key": rf"{WS}*+(?:[:,}}=：]|\Z)",
     "object": (
         rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{_QUOTE}|[}}\]{{]|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
         rf"|{_KEY_AHEAD}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"

@@ -2,8 +2,8 @@
 
 A title `# TASK-1747`, fields as bullets (`- **Label**: value`, with `-`, `*` or `+`, bold or not), sections
 `## Step 2 (retry): name` and `## Summary`, rules of any kind in between. A field's value stands in its line,
-in the indented lines after it, or in a fence; JSON is read as such in a fence that says so and where it begins
-like an object or array. Labels, headings and status words are read in any case; Markdown's backslashes before
+in the indented lines after it, or in a fence; JSON is read as such in a fence that says so and where it
+begins like an object or array. Labels, headings and status words are read in any case; backslashes before
 punctuation are taken off outside fences. What has no place of its own is kept under its label in `extra`.
 
 Steps get the path `step[N]` and no fingerprint: such a file can be read and shown; nothing resumes from it.
@@ -37,7 +37,7 @@ _FIELD = re.compile(
     r"(?:\s+(?P<value>.*))?"
 )
 _RULE = re.compile(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`]*)")
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
 _TOTAL = re.compile(
@@ -112,11 +112,12 @@ class _Reader:
             if not found:
                 if not line.strip():
                     continue
-                if not _TITLE.fullmatch(line):
+                title = _one_spaced(line)
+                if not _TITLE.fullmatch(title):
                     self.refuse(number, "a title such as `# TASK-12` was expected")
-                found.append(_Section(line, number))
+                found.append(_Section(title, number))
             elif line.startswith("## "):
-                found.append(_Section(_unescape(line[3:].strip()).rstrip("# "), number))
+                found.append(_Section(_unescape(_one_spaced(line[3:])).rstrip("# "), number))
                 last = None
             elif not line.strip() or _RULE.fullmatch(line):
                 continue
@@ -306,6 +307,11 @@ def _header(reader: _Reader, top: _Section, task_id: int, extra: dict[str, Any])
         extra={**top.rest(), **extra},
     )
     return header, said
+
+
+def _one_spaced(text: str) -> str:
+    """With runs of spaces as one: a heading of spaces alone must not keep the expressions busy."""
+    return " ".join(text.split())
 
 
 def _unescape(text: str) -> str:

@@ -59,7 +59,7 @@ _OPEN = re.compile(
     rb"<!-- (begin|end|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
 )
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
-_TORN_TITLE = re.compile(rb"#(?: (?:T(?:A(?:S(?:K(?:-(?:[0-9]+(?: (?:<.*)?)?)?)?)?)?)?)?)?")
+_TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
 _OWNER = re.compile(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", re.S)
 _CHECKSUMS = len("00000000 -->")
 _BLOCK = 512
@@ -96,7 +96,7 @@ def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, 
         ("Model", header.model),
     ):
         if text is not None:
-            parts.append(text_field(label, text, scrub))
+            parts.append(text_field(label, text))
     if header.parent is not None:
         parts.append(f"- **Parent**: TASK-{header.parent}\n")
     if (owner := header.owner) is not None:
@@ -180,6 +180,7 @@ def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> 
         body += text_field("Reason", summary.reason, scrub)
     if summary.usage is not None:
         body += json_field("Usage", summary.usage, scrub)
+    body += f"<!-- {len(body.encode())} bytes of summary end here -->\n"
     last, chain = _record(_RULE, "## Summary ", "summary", 0, body, chain)
     return Encoded(first + last, chain)
 
@@ -220,7 +221,7 @@ def decode(data: bytes, path: str = "<bytes>") -> Recording:
 
     Raises: CorruptRecord, if it is neither, or not what was written, with line and offset.
     """
-    if not data or _MARK.search(data, 0, 200) or _TORN_TITLE.fullmatch(data):
+    if _MARK.search(data, 0, 200) or _TORN_TITLE.fullmatch(data.rstrip(b"\0")):
         return _recording(*_scan(data, path))
     return read_foreign(data, path)
 
@@ -294,7 +295,7 @@ def _read_header(state: State, data: bytes, size: int) -> bool:
     at = newline + 2
     body = at + _HINT_BYTES
     end = body + int(title[3])
-    if data[newline:at] != b"\n\n"[: size - newline]:
+    if data[newline : min(at, size)] != b"\n\n"[: size - newline]:
         raise _corrupt(state, data, newline, "an empty line was expected")
     if end > size:
         return False
@@ -436,12 +437,12 @@ def _mapping(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
-_SUMMARY_LINE = re.compile(
-    rb"\n---\n\n## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->\n"
-)
+_SUMMARY_LINE = re.compile(rb"## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->")
+# Nothing that is recorded can be a file's last line: texts end with a fence or begin with a bullet.
+_LAST_LINE = re.compile(rb"\n<!-- ([0-9]{1,12}) bytes of summary end here -->\n\Z")
 
 
-def peek_header(data: bytes) -> tuple[Header | None, int]:
+def peek_header(data: bytes, path: str = "<bytes>") -> tuple[Header | None, int]:
     """The header at the start of `data`, and how many bytes it takes; None where `data` is too short.
 
     Raises: CorruptRecord.
@@ -449,21 +450,30 @@ def peek_header(data: bytes) -> tuple[Header | None, int]:
     newline = data.find(b"\n")
     title = None if newline < 0 else _TITLE.fullmatch(data, 0, newline)
     needed = 0 if title is None else newline + 2 + _HINT_BYTES + int(title[3])
-    state = State("<bytes>")
+    state = State(path)
     if len(data) < needed or not _read_header(state, data, len(data)):
         return None, needed
     return state.header, needed
 
 
+def ends_with_summary(tail: bytes) -> bool:
+    """Whether a file with these last bytes seems to end with its summary; a torn one may do so by chance."""
+    return _LAST_LINE.search(tail, max(0, len(tail) - 64)) is not None
+
+
 def peek_summary(tail: bytes) -> Summary | None:
-    """The summary that ends `tail`, a file's last bytes, without its result; None where none is seen."""
-    matches = list(_SUMMARY_LINE.finditer(tail))
-    found = matches[-1] if matches else None
-    if found is None or found.end() + int(found[1]) != len(tail):
+    """The summary that ends `tail`, a file's last bytes, without its result; None where `tail` is too short.
+
+    Checked against its own checksum only: for files that are known to be finished.
+    """
+    last = _LAST_LINE.search(tail, max(0, len(tail) - 64))
+    body = -1 if last is None else last.start() + 1 - int(last[1])
+    if body < 2:
         return None
-    if crc32(tail[found.end() :]) != int(found[2], 16):
+    opening = _SUMMARY_LINE.fullmatch(tail, tail.rfind(b"\n", 0, body - 1) + 1, body - 1)
+    if opening is None or int(opening[1]) != len(tail) - body or crc32(tail[body:]) != int(opening[2], 16):
         return None
     try:
-        return _summary(read_fields(tail, found.end(), len(tail)), None)
+        return _summary(read_fields(tail, body, len(tail)), None)
     except (ValueError, LookupError, TypeError):
         return None

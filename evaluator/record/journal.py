@@ -48,7 +48,7 @@ class Folders:
     def __del__(self) -> None:
         # Journals share the descriptors with their store: the last one that lets go closes them.
         for fd in (self.active_fd, self.done_fd):
-            with contextlib.suppress(OSError):
+            if fd >= 0:
                 os.close(fd)
 
 

@@ -185,6 +185,9 @@ def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
         if data[at] == 0x0A:
             at += 1
             continue
+        if data.startswith(b"<!-- ", at):
+            at = data.index(b"\n", at, end) + 1
+            continue
         bullet = _BULLET.match(data, at, end)
         if bullet is None:
             raise ValueError("a field was expected")

@@ -181,17 +181,15 @@ class Recording:
     tail: Tail = "clean"
     torn_offset: int | None = None
     warnings: tuple[str, ...] = ()
-    _index: dict[tuple[str, str], Step] = field(
-        default_factory=dict[tuple[str, str], Step], init=False, repr=False, compare=False
-    )
+    _index: dict[tuple[str, str], Step] | None = field(default=None, init=False, repr=False, compare=False)
 
     def completed(self, path: str, fingerprint: str) -> Step | None:
         """The last successful attempt at `path` with that fingerprint. Constant time after the first call."""
-        if not self._index and self.steps:
-            for step in self.steps:
-                if step.status == "success":
-                    self._index[(step.start.path, step.start.fingerprint)] = step
-        return self._index.get((path, fingerprint))
+        index = self._index
+        if index is None:
+            index = {(s.start.path, s.start.fingerprint): s for s in self.steps if s.status == "success"}
+            object.__setattr__(self, "_index", index)
+        return index.get((path, fingerprint))
 
     def running(self) -> Iterator[Step]:
         """The attempts that were begun and have no end."""

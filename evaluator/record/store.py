@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.errors import RecordError, UsageError
 from evaluator.record import grammar
 from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync
 from evaluator.record.payload import Scrub
@@ -50,8 +50,6 @@ class TaskStore:
 
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
         """`redactor` takes secrets out of all that is written (see `redact`); `sync`: see `journal`."""
-        if sync not in SYNC_POLICIES:
-            raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
         self.root = Path(root)
         self._scrub = redactor
         self._sync: Sync = sync
@@ -59,6 +57,8 @@ class TaskStore:
         self._folders: Folders | None = None
         self._counter = -1
         self._pid = 0
+        if sync not in SYNC_POLICIES:
+            raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
 
     def create(
         self,
@@ -79,7 +79,13 @@ class TaskStore:
         """
         with self._lock:
             folders = self._prepared()
-            task_id, name, fd = self._new_file(folders)
+            try:
+                task_id, name, fd = self._new_file(folders)
+            except FileNotFoundError:
+                # The folder was removed while it was open.
+                self._forget()
+                folders = self._prepared()
+                task_id, name, fd = self._new_file(folders)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             header = Header(
@@ -110,7 +116,12 @@ class TaskStore:
         """
         path = task if isinstance(task, Path) else self.path_of(task)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                # The task was finished, and its file moved, since it was found.
+                path = path if isinstance(task, Path) else self.path_of(task)
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(fd, "rb") as file:
                 alive = _is_owned(file.fileno())
                 data = file.read()
@@ -176,10 +187,12 @@ class TaskStore:
         """The folders, checked and open. A forked child opens its own: locks go with descriptions."""
         if self._folders is not None and self._pid == os.getpid():
             return self._folders
+        self._forget()
         root = _checked_folder(self.root)
         try:
             active, done = self.root / "active", self.root / "done"
-            self._folders = Folders(active, _checked_folder(active), done, _checked_folder(done))
+            folders = Folders(active, _checked_folder(active), done, -1)
+            folders.done_fd = _checked_folder(done)
             self._counter = os.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )
@@ -187,8 +200,8 @@ class TaskStore:
             raise _unusable(self.root / _COUNTER, error) from error
         finally:
             os.close(root)
-        self._pid = os.getpid()
-        return self._folders
+        self._folders, self._pid = folders, os.getpid()
+        return folders
 
     def _new_file(self, folders: Folders) -> tuple[int, str, int]:
         """The next id and its new, empty file."""
@@ -199,6 +212,9 @@ class TaskStore:
                 while True:
                     last += 1
                     name = f"TASK-{last}.md"
+                    if os.access(name, os.F_OK, dir_fd=folders.done_fd):
+                        last = max(last, self._highest())
+                        continue
                     try:
                         fd = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folders.active_fd)
                     except FileExistsError:
@@ -210,9 +226,9 @@ class TaskStore:
                     return last, name, fd
             finally:
                 fcntl.flock(self._counter, fcntl.LOCK_UN)
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            self._folders = None
-            os.close(self._counter)
             raise _unusable(self.root, error) from error
 
     def _last_id(self) -> int:
@@ -224,10 +240,15 @@ class TaskStore:
     def _highest(self) -> int:
         return max((n for folder in ("active", "done") for n in _ids(self.root / folder)), default=0)
 
+    def _forget(self) -> None:
+        self._folders = None
+        if self._counter >= 0:
+            os.close(self._counter)
+            self._counter = -1
+
     def __del__(self) -> None:
-        if self._counter >= 0 and self._folders is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._counter)
+        with contextlib.suppress(OSError):
+            self._forget()
 
 
 def _ids(folder: Path) -> Iterator[int]:
@@ -248,17 +269,19 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
     size = os.fstat(fd).st_size
     alive = _is_owned(fd)
     head = os.pread(fd, _HEAD_BYTES, 0)
-    header, needed = grammar.peek_header(head)
+    header, needed = grammar.peek_header(head, str(path))
     if header is None and needed > len(head):
-        header, _ = grammar.peek_header(os.pread(fd, needed, 0))
+        header, _ = grammar.peek_header(os.pread(fd, needed, 0), str(path))
     tail = head if size <= len(head) else os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    summary = grammar.peek_summary(tail) if header is not None else None
-    if header is not None and (summary is not None or path.parent.name == "active"):
-        status: RunStatus = summary.status if summary is not None else ("running" if alive else "interrupted")
-        return TaskSummary(task_id, path, status, header, summary)
+    if header is not None and path.parent.name == "done":
+        summary = grammar.peek_summary(tail)
+        if summary is not None:
+            return TaskSummary(task_id, path, summary.status, header, summary)
+    elif header is not None and not grammar.ends_with_summary(tail):
+        return TaskSummary(task_id, path, "running" if alive else "interrupted", header, None)
     # A long reason, a file of another writer, or a damaged one: read it whole.
     recording = grammar.decode(os.pread(fd, size, 0), str(path))
-    status = recording.status
+    status: RunStatus = recording.status
     if status == "running" and not alive:
         status = "interrupted"
     summary = None if recording.summary is None else replace(recording.summary, result=None)
@@ -331,6 +354,3 @@ def _owner_of(pid: int) -> Owner:
 def current_owner() -> Owner:
     """This process, so that another with its number can be told from it. Start and boot are 0 off Linux."""
     return _owner_of(os.getpid())
-
-
-__all__ = ["CorruptRecord", "TaskStore", "TaskSummary", "current_owner"]

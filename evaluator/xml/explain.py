@@ -41,7 +41,11 @@ def _first(text: str) -> Finding | None:
             if not open_tags:
                 roots += 1
                 if roots > 1 and found is None:
-                    found = token.start, f"a second root element <{token.name}>", "put several into one <library>"
+                    found = (
+                        token.start,
+                        f"a second root element <{token.name}>",
+                        "put several into one <library>",
+                    )
             if token.kind == OPEN:
                 open_tags.append(token)
         elif token.kind == CLOSE:
@@ -69,7 +73,11 @@ def _in_text(text: str, token: Token, inside: bool, roots: int) -> Finding | Non
                 where = "after" if roots else "before"
                 return offset, f"text {where} the root element", None
         if token.start == 0 and text.startswith("<?xml ", token.end):
-            return token.end, "there is blank space before the XML declaration", "let <?xml stand first in the file"
+            return (
+                token.end,
+                "there is blank space before the XML declaration",
+                "let <?xml stand first in the file",
+            )
         return None
     found = _ampersand(text, token.start, token.end)
     if found is None and (offset := text.find("]]>", token.start, token.end)) >= 0:

@@ -1,14 +1,13 @@
 """Where every element, attribute and character of an accepted document stands.
 
-The parser keeps lines only, and loses the places of entities and CDATA. This scans the text once more, linearly
-and on first use, and matches what it finds to the parser's elements in document order.
+The parser keeps lines only, and loses the places of entities and CDATA. This scans the text once more,
+linearly and on first use, and matches what it finds to the parser's elements in document order.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from evaluator.nodes import Mark, Span, Text
@@ -28,7 +27,10 @@ Run = tuple[str, int]
 """Characters, and the offset in the source from which they stand one to one (an entity is a run of one)."""
 
 Piece = tuple[int, int, int]
-"""Kind (TEXT or CDATA), start and end of a piece of an element's direct text."""
+"""Kind (TEXT, CDATA, or OPEN for a child's tag), start and end of a piece of an element's content."""
+
+HOLE = "\ufdd0"
+"""Stands in a text for each child element, where `holes` asks for it; at the place of the child's `<`."""
 
 
 class Layout:
@@ -49,14 +51,16 @@ class Layout:
         tags, pieces = self._tags, self._pieces
         stack: list[int] = []
         for kind, start, end, _ in scan(self._text):
-            if kind == OPEN or kind == EMPTY:
+            if kind in (OPEN, EMPTY):
+                if stack:
+                    pieces[stack[-1]].append((OPEN, start, end))
                 if kind == OPEN:
                     stack.append(len(tags))
                 tags.append((start, end))
                 pieces.append([])
             elif kind == CLOSE:
                 stack.pop()
-            elif stack and (kind == TEXT or kind == CDATA):
+            elif stack and kind in (TEXT, CDATA):
                 pieces[stack[-1]].append((kind, start, end))
 
     def span(self, offset: int) -> Span:
@@ -88,13 +92,16 @@ class Layout:
                 runs.append((line[0].translate(_AS_SPACE), offset + line.start()))
         return self._build(runs, found[0])
 
-    def text_of(self, element: Element) -> Text:
+    def text_of(self, element: Element, holes: bool = False) -> Text:
         number = self._index[element]
         begin = self._tags[number][1]
         runs: list[Run] = []
         for kind, start, end in self._pieces[number]:
             if kind == CDATA:
                 runs.append((self._text[start + 9 : end - 3], start + 9))
+            elif kind == OPEN:
+                if holes:
+                    runs.append((HOLE, start))
             else:
                 runs += _runs(self._text, start, end)
         if not runs:
@@ -142,10 +149,7 @@ def _runs(text: str, start: int, end: int) -> list[Run]:
         if match.start() > position:
             runs.append((text[position : match.start()], position))
         hexadecimal, decimal, name = match.groups()
-        if name:
-            character = _NAMED[name]
-        else:
-            character = chr(int(hexadecimal, 16) if hexadecimal else int(decimal))
+        character = _NAMED[name] if name else chr(int(hexadecimal, 16) if hexadecimal else int(decimal))
         runs.append((character, match.start()))
         position = match.end()
     if position < end:
@@ -183,7 +187,7 @@ def _kept(value: str) -> list[tuple[int, int]]:
     lines = value[:stop].split("\n")
     indents = [line[: len(line) - len(line.lstrip(_BLANK))] for line in lines]
     full = [indent for line, indent in zip(lines[1:], indents[1:], strict=True) if len(indent) < len(line)]
-    margin = len(commonprefix(full))
+    margin = _common(full)
     kept: list[tuple[int, int]] = []
     position = 0
     for number, line in enumerate(lines):
@@ -197,6 +201,14 @@ def _kept(value: str) -> list[tuple[int, int]]:
             kept.append((position + cut, end))
         position = end
     return kept
+
+
+def _common(indents: list[str]) -> int:
+    """How many characters all of them begin with."""
+    if not indents:
+        return 0
+    first, last = min(indents), max(indents)
+    return next((i for i, one in enumerate(first) if last[i] != one), len(first))
 
 
 def _preserved(element: Element) -> bool:

@@ -50,7 +50,7 @@ _MISSING_ATTRIBUTE = re.compile(r"missing required attribute '([^']+)'")
 
 
 def validate(source: Source, kind: Kind) -> list[Diagnostic]:
-    """One diagnostic for each violation of the schema, in the order of the source; empty for a valid document.
+    """One diagnostic for each violation of the schema, in the source's order; empty for a valid document.
 
     Codes: unknown-element, unknown-attribute, missing-attribute, missing-element, invalid-value,
     misplaced-text, schema.
@@ -69,7 +69,9 @@ def validate(source: Source, kind: Kind) -> list[Diagnostic]:
 def _fast(kind: Kind) -> etree.XMLSchema:
     path = schemas_dir() / f"{kind}.xsd"
     try:
-        return etree.XMLSchema(etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False)))
+        return etree.XMLSchema(
+            etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False))
+        )
     except (OSError, etree.LxmlError) as error:
         raise ConfigurationError(f"{path} cannot be used: {error}") from error
 
@@ -150,7 +152,9 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
         message = f"<{tag}> is incomplete; expected {_or([f'<{name}>' for name in names])}"
         return Diagnostic("error", "missing-element", message, source.locate(element))
     text = source.text_of(element)
-    return _bad_value(kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element))
+    return _bad_value(
+        kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element)
+    )
 
 
 def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Diagnostic:
@@ -191,12 +195,15 @@ def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: 
         types.insert(0, _declared_types(kind).get(name))
     looks = next((_LOOKS[one] for one in types if one in _LOOKS), None)
     if looks is None:
-        return Diagnostic("error", "invalid-value", f"{shown}: {error.reason}", span)
+        reason = str(error.reason).rpartition(": ")[2]
+        return Diagnostic("error", "invalid-value", f"{shown}: {reason}, not {_short(value)}", span)
     return Diagnostic("error", "invalid-value", f"{shown} must be {looks}, not {_short(value)}", span)
 
 
 def _expected(error: Any) -> list[str]:
-    return sorted({one.local_name for one in getattr(error, "expected", None) or () if getattr(one, "local_name", None)})
+    return sorted(
+        {one.local_name for one in getattr(error, "expected", None) or () if getattr(one, "local_name", None)}
+    )
 
 
 def _allowed(error: Any) -> list[str]:

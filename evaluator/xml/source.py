@@ -69,7 +69,7 @@ class Source:
         return self.layout.locate(element)
 
     def locate_attribute(self, element: Element, name: str) -> Span:
-        """The place of the first character of the attribute's value; the element's, if it has no such attribute."""
+        """The place of the attribute value's first character; the element's, if it has no such attribute."""
         return self.layout.locate_attribute(element, name)
 
     def locate_attribute_name(self, element: Element, name: str) -> Span:
@@ -120,8 +120,8 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
 def read_source(data: bytes | str, file: str | None = None, limits: Limits = _DEFAULT_LIMITS) -> Source:
     """Read one document.
 
-    Raises: TemplateError with one located diagnostic: too-large, empty, encoding, doctype, unclosed-placeholder,
-    not-well-formed, too-deep, too-many-elements or xinclude.
+    Raises: TemplateError with one located diagnostic: too-large, empty, encoding, doctype,
+    unclosed-placeholder, not-well-formed, too-deep, too-many-elements or xinclude.
     """
     if len(data) > limits.max_bytes:
         raise _too_large(len(data), limits, file)
@@ -248,7 +248,9 @@ def _too_deep(span: Span, limits: Limits) -> TemplateError:
 
 def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:
     message = f"{size:,} bytes; at most {limits.max_bytes:,} are read"
-    return _error("too-large", message, Span(file), "put large material into files and name them in <file_paths>")
+    return _error(
+        "too-large", message, Span(file), "put large material into files and name them in <file_paths>"
+    )
 
 
 def _error(code: str, message: str, span: Span, hint: str | None = None) -> TemplateError:

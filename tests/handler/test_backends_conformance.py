@@ -17,6 +17,8 @@ def test_openai_compatible(check: Check) -> None:
     asyncio.run(check.run(lambda base_url: OpenAICompatibleBackend(base_url, KEY)))
 
 
+# LiteLLM's own dealings with Pydantic warn; they are not ours to mend.
+@pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_litellm(check: Check) -> None:
     asyncio.run(

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from evaluator.errors import ToolError, UsageError
-from evaluator.handler.tools import Entry, FileAccess, beneath, files
+from evaluator.handler.tools import Entry, FileAccess, beneath, globbing
 
 SECRET = "outside"
 
@@ -280,7 +280,7 @@ def test_a_pattern_cannot_leave_the_root(root, pattern):
 def test_a_pattern_with_too_many_matches_is_an_error_and_not_a_part(root, monkeypatch):
     with pytest.raises(ToolError, match="more than 1 files"):
         FileAccess([root]).glob("**", limit=1)
-    monkeypatch.setattr(files, "MAX_VISITED", 2)
+    monkeypatch.setattr(globbing, "MAX_VISITED", 2)
     with pytest.raises(ToolError, match="names would have to be looked at"):
         FileAccess([root]).glob("**")
 

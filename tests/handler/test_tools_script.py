@@ -52,6 +52,10 @@ def test_an_argument_is_never_read_by_a_shell(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_text_from_a_provider_with_half_a_character_can_be_input():
+    assert run(["wc", "-c"], stdin="a\ud800").stdout.strip() == "4"
+
+
 @pytest.mark.parametrize("size", [0, 1, 1_000_000])
 def test_input_arrives_whole(size):
     assert run(["wc", "-c"], stdin=b"x" * size).stdout.strip() == str(size)
@@ -239,6 +243,38 @@ def test_cancelling_again_and_again_still_waits_for_the_dead(fifo):
         return pid
 
     assert not is_alive(asyncio.run(cancel()))
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_run_may_be_cancelled_at_any_point_of_its_start(steps):
+    async def cancel():
+        task = asyncio.create_task(run_script(["sleep", "60"], stdin="x", timeout_s=60))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    began = time.monotonic()
+    asyncio.run(cancel())
+    assert time.monotonic() - began < 5
+
+
+def test_a_process_that_forks_away_from_itself_without_end_is_caught():
+    # One process at a time, each in a session of its own, for eight seconds at most.
+    hop = textwrap.dedent(
+        """
+        import os, time
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+        """
+    )
+    began = time.monotonic()
+    assert run([sys.executable, "-c", hop]).survivors == 0
+    assert time.monotonic() - began < 6
 
 
 def test_a_script_that_kills_its_launcher_is_swept_up(fifo):

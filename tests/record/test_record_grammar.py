@@ -1,4 +1,4 @@
-"""A task file reads back as what was written, from any prefix of its bytes, and is refused when they differ."""
+"""A task file reads back as what was written, from any prefix of its bytes; changed bytes are refused."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from evaluator.record.grammar import (
     encode_end,
     encode_header,
     encode_summary,
+    ends_with_summary,
     peek_header,
     peek_summary,
     scan,
@@ -40,7 +41,7 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json")
 
 @dataclass(frozen=True)
 class Run:
-    """What is written: `order` says, by index into `steps`, when each begins (first mention) and ends (second)."""
+    """What is written. `order`: indexes into `steps`; the first mention begins a step, the second ends it."""
 
     header: Header
     steps: tuple[Step, ...]
@@ -90,7 +91,9 @@ def expected(run: Run, records: int) -> tuple[Step, ...]:
 SMALL = Run(
     Header(3, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m"),
     (
-        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")),
+        Step(
+            1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")
+        ),
         Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0), StepEnd("success", "hi", 1.5)),
         Step(2, StepStart("parse", "parse", "text", None, "f2"), StepEnd("success", {"a": [1, "x\ny"]}, 0.0)),
     ),
@@ -269,7 +272,10 @@ def check_changed(whole: Recording, changed: bytes) -> None:
         return
     # Not refused: then it says that it is torn, and what it holds is a prefix.
     assert read.tail == "torn"
-    assert same(read.steps, whole.steps[: len(read.steps)]) or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
+    assert (
+        same(read.steps, whole.steps[: len(read.steps)])
+        or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
+    )
     assert read.summary is None
 
 
@@ -340,7 +346,12 @@ def test_the_file_looks_as_documented() -> None:
         "## Result",
         "## Summary",
     ]
-    for line in ("- **Attempt**: 2/3", "- **Backoff**: 2000ms", "- **Duration**: 250ms", "- **Status**: failed"):
+    for line in (
+        "- **Attempt**: 2/3",
+        "- **Backoff**: 2000ms",
+        "- **Duration**: 250ms",
+        "- **Status**: failed",
+    ):
         assert line in lines
     assert "- **Total Steps**: 2 (1 retry)" in lines
     # Texts of several lines stand there as they are.
@@ -387,7 +398,11 @@ def test_head_and_tail_alone_give_header_and_summary(run: Run) -> None:
 def test_a_text_that_only_looks_like_a_summary_is_not_taken_for_one() -> None:
     fake = encode_summary(Summary("completed", 1, 0, 0.0), 0).data.decode()
     step = Step(1, StepStart("p", "tool", "t", fake), None)
-    assert peek_summary(write(Run(SMALL.header, (step,), (0,), None)).data) is None
+    data = write(Run(SMALL.header, (step,), (0,), None)).data
+    assert not ends_with_summary(data)
+    assert peek_summary(data) is None
+    failed = encode_summary(Summary("failed", 1, 0, 0.0, None, None, fake), 0).data
+    assert peek_summary(failed) == Summary("failed", 1, 0, 0.0, None, None, fake)
 
 
 def test_completed_finds_the_last_success_with_the_same_path_and_fingerprint() -> None:

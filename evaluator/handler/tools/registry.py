@@ -103,7 +103,6 @@ class ToolRegistry:
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
-    @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
 
@@ -166,6 +165,8 @@ class ToolRegistry:
             validate_arguments(tool, arguments)
         except ToolError as error:
             return _failure("bad_arguments", f"arguments of {name}: {error}", error.__cause__)
+        if context.remaining_s <= 0:
+            return _failure("timeout", f"{name} was not run: the task's time is used up")
         timer = asyncio.timeout(_timeout(context.remaining_s))
         try:
             async with timer:
@@ -304,7 +305,7 @@ async def _consent(tool: Tool, arguments: Mapping[str, Any], context: ToolContex
 
 
 def _timeout(remaining_s: float) -> float | None:
-    return None if remaining_s == float("inf") else max(remaining_s, 0.0)
+    return None if remaining_s == float("inf") else remaining_s
 
 
 def _as_text(value: Any) -> str:

@@ -104,7 +104,7 @@ async def run_script(
             "max_processes": max_processes,
         }
     )
-    data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin
+    data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
     run = _Run(mark, data is not None, max_output_bytes)
     try:
         report = await run.finish(order, data, timeout_s)
@@ -292,10 +292,11 @@ class _Run:
         self._kill()
 
     def _kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)  # the script may have stopped its launcher
         try:
             self.control.send(b"k")
-            if self.process.poll() is None:
-                self.process.send_signal(signal.SIGCONT)  # the script may have stopped its launcher
+            self.control.shutdown(socket.SHUT_WR)  # a launcher that still reads its order learns of it too
         except OSError:
             pass  # the launcher is gone; `abort` looks for what it left
 

@@ -23,6 +23,10 @@ from evaluator.nodes import Script
 from evaluator.results import Status, TaskError, TaskResult
 
 DEFAULT_TIMEOUT_S = 60.0
+NOT_RUN: Mapping[str, Any] = {
+    "stdout": "[not run]", "stderr": "", "exit_code": 0, "signal": None, "truncated": False, "overrun": None,
+    "survivors": 0,
+}  # fmt: skip
 
 
 async def run(run: Run, task: Script, prepared: Prepared) -> Outcome:
@@ -30,6 +34,10 @@ async def run(run: Run, task: Script, prepared: Prepared) -> Outcome:
     notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"])
     if ended["truncated"]:
         notes["warnings"].append("the script's output was longer than is kept, and was cut")
+    if ended["overrun"]:
+        notes["warnings"].append(f"the script was stopped: too much {ended['overrun']}")
+    if ended["survivors"]:
+        notes["warnings"].append("processes that the script started could not be ended")
     if ended["exit_code"] != 0:
         how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
         return TaskError(
@@ -52,7 +60,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
         resolve_setting(task.timeout_s, "float", prepared.scope, name="timeout", minimum=0) or DEFAULT_TIMEOUT_S
     )
     if run.services.dry_run:
-        return {"stdout": "[not run]", "stderr": "", "exit_code": 0, "signal": None, "truncated": False}
+        return NOT_RUN
     remaining = prepared.budget.remaining_s()
     if remaining is not None:
         timeout = max(0.001, min(timeout, remaining))
@@ -75,7 +83,8 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
         raise
     output = {
         "stdout": ended.stdout, "stderr": ended.stderr, "exit_code": ended.exit_code, "signal": ended.signal,
-        "truncated": ended.stdout_truncated or ended.stderr_truncated,
+        "truncated": ended.stdout_truncated or ended.stderr_truncated, "overrun": ended.overrun,
+        "survivors": ended.survivors,
     }  # fmt: skip
     if ended.timed_out:
         message = f"the script was stopped after {timeout:g} s"

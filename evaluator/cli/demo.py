@@ -1,0 +1,140 @@
+"""`evaluator demo`: the shipped templates over a small real input set, offline, against the simulated model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.library import TemplateLibrary
+from evaluator.results import TaskError, TaskResult
+from evaluator.xml.resources import shipped
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One evaluation of the demo. `expect` is what a correct build shows: ok, failed, or repaired."""
+
+    show: str
+    request: str
+    inputs: Mapping[str, Any]
+    expect: str = "ok"
+    profile: str | None = None
+    target: str | None = None
+
+
+@click.command(epilog="Example:  evaluator demo --tasks demo-tasks")
+@click.option("--tasks", "tasks_dir", default="demo-tasks", show_default=True, type=click.Path(path_type=Path),
+              help="Where the task files are written.")  # fmt: skip
+@json_option
+def demo(tasks_dir: Path, as_json: bool) -> None:
+    """Run the shipped templates of every operator offline, one that fails and one whose output is repaired.
+
+    Answers are simulated: they come from the templates' own examples. Exit code 1 if an outcome is not the
+    expected one.
+    """
+    from evaluator.handler.config import load_profiles
+    from evaluator.interpreter.evaluator import Evaluator
+
+    started = time.perf_counter()
+    data = shipped("examples") / "data"
+    library = TemplateLibrary.load(shipped("templates"))
+    profiles = load_profiles(shipped("handlers"))
+    offline = profiles["offline"]
+    evaluator = Evaluator(
+        library, offline, profiles=profiles, tasks_dir=tasks_dir, roots=[data]
+    )
+    if not as_json:
+        click.echo("Answers are simulated: no key, no network. Matching is real, so are the task files.\n")
+        _show_matching(library)
+    rows: list[dict[str, Any]] = []
+    for case in _cases(data, library):
+        begun = time.perf_counter()
+        outcome = evaluator.evaluate_sync(case.request, case.inputs, handler=case.profile, target=case.target)
+        rows.append(_row(case, outcome, time.perf_counter() - begun, tasks_dir))
+    evaluator.close()
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            ["", "operator", "template", "outcome", "calls", "ms", "task file", "result"],
+            [[_mark(r), r["operator"], r["template"], r["outcome"], str(r["calls"]), str(r["ms"]), r["task_file"],
+              r["result"]] for r in rows],
+        )  # fmt: skip
+        as_expected = sum(r["as_expected"] for r in rows)
+        click.echo(
+            f"\n{as_expected} of {len(rows)} as expected, in {time.perf_counter() - started:.1f} s. "
+            f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} --tasks {tasks_dir}"
+        )
+    if not all(r["as_expected"] for r in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _show_matching(library: TemplateLibrary) -> None:
+    for request in ("is this review positive or negative?", "make this text shorter", "reboot the mail server"):
+        best = library.match(request, limit=3)
+        click.echo(f"match {request!r}: " + ", ".join(f"{m.template.name} {m.score:.2f}" for m in best))
+    click.echo()
+
+
+def _cases(data: Path, library: TemplateLibrary) -> Iterator[Case]:
+    documents = [path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))]
+    questions = [json.loads(line) for line in (data / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    yield Case("atomic", "summarise", {"text": documents[0]})
+    yield Case("atomic", "classify this support message", _example(library, "classify"))
+    yield Case("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
+    for row in questions[:3]:
+        yield Case("atomic", "answer_question", {"question": row["question"]}, target=row["answer"])
+    yield Case("function", "title_of", {"doc": documents[1]})
+    yield Case("sequential", "report", _example(library, "report"))
+    yield Case("sequential, cond", "route_ticket", _example(library, "route_ticket"))
+    yield Case("reduce", "map_reduce_documents", {"documents": documents, "focus": "water"})
+    yield Case("script", "count_text", {"stdin": documents[2]})
+    yield Case("loop", "write_run_fix", _example(library, "write_run_fix"))
+    yield Case("loop", "review_code", _example(library, "review_code"))
+    broken = "Here you go:\n```json\n{'label': 'positive', 'confidence': 0.9, 'evidence': ['works well'],}\n```"
+    yield Case("repaired output", "sentiment", _example(library, "sentiment"), "repaired", target=broken)
+    yield Case("failing", "sentiment", _example(library, "sentiment"), "failed", target="I would rather not say.")
+
+
+def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
+    """The inputs of a template's first example, read as their declared types."""
+    from evaluator.binding.types import read_typed
+
+    node: Any = library.get(name).node
+    types = {declared.name: declared.type for declared in node.inputs}
+    return {
+        key: text if types[key] in ("any", "string") else read_typed(text, types[key])
+        for key, text in node.examples[0].inputs.items()
+    }
+
+
+def _row(case: Case, outcome: TaskResult | TaskError, seconds: float, tasks_dir: Path) -> dict[str, Any]:
+    warnings = [str(warning) for warning in outcome.notes.get("warnings", ())]
+    if isinstance(outcome, TaskError):
+        got, shown = "failed", f"{outcome.type}: {outcome.message}"
+    else:
+        repaired = case.expect == "repaired" and bool(warnings)
+        got, shown = ("repaired", "; ".join(warnings)) if repaired else ("ok", outcome.content)
+    return {
+        "operator": case.show,
+        "template": outcome.notes.get("template") or case.request,
+        "outcome": got,
+        "expected": case.expect,
+        "as_expected": got == case.expect,
+        "calls": outcome.usage.turns,
+        "ms": round(seconds * 1000),
+        "task_id": outcome.task_id,
+        "task_file": f"{tasks_dir}/done/TASK-{outcome.task_id}.md",
+        "result": " ".join(shown.split())[:300],
+    }
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    return "✓" if row["as_expected"] else "✗"

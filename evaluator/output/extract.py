@@ -1,0 +1,160 @@
+"""The JSON blocks of a text, and what of it is an answer at all: reasoning is left out, prose passed over.
+
+One pass from left to right. Looking again inside what turned out not to be JSON is paid from a budget, so that time
+stays linear in the length of the text; when it is spent, such places are passed over whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.output.reader import BlockReader, Unreadable
+from evaluator.output.strict import StrictScanner
+from evaluator.output.strings import REASONING_WORDS
+
+MAX_BLOCKS = 10_000
+"""Blocks that are read from the front of a text; after that only the last _TAIL characters are looked at."""
+
+_TAIL = 20_000
+_EVENT = re.compile(
+    rf"[\[{{]|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
+    r"|[◁](/?)think[▷]|\[(/?)THINK\]", re.I,
+)  # fmt: skip
+_CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
+_DATA_FENCES = frozenset({"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"})
+_FENCED = re.compile(r"\s*```[^\n`]{0,40}\n([\s\S]*?)\n?[ \t]*```\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One JSON container in a text. `weak`: it could as well be part of the prose (`[1]`, an empty `[ ]`, code)."""
+
+    value: Any
+    start: int
+    end: int
+    repairs: tuple[str, ...]
+    cut: bool
+    weak: bool
+    bare: bool
+
+
+@dataclass(slots=True)
+class Extract:
+    """What a text holds: its blocks, its answer without reasoning, and why nothing could be read."""
+
+    blocks: list[Block] = field(default_factory=list[Block])
+    answer: str = ""
+    repairs: dict[str, None] = field(default_factory=dict[str, None])
+    fenced: bool = False
+    problem: tuple[str, int] | None = None
+    skipped: bool = False
+
+
+class _Scan:
+    """The state of one pass over a text."""
+
+    __slots__ = ("_budget", "_fence", "_kept", "_strict", "_text", "found")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._strict = StrictScanner(text)
+        self._budget = 2 * len(text) + 10_000
+        self._fence: str | None = None
+        self._kept: list[str] = []
+        self.found = Extract()
+
+    def run(self) -> Extract:
+        text, found = self._text, self.found
+        position = kept_from = 0
+        while True:
+            match = _EVENT.search(text, position)
+            if match is None:
+                break
+            at = match.start()
+            char = text[at]
+            if char == "`":
+                self._fence = None if self._fence is not None else (match[1] or "").lower()
+                found.fenced = True
+                position = match.end()
+            elif char in "{[" and match.end() == at + 1:
+                position = self._block(at)
+                if len(found.blocks) > MAX_BLOCKS and not found.skipped:
+                    found.skipped = True
+                    position = max(position, len(text) - _TAIL)
+            else:
+                if match[2] or match[3] or match[4]:
+                    self._orphan()
+                    kept_from = position = match.end()
+                    continue
+                self._kept.append(text[kept_from:at])
+                closing = _CLOSE.search(text, match.end())
+                found.repairs["reasoning" if closing else "reasoning_open"] = None
+                kept_from = position = closing.end() if closing else len(text)
+        self._kept.append(text[kept_from:])
+        found.answer = "\n".join(part for part in self._kept if part)
+        return found
+
+    def _orphan(self) -> None:
+        found = self.found
+        found.repairs["reasoning_close"] = None
+        found.blocks.clear()
+        found.problem, found.fenced = None, False
+        self._kept.clear()
+        self._fence = None
+
+    def _block(self, start: int) -> int:
+        strict = self._strict.read(start, 0)
+        if strict is not None:
+            value, end = strict
+            self._add(value, start, end, (), False, False, False)
+            return end
+        reader = BlockReader(self._text, start, self._strict)
+        try:
+            reader.read()
+        except Unreadable as error:
+            return self._unreadable(error, start)
+        unsure = (reader.cut and not reader.evidence) or reader.bare
+        if reader.cut and not reader.evidence and not reader.value:
+            return self._unreadable(Unreadable("the block has no end", start, reader.end, False), start)
+        self._add(reader.value, start, reader.end, tuple(reader.repairs), reader.cut, unsure, reader.bare and not reader.evidence)
+        return reader.end
+
+    def _unreadable(self, error: Unreadable, start: int) -> int:
+        if self.found.problem is None or error.committed:
+            self.found.problem = (error.reason, error.at)
+        if error.committed:
+            return max(error.resume, start + 1)
+        self._budget -= error.resume - start
+        return start + 1 if self._budget > 0 else max(error.resume, start + 1)
+
+    def _add(self, value: Any, start: int, end: int, repairs: tuple[str, ...], cut: bool, unsure: bool, bare: bool) -> None:
+        foreign = self._fence is not None and self._fence not in _DATA_FENCES
+        citation = unsure or not value or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
+        alone = not citation or self._alone(start, end)
+        if bare and not alone:
+            return
+        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or not alone, bare))
+
+    def _alone(self, start: int, end: int) -> bool:
+        """Whether the block has its lines to itself, or stands after a label's colon."""
+        text = self._text
+        before, after = start - 1, end
+        while before >= 0 and text[before] in " \t`":
+            before -= 1
+        while after < len(text) and text[after] in " \t`":
+            after += 1
+        opens = before < 0 or text[before] in "\n:=>"
+        return opens and (after >= len(text) or text[after] in "\r\n.<")
+
+
+def extract(text: str) -> Extract:
+    """The blocks and the answer of a text, in time linear in its length."""
+    return _Scan(text).run()
+
+
+def unfence(text: str) -> tuple[str, bool]:
+    """The inside of a text that is one code fence and nothing else; and whether it was."""
+    match = _FENCED.fullmatch(text) if text.lstrip()[:3] == "```" and text.count("```") == 2 else None
+    return (match[1], True) if match is not None else (text, False)

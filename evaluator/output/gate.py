@@ -1,0 +1,231 @@
+"""`parse_output`: from the text of a model to a value, warnings and an error."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from evaluator.output.choose import Settled, choose, settle
+from evaluator.output.extract import MAX_BLOCKS, Extract, extract, unfence
+from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import OutputError, ParsedOutput
+from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as, read_number
+from evaluator.output.schema import BadSchema, Schema, compile_schema
+from evaluator.output.strict import NotPlain, read_strict
+
+_SCALARS = frozenset({"number", "integer", "boolean"})
+_WORDS: dict[str, tuple[Any, str]] = {
+    "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
+    "NaN": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
+}  # fmt: skip
+_MISSING = object()
+
+
+def parse_output(
+    text: str,
+    type: Literal["text", "json", "xml"] = "json",
+    schema: str | dict[str, Any] | type | None = None,
+) -> ParsedOutput:
+    """The value of a model's text, read leniently; never raises because of the text.
+
+    `text` keeps the text as it is. `json` reads one JSON value, whatever stands around it, and holds it against
+    `schema`; `xml` reads elements as `{root: text | {child: …}}`, or gives the text back where it cannot.
+
+    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`, `boolean`, `any`,
+    a path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class. For a
+    class the value is an instance of it; for everything that is named by text it is plain JSON data.
+
+    Guarantees: valid JSON passes untouched and without a warning; any change has a warning of its kind; nothing
+    is invented. With an error `value` is None. Text without JSON is an error only where a schema was declared.
+    Time is linear in the length of the text; nesting deeper than 200 is not read.
+
+    Source: docs/design, "Output".
+    """
+    if type == "json":
+        try:
+            compiled = compile_schema(schema)
+        except BadSchema as error:
+            return ParsedOutput(None, (), OutputError("bad_schema", str(error)), text)
+        try:
+            value = read_strict(text)
+        except (ValueError, RecursionError):
+            return _read_lenient(text, compiled)
+        if compiled is None:
+            return ParsedOutput(value, (), None, text)
+        return _finish(settle(value, compiled), [], text)
+    if type == "xml":
+        return _read_xml(text)
+    if type != "text":
+        return ParsedOutput(None, (), OutputError("bad_schema", f"there is no output type {type!r}"), text)
+    ignored = schema is not None and schema not in ("string", "any", "text", "", str)
+    return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
+
+
+def _finish(settled: Settled, warnings: list[str], text: str) -> ParsedOutput:
+    value = None if settled.error is not None else settled.value
+    return ParsedOutput(value, (*warnings, *settled.warnings), settled.error, text)
+
+
+def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
+    body = text
+    warnings: list[str] = []
+    if body.startswith("\ufeff"):
+        body = body[1:]
+        warnings.append(MESSAGES["bom"])
+    found = extract(body)
+    warnings += [MESSAGES[kind] for kind in found.repairs]
+    inner, fenced = unfence(found.answer.strip())
+    inner = inner.strip()
+    whole, repair = _read_whole(inner)
+    if whole is not _MISSING:
+        warnings += [MESSAGES["fence"]] if fenced else []
+        warnings += [MESSAGES[repair]] if repair else []
+        return _finish(settle(whole, schema), warnings, text)
+    if schema is not None:
+        scalar = _read_scalar(inner, found, schema)
+        if scalar is not None:
+            if fenced:
+                warnings.append(MESSAGES["fence"])
+            return _finish(scalar, warnings, text)
+    return _read_blocks(found, schema, inner, warnings, text, body)
+
+
+def _read_whole(inner: str) -> tuple[Any, str]:
+    """The value of an answer that is one scalar and nothing else, and the repair that it took."""
+    if inner[:1] in ("{", "["):
+        return _MISSING, ""
+    if inner in _WORDS:
+        return _WORDS[inner]
+    try:
+        return read_strict(inner), ""
+    except NotPlain:
+        return inner, "huge_number"
+    except (ValueError, RecursionError):
+        if inner.isdigit() and inner.isascii():
+            return inner, "huge_number"
+        return _MISSING, ""
+
+
+def _read_scalar(inner: str, found: Extract, schema: Schema) -> Settled | None:
+    """A scalar that the schema asks for, out of a text that is not JSON; None where there is none."""
+    types = schema.guide.top if schema.guide is not None else None
+    if types is None or not inner:
+        return None
+    wanted = types & _SCALARS
+    if wanted:
+        value, how = _find_scalar(inner, wanted, prose=not found.blocks)
+        if how:
+            settled = settle(value, schema)
+            return Settled(settled.value, (how, *settled.warnings), settled.error)
+    if "string" in types and not (types - {"string", "null"} - wanted):
+        return _read_text(inner, schema)
+    return None
+
+
+def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, str]:
+    numeric = bool(wanted & {"number", "integer"})
+    kinds = wanted | {"number"} if numeric else wanted
+    kind = " or ".join(sorted(wanted))
+    value = read_as(inner, kinds)
+    if value is not None:
+        return value, f"the text was read as a {kind}"
+    answer = find_answer(inner)
+    if answer is not None:
+        written, where = answer
+        value = read_as(written, kinds)
+        if value is None and "boolean" in wanted:
+            value = find_boolean(written)
+        if value is None and numeric:
+            value = find_number(written)
+        if value is not None:
+            return value, f"the {kind} was read from the text at {where}"
+    if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
+        return value, "the boolean was read from the word that the text opens with"
+    if prose and numeric and (value := find_number(inner)) is not None:
+        return value, f"the {kind} was read from the only number in the text"
+    return None, ""
+
+
+def _read_text(inner: str, schema: Schema) -> Settled:
+    """A string out of a text that is not JSON: as it stands, or the enumerated word that it gives as its answer."""
+    how = "the text is not JSON and was taken as the string, as it stands"
+    if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
+        return Settled(*_settle_with(inner[1:-1], schema, MESSAGES["single"]))
+    first = settle(inner, schema)
+    if first.error is None:
+        return Settled(first.value, (how, *first.warnings), None)
+    answer = find_answer(inner)
+    for written, where in ((inner.strip(" \t\r\n\"'`*_."), "its words"), answer or ("", "")):
+        if written:
+            found = settle(written, schema)
+            if found.error is None:
+                return Settled(found.value, (f"the string was read from the text at {where}", *found.warnings), None)
+    return Settled(None, (), first.error)
+
+
+def _settle_with(value: str, schema: Schema, warning: str) -> tuple[Any, tuple[str, ...], OutputError | None]:
+    settled = settle(value, schema)
+    return settled.value, (warning, *settled.warnings), settled.error
+
+
+def _read_blocks(
+    found: Extract, schema: Schema | None, inner: str, warnings: list[str], text: str, body: str
+) -> ParsedOutput:
+    choice = choose(found.blocks, schema)
+    if choice is None:
+        return _no_json(found, schema, warnings, text, body)
+    block = choice.block
+    around = body[: block.start] + body[block.end :] if len(body) < 2000 else ""
+    if found.fenced and "```" in (around or body):
+        warnings.append(MESSAGES["fence"])
+    if _has_prose(body, block.start, block.end, found):
+        warnings.append(MESSAGES["prose"])
+    if len(found.blocks) > 1 and choice.rivals:
+        warnings.append(f"{choice.rivals + 1} JSON blocks would do equally well: the last one was taken")
+    elif len(found.blocks) > 1:
+        warnings.append(f"of {len(found.blocks)} JSON blocks the one that fits best was taken")
+    if found.skipped:
+        warnings.append(f"more than {MAX_BLOCKS} JSON blocks: those in the middle of the text were not looked at")
+    warnings += [MESSAGES[kind] for kind in block.repairs]
+    return _finish(choice.settled, warnings, text)
+
+
+def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
+    if found.repairs:
+        answer = found.answer.strip()
+        return len(answer.strip("`")) > end - start + 24 or not answer.strip("`\n jsonJSON").startswith(("{", "["))
+    before, after = body[:start], body[end:]
+    if found.fenced:
+        before, after = before.replace("```json", "").replace("```JSON", ""), after
+        before, after = before.strip("`\n\r\t "), after.strip("`\n\r\t ")
+    return bool(before.strip() or after.strip())
+
+
+def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+    if found.problem is None:
+        reason = "the text is empty" if not body.strip() else "no JSON was found in the text"
+        if found.repairs and not found.answer.strip():
+            reason = "no JSON was found outside the reasoning"
+    else:
+        message, at = found.problem
+        line = body.count("\n", 0, at) + 1
+        column = at - body.rfind("\n", 0, at)
+        reason = f"no JSON was found in the text: line {line}, column {column}: {message}"
+    if schema is None:
+        return ParsedOutput(None, (*warnings, reason), None, text)
+    types = schema.guide.top if schema.guide is not None else None
+    expected = " or ".join(sorted(types)) if types else schema.label
+    return ParsedOutput(None, tuple(warnings), OutputError("no_json", reason, "$", expected, "text"), text)
+
+
+def _read_xml(text: str) -> ParsedOutput:
+    from evaluator.xml.lenient import read_elements
+
+    found = extract(text)
+    warnings = [MESSAGES[kind] for kind in found.repairs]
+    answer = found.answer if found.repairs else text
+    read = read_elements(answer)
+    error = None if read.error is None else OutputError("xml", str(read.error))
+    return ParsedOutput(read.value, (*warnings, *read.warnings), error, text)
+
+
+__all__ = ["parse_output", "read_number"]

@@ -1,0 +1,36 @@
+"""The kinds of change that reading may make to a text, and the words in which each is reported, once."""
+
+from __future__ import annotations
+
+MESSAGES = {
+    "reasoning": "text inside reasoning tags was left out",
+    "reasoning_open": "a reasoning tag was never closed: everything after it was left out as reasoning",
+    "reasoning_close": "a closing reasoning tag had no opening one: everything before it was left out as reasoning",
+    "bom": "a byte order mark was left out",
+    "prose": "text around the JSON was left out",
+    "fence": "a code fence around the JSON was left out",
+    "single": "single quotes were read as string quotes",
+    "typographic": "typographic quotes were read as string quotes",
+    "inner_quotes": "unescaped quotes inside a string were kept as part of it",
+    "missing_quote": "a missing closing quote was added",
+    "escape": "invalid escapes were kept with their backslash",
+    "control": "unescaped line breaks or control characters in a string were kept",
+    "comment": "comments were left out",
+    "trailing_comma": "a trailing comma was left out",
+    "extra_comma": "extra commas were left out",
+    "missing_comma": "a missing comma was added",
+    "literal": "Python or JavaScript literals were read as their JSON forms (True, False, None, undefined)",
+    "nan": "NaN or Infinity is not JSON and was read as null",
+    "number": "numbers in other notations were read as JSON numbers (+1, .5, 1_000, full-width digits)",
+    "huge_number": "a number too large to be held was kept as text",
+    "unquoted_key": "unquoted keys were read as strings",
+    "unquoted_text": "unquoted text was read as a string",
+    "duplicate": "a key stands more than once in an object: the last value was kept",
+    "no_value": "a key without a value was left out",
+    "ellipsis": "an ellipsis (...) was left out",
+    "separator": "other separators were read as JSON's comma and colon",
+    "unclosed": "missing closing brackets were added",
+    "mismatched": "mismatched closing brackets were corrected",
+    "cut": "the text is cut off at the end: what is complete was kept, and a cut string as far as it goes",
+    "cut_value": "the text is cut off at the end: a last value that may be incomplete was left out",
+}

@@ -1,0 +1,121 @@
+"""Scalars as people write them, read only where there is one reading.
+
+`$1,299.99` is a number; `1,5`, `42%`, `3/4` and `5 km` are not: they have two readings, or another magnitude.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+ScalarType = Literal["number", "integer", "boolean"]
+
+_MAX_LENGTH = 400
+_MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")
+_CURRENCY = r"(?:US\$|[$€£¥₹₩₽]|(?:USD|EUR|GBP|JPY|CNY|INR)(?=[ \d.-]))"
+_PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_GROUPED = r"\d{1,3}(?:(?:,\d{3})+|(?:['_ ]\d{3})+)(?:\.\d+)?"
+_NUMBER = re.compile(
+    rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|USD|EUR|GBP|JPY|CNY|INR)?", re.A
+)
+_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+
+_LABEL = (
+    r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision|prediction)"
+)
+_LABELLED = re.compile(
+    rf"(?:\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|：)|(?<![=<>!])=(?!=)|\\\()[\"'*_ \t:]{{0,8}}([^\n]{{1,200}})", re.I
+)
+_BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
+_TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
+_PROSE_NUMBER = re.compile(
+    rf"(?<![\w.,/%^])[-+−–﹣－]?{_CURRENCY}?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
+)
+_FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
+_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I)
+
+
+def read_number(text: str) -> int | float | None:
+    """A number from a text that holds nothing else but a currency sign, grouping and a sign; None otherwise.
+
+    Whole digits give an int, anything with a point or an exponent a float; one out of a float's range gives None.
+    """
+    text = text.strip().strip("*")
+    if not text or len(text) > _MAX_LENGTH:
+        return None
+    plain = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
+    if plain != text and re.search(r"[¼½¾⅐-⅞²³¹⁰-⁹₀-₉]", text):
+        return None
+    match = _NUMBER.fullmatch(plain)
+    if match is None or (match[1] and match[2]):
+        return None
+    digits = re.sub(r"[,'_ ]", "", match[3])
+    sign = "-" if "-" in (match[1], match[2]) else ""
+    if digits.isdigit():
+        return int(sign + digits)
+    number = float(sign + digits)
+    return number if number - number == 0.0 else None
+
+
+def read_boolean(text: str) -> bool | None:
+    """`true`, `yes`, `false`, `no` in any case, with quotes, emphasis or a full stop around; None otherwise."""
+    return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower()) if len(text) < _MAX_LENGTH else None
+
+
+def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
+    """The one reading of a text as one of the given scalar types, or None."""
+    if "boolean" in types:
+        boolean = read_boolean(text)
+        if boolean is not None:
+            return boolean
+    if "number" in types or "integer" in types:
+        number = read_number(text)
+        if number is not None and ("number" in types or isinstance(number, int)):
+            return number
+        if isinstance(number, float) and number.is_integer():
+            return int(number)
+    return None
+
+
+def _trim(found: str) -> str:
+    found = _TEXT_MACRO.sub(r"\1", found).strip()
+    return found.strip(" \t\"'`*_$").removesuffix(".").rstrip(" \t\"'`*_$).") if not found.startswith("$") else (
+        found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)")
+    )
+
+
+def find_answer(text: str) -> tuple[str, str] | None:
+    """What a prose answer gives as its result: the last `\\boxed{…}`, else what follows the last label.
+
+    Returns the text of the answer and where it was found; None where there is neither.
+    """
+    at = text.rfind("\\boxed")
+    if at >= 0:
+        match = _BOXED.match(text, at)
+        if match is not None:
+            return _trim(match[1]), "\\boxed{…}"
+    last: re.Match[str] | None = None
+    for match in _LABELLED.finditer(text):
+        last = match
+    if last is None:
+        return None
+    return _trim(last[1]), "a label"
+
+
+def find_number(text: str) -> int | float | None:
+    """The only number in a prose text; None where there is none, or more than one."""
+    found: str | None = None
+    for match in _PROSE_NUMBER.finditer(text):
+        if found is not None:
+            return None
+        if _FOLLOWED.match(text, match.end()):
+            return None
+        found = match[0]
+    return None if found is None else read_number(found)
+
+
+def find_boolean(text: str) -> bool | None:
+    """The yes or no that a prose text opens with, set off by punctuation (`No, because …`)."""
+    match = _LEADING_WORD.match(text)
+    return None if match is None else _BOOLEANS[match[1].lower()]

@@ -1,0 +1,264 @@
+"""Declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class; compiled once.
+
+A compiled schema knows the JSON Schema document that guides reading and the check that a value has to pass. No
+reference is ever fetched: `$ref` reaches into its own document only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+from evaluator.output.coerce import Guide
+from evaluator.output.result import OutputError, json_path
+from evaluator.output.types import TYPE_NAMES, describe, is_type_name, matches
+
+_CLASSES: dict[Any, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
+    object: "any", Any: "any",
+}  # fmt: skip
+_MAX_SHOWN = 300
+
+Check = Callable[[Any], OutputError | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """What a value has to be. `guide` leads the reading (None: nothing is known); `build` makes an instance."""
+
+    label: str
+    guide: Guide | None
+    check: Check
+    build: Callable[[Any], Any] | None = None
+
+
+class BadSchema(Exception):
+    """A schema that cannot be used; the message says why. It becomes an OutputError of kind bad_schema."""
+
+
+def compile_schema(declared: Any) -> Schema | None:
+    """The compiled form of what was declared; None where that is nothing or `any`.
+
+    Names and inline text are compiled once per process, files once per modification.
+    Raises: BadSchema.
+    """
+    if declared is None:
+        return None
+    if isinstance(declared, str):
+        name = declared.strip()
+        if not name:
+            return None
+        if name.startswith("{"):
+            return _inline(name)
+        if is_type_name(name):
+            return _named(name)
+        if name.lower().endswith(".json"):
+            return _file(name)
+        if ":" in name:
+            return _model(name)
+        names = ", ".join(TYPE_NAMES)
+        raise BadSchema(f"there is no schema {name!r}: use one of {names}, T[], a .json file, JSON Schema or module:Model")
+    if isinstance(declared, dict):
+        try:
+            return _inline(json.dumps(declared))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadSchema(f"the schema is not JSON: {error}") from error
+    try:
+        if declared in _CLASSES:
+            return _named(_CLASSES[declared])
+        return _adapted(declared, True)
+    except TypeError as error:
+        raise BadSchema(f"{declared!r} is not a schema") from error
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> Schema | None:
+    if name == "any":
+        return None
+
+    def check(value: Any) -> OutputError | None:
+        return None if matches(value, name) else _explain_type(value, name, [])
+
+    return Schema(name, Guide(_document_of(name)), check)
+
+
+def _document_of(name: str) -> dict[str, Any]:
+    if name in ("[]", "array"):
+        return {"type": "array"}
+    if name.endswith("[]"):
+        return {"type": "array", "items": _document_of(name[:-2])}
+    return {} if name == "any" else {"type": name}
+
+
+def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
+    if isinstance(value, list) and name.endswith("[]") and name != "[]":
+        inner = name[:-2]
+        for index, item in enumerate(cast(list[Any], value)):
+            if not matches(item, inner):
+                return _explain_type(item, inner, [*path, index])
+    shown = "array" if name == "[]" else name
+    actual = describe(value)
+    return OutputError("type_mismatch", f"expected {shown}, got {actual}", json_path(path), shown, actual)
+
+
+@lru_cache(maxsize=256)
+def _inline(text: str) -> Schema:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSchema(f"the inline JSON Schema is not JSON: {error}") from error
+    return _from_document(document, "the inline JSON Schema")
+
+
+def _file(path: str) -> Schema:
+    try:
+        stat = os.stat(path)
+        return _file_at(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, ValueError) as error:
+        raise BadSchema(f"the schema file {path} cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _file_at(path: str, _mtime_ns: int, _size: int) -> Schema:
+    with open(path, encoding="utf-8-sig") as file:
+        text = file.read()
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSchema(f"the schema file {path} is not JSON: {error}") from error
+    return _from_document(document, path)
+
+
+def _from_document(document: Any, label: str) -> Schema:
+    if not isinstance(document, dict):
+        raise BadSchema(f"{label} must be a JSON object, not {describe(document)}")
+    known = cast(dict[str, Any], document)
+    return Schema(label, Guide(known), _document_check(known, label))
+
+
+def _document_check(document: dict[str, Any], label: str) -> Check:
+    from jsonschema import exceptions, validators
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    for reference in _references(document):
+        if not reference.startswith("#"):
+            raise BadSchema(f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed")
+    kind: Any = validators.validator_for(document, default=validators.Draft202012Validator)
+    try:
+        kind.check_schema(document)
+    except (exceptions.SchemaError, RecursionError) as error:
+        reason = getattr(error, "message", "it is nested too deeply")
+        raise BadSchema(f"{label} is not a valid JSON Schema: {reason}") from error
+    registry: Any = Registry()
+    validator = kind(document, registry=registry)
+
+    def check(value: Any) -> OutputError | None:
+        try:
+            error = next(validator.iter_errors(value), None)
+            return None if error is None else _explain(exceptions.best_match(iter([error])))
+        except Unresolvable as failure:
+            return OutputError("bad_schema", f"{label} has a reference that leads nowhere: {failure}")
+        except RecursionError:
+            return OutputError("schema_violation", "the value is nested too deeply to be checked", "$")
+        except Exception as failure:  # A pattern that is no regular expression, a keyword of the wrong shape.
+            return OutputError("bad_schema", f"{label} cannot be applied: {failure}")
+
+    return check
+
+
+def _references(node: Any) -> Iterator[str]:
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            for key, item in cast(dict[str, Any], current).items():
+                if key in ("$ref", "$dynamicRef") and isinstance(item, str):
+                    yield item
+                elif key not in ("const", "enum", "default", "examples"):
+                    pending.append(item)
+        elif isinstance(current, list):
+            pending.extend(cast(list[Any], current))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
+def _explain(error: Any) -> OutputError:
+    """The words for a jsonschema error: where, what was expected, what was found."""
+    path = json_path(list(error.absolute_path))
+    actual = describe(error.instance)
+    rule, wanted = error.validator, error.validator_value
+    if rule == "type":
+        expected = " or ".join(cast(list[str], wanted)) if isinstance(wanted, list) else str(wanted)
+        return OutputError("type_mismatch", f"expected {expected}, got {actual}", path, expected, actual)
+    if rule == "required":
+        missing = [name for name in wanted if name not in error.instance]
+        names = ", ".join(repr(name) for name in missing) or str(wanted)
+        return OutputError("schema_violation", f"required property {names} is missing", path, f"property {names}", "missing")
+    shown = _shorten(json.dumps(error.instance, ensure_ascii=False, default=str))
+    expected = _shorten(f"{rule}: {json.dumps(wanted, ensure_ascii=False, default=str)}")
+    return OutputError("schema_violation", _shorten(str(error.message)), path, expected, shown)
+
+
+@lru_cache(maxsize=256)
+def _model(name: str) -> Schema:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # Importing runs the author's own module, which may raise anything.
+        raise BadSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, type):
+        raise BadSchema(f"{name} is not a class but {describe(found)}")
+    return _adapted(found, False)
+
+
+@lru_cache(maxsize=256)
+def _adapted(model: Any, instance: bool) -> Schema:
+    """A class or type that Pydantic understands: models, dataclasses, TypedDicts, `list[Model]`, …"""
+    import pydantic
+
+    label = getattr(model, "__name__", None) or str(model)
+    try:
+        adapter: Any = pydantic.TypeAdapter(model)
+    except Exception as error:  # Pydantic raises errors of several families for types that it cannot describe.
+        raise BadSchema(f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}") from error
+    guide: Guide | None = None
+    by_document: Check = _always
+    try:
+        document: dict[str, Any] = adapter.json_schema()
+        guide, by_document = Guide(document), _document_check(document, label)
+    except pydantic.errors.PydanticInvalidForJsonSchema:
+        pass  # A type without a JSON form (a callable, say): Pydantic alone judges.
+
+    def check(value: Any) -> OutputError | None:
+        error = by_document(value)
+        if error is not None:
+            return error
+        try:
+            adapter.validate_python(value)
+        except pydantic.ValidationError as failure:
+            return _explain_model(failure)
+        except Exception as failure:  # The model's own validators may raise anything.
+            return OutputError("schema_violation", f"{label} refused the value: {type(failure).__name__}: {failure}", "$")
+        return None
+
+    return Schema(label, guide, check, adapter.validate_python if instance else None)
+
+
+def _always(_value: Any) -> OutputError | None:
+    return None
+
+
+def _explain_model(failure: Any) -> OutputError:
+    first = failure.errors(include_url=False, include_context=False)[0]
+    actual = describe(first.get("input"))
+    return OutputError("schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual)

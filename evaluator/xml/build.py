@@ -1,0 +1,146 @@
+"""A source to syntax trees: what it declares at the top level, with includes in their place.
+
+Checks what the XSD cannot say about shape: an element given twice, one that belongs to another operator, a
+part that an operator needs, names given twice, ranges. Every finding has its place, in the included file where
+it is there. A template with an error is left out; the others of the file are built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evaluator.errors import Diagnostic
+from evaluator.nodes import Function, Param, Text, TopLevel
+from evaluator.xml.build_context import Builder, ReadPartial, View, is_stand_in
+from evaluator.xml.build_task import VALUE_TYPES, body, task
+from evaluator.xml.source import Source
+
+__all__ = ["BuildResult", "ReadPartial", "build", "is_stand_in"]
+
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """`templates` without errors, in order; `includes` the files (or hrefs) that were read, each once."""
+
+    templates: tuple[TopLevel, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    includes: tuple[str, ...]
+
+
+def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildResult:
+    """Build the templates of `source`.
+
+    `read_partial` gets the href and the place of an include; it returns a validated source, or raises
+    TemplateError, whose diagnostics are passed on. Without it an include is an error. A `partial` as the root
+    declares nothing. Never raises for what a source holds.
+    """
+    b = Builder(read_partial)
+    templates: list[TopLevel] = []
+    for view in _top_level(b, View(source, source.root)):
+        before = b.errors
+        built: TopLevel = _function(b, view) if view.tag == "template" else task(b, view)
+        earlier = next((one for one in templates if one.name is not None and one.name == built.name), None)
+        if earlier is not None:
+            message = f"the name {built.name!r} is given twice; first on line {earlier.span.line}"
+            b.error("duplicate-name", message, built.span)
+        if b.errors == before:
+            templates.append(built)
+    diagnostics = sorted(
+        dict.fromkeys(b.diagnostics),
+        key=lambda one: (one.span.file != source.file, one.span.line, one.span.column),
+    )
+    return BuildResult(tuple(templates), tuple(diagnostics), tuple(b.includes))
+
+
+def _top_level(b: Builder, root: View) -> list[View]:
+    if root.tag in ("task", "template"):
+        return [root]
+    if root.tag == "partial":
+        return []
+    if root.tag != "library":
+        b.unexpected(root, "a template file", frozenset({"task", "template", "library", "partial"}))
+        return []
+    out: list[View] = []
+    described = 0
+    for child in b.children(root):
+        if child.tag in ("task", "template"):
+            out.append(child)
+        elif child.tag != "description":
+            b.unexpected(child, "<library>", frozenset({"task", "template", "description"}))
+        elif (described := described + 1) > 1:
+            b.error("duplicate-element", "<description> is given twice", child.span)
+    return out
+
+
+def _function(b: Builder, view: View) -> Function:
+    name = view.get("name") or ""
+    if not name.isidentifier():
+        b.error("invalid-value", f"{name[:60]!r} is not a name for a function template", view.span)
+    children = b.children(view)
+    described = [child for child in children if child.tag == "description"]
+    for extra in described[1:]:
+        b.error("duplicate-element", "<description> is given twice", extra.span)
+    return Function(
+        name=name,
+        params=_params(b, view.attribute("params")) if view.element.get("params") is not None else (),
+        returns=view.get("returns") or None,
+        body=body(b, view, [child for child in children if child.tag != "description"]),
+        description=b.text(described[0]).value if described else "",
+        span=view.span,
+    )
+
+
+def _params(b: Builder, text: Text) -> tuple[Param, ...]:
+    """`doc, style=short, n: integer=3`; a default in quotes may hold commas and blank space."""
+    out: dict[str, Param] = {}
+    for start, end in _split(text.value):
+        part = text.value[start:end]
+        offset = start + len(part) - len(part.lstrip())
+        head, equals, default = part.partition("=")
+        name, colon, kind = (piece.strip() for piece in head.partition(":"))
+        place = text.locate(min(offset, max(len(text.value) - 1, 0)))
+        if not name.isidentifier():
+            hint = 'parameters look like params="doc, style=short, n: integer=3"'
+            b.error("invalid-params", f"{name[:60]!r} is not a name for a parameter", place, hint)
+        elif colon and kind not in VALUE_TYPES:
+            b.error("invalid-params", f"the type of {name} must be one of {', '.join(VALUE_TYPES)}", place)
+        elif name in out:
+            b.error("duplicate-name", f"the parameter {name!r} is given twice", place)
+        else:
+            out[name] = Param(name, _unquoted(default.strip()) if equals else None, kind or "any")
+    return tuple(out.values())
+
+
+def _split(value: str) -> list[tuple[int, int]]:
+    """Where the parameters stand: separated by commas outside quotes and brackets."""
+    if not value.strip():
+        return []
+    out: list[tuple[int, int]] = []
+    start, quote, escaped = 0, "", False
+    closers: list[str] = []
+    for position, character in enumerate(value):
+        if escaped:
+            escaped = False
+        elif quote:
+            escaped = character == "\\"
+            quote = "" if character == quote else quote
+        elif character in "\"'" and value[start:position].rstrip().endswith("="):
+            quote = character
+        elif character in _BRACKETS:
+            closers.append(_BRACKETS[character])
+        elif closers and character == closers[-1]:
+            closers.pop()
+        elif character == "," and not closers:
+            out.append((start, position))
+            start = position + 1
+    return [*out, (start, len(value))]
+
+
+def _unquoted(value: str) -> str:
+    """The default as text: without its quotes, and without the backslashes that escape inside them."""
+    if len(value) < 2 or value[0] not in "\"'" or value[-1] != value[0]:
+        return value
+    inner = value[1:-1]
+    return inner.replace("\\\\", "\0").replace("\\" + value[0], value[0]).replace("\0", "\\")

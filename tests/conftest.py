@@ -1,0 +1,73 @@
+"""What every test may use. No test reaches a real model: keys are taken out of the environment here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
+from evaluator.handler.choice import KEYS
+
+
+@pytest.fixture(autouse=True)
+def no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No provider's key and no model name reaches a test, so that none can be billed."""
+    for variable, _ in KEYS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("EVALUATOR_MODEL", raising=False)
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+
+MakeEvaluator = Callable[..., Evaluator]
+
+
+@pytest.fixture
+def make_evaluator(tmp_path: Path) -> MakeEvaluator:
+    """`make(xml, script=…)`: an Evaluator over the templates in `xml`, with task files in `tmp_path/tasks`."""
+
+    def make(xml: str = "", *, script: Any = None, **options: Any) -> Evaluator:
+        folder = tmp_path / "templates"
+        folder.mkdir(exist_ok=True)
+        (folder / "t.xml").write_text(f"<library>{xml}</library>" if xml else "<library/>", encoding="utf-8")
+        library = TemplateLibrary.load(folder, shipped=False)
+        assert not library.errors, "\n".join(map(str, library.errors))
+        options.setdefault("backend", SimulatedBackend(script=script))
+        options.setdefault("tasks_dir", tmp_path / "tasks")
+        options.setdefault("roots", [tmp_path])
+        return Evaluator(library, options.pop("handler", "offline"), **options)
+
+    return make
+
+
+def prompts(seen: list[Any]) -> list[str]:
+    """The last user message of each request."""
+    return [next(m.content for m in reversed(r.messages) if m.role == "user") for r in seen]
+
+
+class Scripted:
+    """A script that keeps the requests and answers by the first key that the prompt contains."""
+
+    def __init__(self, answers: Mapping[str, Any] | None = None, default: Any = "ok") -> None:
+        self.answers = dict(answers or {})
+        self.default = default
+        self.seen: list[Any] = []
+
+    def __call__(self, request: Any) -> Any:
+        self.seen.append(request)
+        prompt = prompts([request])[0]
+        for key, answer in self.answers.items():
+            if key in prompt:
+                return answer(prompt) if callable(answer) else answer
+        return self.default
+
+    @property
+    def prompts(self) -> list[str]:
+        return prompts(self.seen)
+
+
+@pytest.fixture
+def scripted() -> type[Scripted]:
+    return Scripted

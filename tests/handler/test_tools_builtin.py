@@ -1,0 +1,119 @@
+"""The tools of the package, called as a model calls them, and the askers behind them."""
+
+import asyncio
+import io
+import json
+import os
+import pty
+import sys
+
+import pytest
+
+from evaluator.errors import ToolError
+from evaluator.handler.tools import CallbackAsker, FileAccess, TerminalAsker, ToolContext, builtin_tools
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "notes.txt").write_text("".join(f"line {n}\n" for n in range(1, 2501)))
+    (tmp_path / "sub").mkdir()
+    return tmp_path
+
+
+def call(folder, name, asker=None, **arguments):
+    context = ToolContext(roots=FileAccess([folder]), asker=asker)
+    return asyncio.run(builtin_tools().call(name, json.dumps(arguments), context))
+
+
+def test_reading_is_allowed_running_asks_and_only_running_has_an_effect():
+    assert {tool.name: (tool.policy, tool.retryable, tool.effect) for tool in builtin_tools()} == {
+        "read_file": ("allow", True, False),
+        "list_files": ("allow", True, False),
+        "run_script": ("ask", False, True),
+        "ask_user": ("allow", False, False),
+    }
+
+
+def test_read_file_reads_a_range_and_says_how_to_go_on(folder):
+    assert call(folder, "read_file", path="notes.txt", start_line=2500).content == "line 2500\n"
+    outcome = call(folder, "read_file", path="notes.txt")
+    assert outcome.content.endswith("line 2000\n[lines 1 to 2000 of 2500; go on with start_line=2001]")
+    past = call(folder, "read_file", path="notes.txt", start_line=2501)
+    assert past.content == "Error: 'notes.txt' has 2500 lines; start_line is 2501"
+
+
+def test_read_file_stays_in_its_folder(folder):
+    assert "outside the folders" in call(folder, "read_file", path="/etc/passwd").content
+
+
+def test_list_files_lists_and_finds(folder):
+    assert json.loads(call(folder, "list_files").content) == [
+        {"name": "notes.txt", "kind": "file", "size_bytes": (folder / "notes.txt").stat().st_size},
+        {"name": "sub", "kind": "folder"},
+    ]
+    assert json.loads(call(folder, "list_files", pattern="**/*.txt").content) == ["notes.txt"]
+
+
+def test_run_script_runs_in_the_folder_once_allowed(folder):
+    command = ["sh", "-c", "pwd; cat; exit 4"]
+    outcome = call(folder, "run_script", CallbackAsker(lambda question: "y"), command=command, stdin="in")
+    assert json.loads(outcome.content) == {"exit_code": 4, "stdout": f"{folder}\nin", "stderr": ""}
+    assert call(folder, "run_script", command=command).code == "denied"
+
+
+def test_run_script_says_that_time_ran_out(folder):
+    outcome = call(
+        folder, "run_script", CallbackAsker(lambda question: "y"), command=["sleep", "30"], timeout_s=0.1
+    )
+    assert json.loads(outcome.content) | {"stderr": ""} == {
+        "exit_code": None, "stdout": "", "stderr": "", "signal": 9, "timed_out": True,
+    }  # fmt: skip
+
+
+def test_ask_user_asks_whoever_is_there(folder):
+    async def reply(question):
+        return f"{question} Yes."
+
+    assert call(folder, "ask_user", CallbackAsker(reply), question="Well?").content == "Well? Yes."
+    assert "nobody to ask" in call(folder, "ask_user", question="Well?").content
+
+
+def test_the_terminal_is_asked_only_where_there_is_one(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("typed\n"))
+    assert "not a terminal" in call(folder, "ask_user", TerminalAsker(), question="Well?").content
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    ours, theirs = pty.openpty()
+    with open(theirs, encoding="utf-8", closefd=True) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield ours
+    os.close(ours)
+
+
+def test_a_terminal_is_read_a_line_a_question_while_the_loop_goes_on(terminal, capsys):
+    async def both():
+        asker = TerminalAsker()
+        asked = [asyncio.create_task(asker.ask(question)) for question in ("first\x1b[2J", "second")]
+        await asyncio.sleep(0)  # the loop is free while the question stands
+        os.write(terminal, "é one\n".encode())
+        first = await asked[0]
+        os.write(terminal, b"two\n")
+        return [first, await asked[1]]
+
+    assert asyncio.run(both()) == ["é one", "two"]
+    assert capsys.readouterr().err == "first\\x1b[2J\n> second\n> "
+
+
+def test_an_unanswered_question_is_an_error_and_a_cancelled_one_frees_the_terminal(terminal):
+    async def leave():
+        asker = TerminalAsker()
+        waiting = asyncio.create_task(asker.ask("first"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        os.write(terminal, b"\x04")
+        with pytest.raises(ToolError, match="end of input"):
+            await asker.ask("second")
+
+    asyncio.run(leave())

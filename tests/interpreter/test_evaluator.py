@@ -1,0 +1,234 @@
+"""The Evaluator as an embedding program sees it: requests, sync and async, batches, context, records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from evaluator import InMemoryIndex, ReplayBackend, SimulatedBackend, TaskError, TaskFailed, TaskStore
+
+TASKS = """
+<task name="translate" type="atomic"><description>Translate a text into another language</description>
+  <inputs><input name="text" required="true"/><input name="language" required="true"/></inputs>
+  <instructions>{{ text }} in {{ language }}</instructions></task>
+<task name="mood" type="atomic"><description>Say whether a review is positive or negative</description>
+  <inputs><input name="review" required="true"/></inputs><instructions>review {{ review }}</instructions></task>
+"""
+
+
+def test_words_are_matched_to_a_template(make_evaluator, scripted):
+    script = scripted(default="positive")
+    evaluator = make_evaluator(TASKS, script=script)
+    outcome = asyncio.run(evaluator.evaluate("is this review positive or negative?", {"review": "good"}))
+    assert outcome.unwrap().notes["template"] == "mood"
+    assert script.prompts == ["review good"]
+
+
+def test_words_that_fit_nothing_are_an_error_that_names_the_nearest(make_evaluator, scripted):
+    script = scripted()
+    error = asyncio.run(make_evaluator(TASKS, script=script).evaluate("reboot the mail server"))
+    assert isinstance(error, TaskError)
+    assert error.reason == "no_matching_template"
+    assert script.seen == []
+
+
+def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(make_evaluator, scripted, tmp_path):
+    script = scripted({"Request:": '{"text": "Good day", "language": "French"}'}, "Bonjour")
+    evaluator = make_evaluator(TASKS, script=script)
+    result = asyncio.run(evaluator.evaluate('translate the text "Good day" into the language French')).unwrap()
+    assert (result.content, script.prompts[-1]) == ("Bonjour", "Good day in French")
+    paths = [s.start.path for s in TaskStore(tmp_path / "tasks").read(1).steps]
+    assert "bind/turn[1]" in paths
+
+
+def test_without_a_model_for_it_missing_inputs_are_listed(make_evaluator, scripted):
+    script = scripted()
+    evaluator = make_evaluator(TASKS, script=script)
+    error = asyncio.run(evaluator.evaluate("translate a text into another language", ask_model=False))
+    assert isinstance(error, TaskError)
+    assert error.reason == "input_validation_failure"
+    assert "text (any), language (any)" in error.message
+    assert script.seen == []
+
+
+def test_a_node_is_evaluated_as_it_stands(make_evaluator, scripted):
+    evaluator = make_evaluator(TASKS, script=scripted(default="x"))
+    node = evaluator.library.get("mood").node
+    assert asyncio.run(evaluator.evaluate(node, {"review": "r"})).unwrap().content == "x"
+
+
+def test_the_sync_form_works_inside_a_running_loop(make_evaluator):
+    evaluator = make_evaluator(TASKS, script=["fine"])
+
+    async def notebook():
+        return evaluator.evaluate_sync("mood", {"review": "r"})
+
+    assert asyncio.run(notebook()).unwrap().content == "fine"
+    evaluator.close()
+
+
+def test_unwrap_raises_the_error(make_evaluator):
+    with pytest.raises(TaskFailed) as caught:
+        make_evaluator(TASKS).evaluate_sync("mood").unwrap()
+    assert caught.value.error.reason == "input_validation_failure"
+
+
+def test_a_batch_gives_each_row_its_outcome_in_order(make_evaluator):
+    order = []
+
+    class Uneven(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            number = int(request.messages[-1].content.rsplit(" ", 1)[1])
+            for _ in range((7 * number) % 5):
+                await asyncio.sleep(0)
+            order.append(number)
+            return await super().complete(request)
+
+    evaluator = make_evaluator(TASKS, backend=Uneven(script=lambda r: "bad" if r.messages[-1].content.endswith(" 3") else "ok"))
+    rows = [{"review": str(i)} for i in range(20)]
+    rows[5] = {"wrong": 1}
+
+    async def collect():
+        return [o async for o in evaluator.evaluate_batch("mood", rows, concurrency=4)]
+
+    outcomes = asyncio.run(collect())
+    assert len(outcomes) == 20
+    assert [i for i, o in enumerate(outcomes) if not o.ok] == [5]
+    assert outcomes[3].content == "bad"
+    assert order != sorted(order)
+
+
+def test_a_batch_never_runs_more_than_its_concurrency(make_evaluator):
+    running, most = 0, 0
+
+    class Counting(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            return await super().complete(request)
+
+    evaluator = make_evaluator(TASKS, backend=Counting(script=lambda r: "x"))
+
+    async def rows():
+        for i in range(30):
+            yield {"review": str(i)}
+
+    async def collect():
+        return [o async for o in evaluator.evaluate_batch("mood", rows(), concurrency=3)]
+
+    assert len(asyncio.run(collect())) == 30
+    assert most == 3
+
+
+def test_rows_that_fail_to_come_raise_after_the_ones_before(make_evaluator):
+    evaluator = make_evaluator(TASKS, script=lambda r: "x")
+    got = []
+
+    def rows():
+        yield {"review": "1"}
+        raise OSError("the row file broke")
+
+    async def collect():
+        async for outcome in evaluator.evaluate_batch("mood", rows()):
+            got.append(outcome)
+
+    with pytest.raises(OSError, match="row file"):
+        asyncio.run(collect())
+    assert len(got) == 1
+
+
+FILES = """
+<task name="read" type="atomic"><description>about helium</description>
+  <context_management><fresh_context>{fresh}</fresh_context></context_management>
+  {paths}<instructions>go</instructions></task>"""
+
+
+def test_explicit_files_are_included_and_one_that_cannot_be_read_is_a_warning(make_evaluator, scripted, tmp_path):
+    (tmp_path / "a.md").write_text("alpha")
+    (tmp_path / "out.md").symlink_to("/etc/hostname")
+    paths = '<file_paths source="literal"><path>a.md</path><path>none.md</path><path>out.md</path><path>../x</path></file_paths>'
+    script = scripted()
+    result = asyncio.run(make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read"))
+    assert script.prompts == ['<context source="file:a.md">\nalpha\n</context>\n\ngo']
+    assert len(result.unwrap().notes["warnings"]) == 3
+    assert result.notes["context"] == ["file:a.md"]
+
+
+def test_a_glob_names_files_in_order(make_evaluator, scripted, tmp_path):
+    for name in ("b.md", "a.md", "c.txt"):
+        (tmp_path / name).write_text(name)
+    paths = '<file_paths source="glob"><path>*.md</path></file_paths>'
+    script = scripted()
+    asyncio.run(make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read")).unwrap()
+    assert "file:a.md" in script.prompts[0]
+    assert "c.txt" not in script.prompts[0]
+
+
+def test_fresh_context_reads_the_paths_that_memory_finds(make_evaluator, scripted, tmp_path):
+    (tmp_path / "he.md").write_text("Helium boils at 4.2 K.")
+    memory = InMemoryIndex({"he.md": "facts about helium", "fe.md": "facts about iron"})
+    script = scripted()
+    evaluator = make_evaluator(FILES.format(fresh="enabled", paths=""), script=script, memory=memory)
+    asyncio.run(evaluator.evaluate("read")).unwrap()
+    assert "Helium boils" in script.prompts[0]
+    assert "fe.md" not in script.prompts[0]
+
+
+def test_the_task_file_is_begun_before_the_call_and_closed_after(make_evaluator, tmp_path):
+    store = TaskStore(tmp_path / "tasks")
+    during = []
+
+    def script(request):
+        during.append([(t.id, t.status) for t in store.list()])
+        return "fine"
+
+    result = asyncio.run(make_evaluator(TASKS, script=script).evaluate("mood", {"review": "r"})).unwrap()
+    assert during == [[(1, "running")]]
+    recording = store.read(result.task_id)
+    assert recording.status == "completed"
+    assert (tmp_path / "tasks" / "done" / "TASK-1.md").is_file()
+    assert [s.start.kind for s in recording.steps] == ["resolve", "model"]
+    assert recording.summary.result["content"] == "fine"
+
+
+def test_a_recorded_run_is_replayed_without_a_call(make_evaluator, tmp_path):
+    recorder = make_evaluator(TASKS, script=["first"])
+    asyncio.run(recorder.evaluate("mood", {"review": "r"})).unwrap()
+    replay = ReplayBackend(TaskStore(tmp_path / "tasks").read(1))
+    again = asyncio.run(make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "r"})).unwrap()
+    assert again.content == "first"
+    other = asyncio.run(make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "changed"}))
+    assert isinstance(other, TaskError)
+    assert "record holds no answer" in other.message
+
+
+def test_nothing_is_recorded_where_that_was_asked_for(make_evaluator, tmp_path):
+    result = asyncio.run(make_evaluator(TASKS, tasks_dir=None, script=["x"]).evaluate("mood", {"review": "r"}))
+    assert result.unwrap().task_id is None
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_outcomes_are_json(make_evaluator):
+    evaluator = make_evaluator(TASKS, script=["x"])
+    for outcome in (asyncio.run(evaluator.evaluate("mood", {"review": "r"})), asyncio.run(evaluator.evaluate("mood"))):
+        assert json.loads(json.dumps(outcome.to_dict()))["status"] == outcome.status
+
+
+def test_rendering_makes_no_call_and_runs_no_script(make_evaluator, scripted, tmp_path):
+    xml = TASKS + """<task name="both" type="sequential"><description>d</description><steps>
+      <task name="s" type="script"><description>d</description><command>touch ran</command></task>
+      <task name="t" type="atomic"><description>d</description><instructions>after {{ steps.s.content }}</instructions></task>
+    </steps></task>"""
+    script = scripted()
+    evaluator = make_evaluator(xml, script=script)
+    outcome, seen = evaluator.render("both")
+    assert outcome.ok
+    assert seen[0].messages[-1].content == "after [not run]"
+    assert script.seen == []
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "tasks").exists()

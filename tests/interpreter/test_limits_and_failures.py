@@ -1,0 +1,195 @@
+"""Limits of a Handler, and every way of failing: a TaskError that says what happened, never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evaluator import HandlerConfig, ProviderError, SimulatedBackend, TaskError, TaskStore, UsageError
+
+ASK = """<task name="ask" type="atomic"><description>d</description>{handler}
+<tools><tool name="list_files"/></tools><instructions>Q</instructions></task>"""
+
+
+def run(evaluator, name="ask", inputs=None, **options):
+    return asyncio.run(evaluator.evaluate(name, inputs or {}, **options))
+
+
+def test_a_turn_past_the_limit_is_not_sent(make_evaluator):
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        return {"tool": "list_files", "arguments": {}, "text": "looking"}
+
+    error = run(make_evaluator(ASK.format(handler='<handler max_turns="2"/>'), script=script))
+    assert isinstance(error, TaskError)
+    assert (error.type, error.resource.name, error.resource.used, error.resource.limit) == (
+        "RESOURCE_EXHAUSTION", "turns", 2, 2,
+    )  # fmt: skip
+    assert len(seen) == 2
+    assert error.content == "looking"
+
+
+def test_eighty_per_cent_of_a_limit_is_a_warning(make_evaluator):
+    answers = [{"tool": "list_files", "arguments": {}}] * 3 + ["done"]
+    result = run(make_evaluator(ASK.format(handler='<handler max_turns="5"/>'), script=answers)).unwrap()
+    assert any("4 of 5 turns" in w for w in result.notes["warnings"])
+
+
+def test_a_request_larger_than_the_window_is_not_sent(make_evaluator):
+    seen = []
+    config = HandlerConfig(name="small", backend="simulated", context_window=100, max_context_fraction=0.5)
+    xml = '<task name="big" type="atomic"><description>d</description><inputs><input name="t"/></inputs><instructions>{{ t }}</instructions></task>'
+    evaluator = make_evaluator(xml, handler=config, script=lambda r: seen.append(r))
+    error = run(evaluator, "big", {"t": "word " * 500})
+    assert isinstance(error, TaskError)
+    assert (error.resource.name, error.resource.limit) == ("context", 50)
+    assert seen == []
+
+
+def test_a_task_that_takes_too_long_ends_at_its_time_limit(make_evaluator):
+    evaluator = make_evaluator(ASK.format(handler='<handler timeout="0.2"/>'), backend=SimulatedBackend(hang=1.0))
+    error = run(evaluator)
+    assert isinstance(error, TaskError)
+    assert (error.type, error.resource.name, error.reason) == ("RESOURCE_EXHAUSTION", "time", "execution_timeout")
+
+
+def test_a_cost_limit_with_an_unknown_price_is_refused_before_the_call(make_evaluator):
+    class Priced(SimulatedBackend):
+        @property
+        def name(self):
+            return "mine"
+
+    evaluator = make_evaluator(ASK.format(handler='<handler max_cost="1"/>'), backend=Priced())
+    error = run(evaluator, model="mine/unheard-of")
+    assert isinstance(error, TaskError)
+    assert error.resource.name == "cost"
+    assert "price is unknown" in error.message
+
+
+def test_an_answer_cut_at_its_output_limit_is_exhaustion_with_what_there_is(make_evaluator):
+    from evaluator import ModelResponse
+
+    error = run(make_evaluator(ASK.format(handler=""), script=[ModelResponse("half an ans", "length")]))
+    assert isinstance(error, TaskError)
+    assert (error.resource.name, error.content) == ("output", "half an ans")
+
+
+def no_wait(**more):
+    return HandlerConfig(name="quick", backend="simulated", backoff_s=(0.0, 0.0), **more)
+
+
+def test_transport_failures_are_retried_each_as_a_step_of_its_own(make_evaluator, tmp_path):
+    answers = [ProviderError("busy", kind="rate_limit", status=429, retryable=True), "fine"]
+
+    def script(request):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    result = run(make_evaluator(ASK.format(handler=""), handler=no_wait(), script=script)).unwrap()
+    assert result.content == "fine"
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    attempts = [(s.start.attempt, s.status) for s in recording.steps if s.start.kind == "model"]
+    assert attempts == [(1, "failed"), (2, "success")]
+    assert recording.summary.retries == 1
+
+
+def test_retries_end_and_the_error_says_what_the_provider_said(make_evaluator):
+    def script(request):
+        raise ProviderError("overloaded", kind="server", status=529, retryable=True, maybe_billed=True)
+
+    error = run(make_evaluator(ASK.format(handler=""), handler=no_wait(), script=script))
+    assert isinstance(error, TaskError)
+    assert (error.reason, error.retryable, error.maybe_billed) == ("provider_failure", True, True)
+    assert "overloaded" in error.message
+    assert isinstance(error.cause, ProviderError)
+
+
+def test_an_error_that_cannot_pass_is_not_retried(make_evaluator):
+    calls = []
+
+    def script(request):
+        calls.append(1)
+        raise ProviderError("bad key", kind="authentication", status=401)
+
+    run(make_evaluator(ASK.format(handler=""), handler=no_wait(), script=script))
+    assert len(calls) == 1
+
+
+def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
+    def script(request):
+        raise ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=3600)
+
+    error = run(make_evaluator(ASK.format(handler=""), handler=no_wait(timeout_s=5.0), script=script))
+    assert isinstance(error, TaskError)
+    assert error.resource.name == "time"
+
+
+def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_cause(make_evaluator):
+    def script(request):
+        raise ZeroDivisionError("inside a backend")
+
+    error = run(make_evaluator(ASK.format(handler=""), script=script))
+    assert isinstance(error, TaskError)
+    assert error.reason == "unexpected_error"
+    assert isinstance(error.cause, ZeroDivisionError)
+
+
+def test_a_refusal_is_an_error_with_its_text(make_evaluator):
+    from evaluator import ModelResponse
+
+    error = run(make_evaluator(ASK.format(handler=""), script=[ModelResponse("I will not", "refusal")]))
+    assert isinstance(error, TaskError)
+    assert (error.reason, error.content) == ("provider_failure", "I will not")
+
+
+def test_a_task_folder_that_cannot_be_written_is_an_error_before_the_call(make_evaluator, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    seen = []
+    evaluator = make_evaluator(ASK.format(handler=""), tasks_dir=tmp_path / "file", script=lambda r: seen.append(r))
+    error = run(evaluator)
+    assert isinstance(error, TaskError)
+    assert error.reason == "execution_halted"
+    assert seen == []
+
+
+def test_a_cancelled_run_is_recorded_as_aborted(make_evaluator, tmp_path):
+    began = asyncio.Event()
+
+    class Slow(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            began.set()
+            await asyncio.Event().wait()
+
+    evaluator = make_evaluator(ASK.format(handler=""), backend=Slow())
+
+    async def cancel():
+        task = asyncio.ensure_future(evaluator.evaluate("ask"))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    assert recording.status == "aborted"
+    assert recording.summary.reason == "interrupted"
+    assert [s.status for s in recording.steps if s.start.kind == "model"] == ["aborted"]
+
+
+@pytest.mark.parametrize("bad", [{"inputs": ["x"]}, {"request": 3}])
+def test_arguments_of_the_wrong_python_type_are_usage_errors(make_evaluator, bad):
+    evaluator = make_evaluator(ASK.format(handler=""))
+    with pytest.raises(UsageError):
+        asyncio.run(evaluator.evaluate(**{"request": "ask", **bad}))
+
+
+def test_inputs_that_are_not_plain_data_are_an_error(make_evaluator):
+    xml = '<task name="t" type="atomic"><description>{{ x }}</description><inputs><input name="x"/></inputs></task>'
+    error = run(make_evaluator(xml), "t", {"x": object()})
+    assert isinstance(error, TaskError)
+    assert "x" in error.message

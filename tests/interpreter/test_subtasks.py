@@ -1,0 +1,150 @@
+"""Subtasks: a tool call to the model, a task of its own to us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from evaluator import TaskError, TaskStore
+
+LIBRARY = """
+<task name="boss" type="atomic"><description>delegate work</description><tools><tool name="subtask"/></tools>
+  <handler max_turns="{turns}"/><instructions>boss</instructions></task>
+<task name="capital" type="atomic"><description>Name the capital city of a country</description>
+  <inputs><input name="country" required="true"/></inputs><instructions>capital of {{{{ country }}}}</instructions></task>
+<task name="nested" type="atomic"><description>think again about the same thing</description>
+  <tools><tool name="subtask"/></tools><inputs><input name="n" type="integer"/></inputs>
+  <instructions>nested {{{{ n }}}}</instructions></task>
+<task name="direct" type="atomic"><description>d</description><tools><tool name="capital"/></tools>
+  <instructions>direct</instructions></task>
+"""
+
+
+def call(description="Name the capital city of a country", inputs=None, **more):
+    arguments = {"type": "atomic", "description": description, "inputs": inputs or {}, **more}
+    return {"tool": "subtask", "arguments": arguments}
+
+
+def evaluate(make_evaluator, script, name="boss", turns=5, **options):
+    evaluator = make_evaluator(LIBRARY.format(turns=turns), script=script, **options)
+    return asyncio.run(evaluator.evaluate(name, {"n": 0} if name == "nested" else {}))
+
+
+def last_tool_answer(request):
+    return next(m.content for m in reversed(request.messages) if m.role == "tool")
+
+
+def script_of(seen, boss, **others):
+    def script(request):
+        seen.append(request)
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        told = any(m.role == "tool" for m in request.messages)
+        if prompt.startswith(("boss", "direct")):
+            return "finished" if told else boss
+        return next((answer for key, answer in others.items() if prompt.startswith(key)), "sub answer")
+
+    return script
+
+
+def test_a_subtask_is_matched_run_and_answered_in_the_same_session(make_evaluator, tmp_path):
+    seen = []
+    result = evaluate(make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima")).unwrap()
+    assert result.content == "finished"
+    assert seen[1].messages[-1].content == "capital of Peru"
+    assert last_tool_answer(seen[2]) == "Lima"
+    assert result.usage.turns == 3
+    assert result.usage.tool_calls == 1
+    store = TaskStore(tmp_path / "tasks")
+    parent = store.read(1)
+    link = next(s for s in parent.steps if s.start.kind == "subtask")
+    assert link.start.args["task_id"] == 2
+    assert store.read(2).header.parent == 1
+
+
+def test_several_subtasks_of_one_turn_are_answered_in_the_order_of_the_calls(make_evaluator):
+    seen = []
+    calls = [call(inputs={"country": "Peru"}), call(inputs={"country": "Chad"})]
+    answers = {"capital of Peru": "Lima", "capital of Chad": "N'Djamena"}
+
+    def script(request):
+        seen.append(request)
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        if prompt == "boss":
+            return "finished" if any(m.role == "tool" for m in request.messages) else calls
+        return answers[prompt]
+
+    evaluate(make_evaluator, script).unwrap()
+    assert [m.content for m in seen[-1].messages if m.role == "tool"] == ["Lima", "N'Djamena"]
+
+
+def test_a_template_named_as_a_tool_has_its_inputs_as_parameters(make_evaluator):
+    seen = []
+    boss = {"tool": "capital", "arguments": {"country": "Peru"}}
+    evaluate(make_evaluator, script_of(seen, boss, capital="Lima"), "direct").unwrap()
+    spec = seen[0].tools[0]
+    assert spec.parameters["required"] == ["country"]
+    assert last_tool_answer(seen[-1]) == "Lima"
+
+
+def test_a_failed_subtask_is_an_answer_with_the_whole_request(make_evaluator):
+    seen = []
+    evaluate(make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="")).unwrap()
+    told = last_tool_answer(seen[-1])
+    failure = json.loads(told[told.index("{") :])
+    assert failure["reason"] == "subtask_failure"
+    assert failure["request"]["inputs"] == {"country": "Peru"}
+    assert failure["depth"] == 1
+
+
+def test_a_request_that_no_template_fits_runs_as_it_is(make_evaluator):
+    seen = []
+    boss = call("Recite {{ a }} limerick", {"mood": "{{ x }}"})
+    evaluate(make_evaluator, script_of(seen, boss)).unwrap()
+    assert seen[1].messages[-1].content == "Recite {{ a }} limerick\n\nmood:\n{{ x }}"
+
+
+def test_a_broken_request_is_explained_to_the_model(make_evaluator):
+    seen = []
+    evaluate(make_evaluator, script_of(seen, {"tool": "subtask", "arguments": '{"type": "atomic"'})).unwrap()
+    assert last_tool_answer(seen[-1]).startswith("error:")
+    seen.clear()
+    evaluate(make_evaluator, script_of(seen, {"tool": "subtask", "arguments": {"type": "atomic"}})).unwrap()
+    assert "description" in last_tool_answer(seen[-1])
+    seen.clear()
+    evaluate(make_evaluator, script_of(seen, {"tool": "sub_task", "arguments": {}})).unwrap()
+    assert "subtask" in last_tool_answer(seen[-1])
+
+
+def test_a_subtask_equal_to_one_it_runs_inside_is_refused(make_evaluator):
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        if any(m.role == "tool" for m in request.messages):
+            return last_tool_answer(request)
+        return call("think again about the same thing", {"n": 1}, hints={"template": "nested"})
+
+    result = evaluate(make_evaluator, script, "nested").unwrap()
+    assert "equal to one" in result.content
+    assert len(seen) == 4
+
+
+def test_depth_is_bounded_for_the_whole_chain(make_evaluator):
+    counter = iter(range(1, 100))
+
+    def script(request):
+        return call("think again about the same thing", {"n": next(counter)}, hints={"template": "nested"})
+
+    error = evaluate(make_evaluator, script, "nested", max_depth=3)
+    assert isinstance(error, TaskError)
+    assert error.type == "RESOURCE_EXHAUSTION"
+    assert (error.resource.name, error.resource.limit) == ("depth", 3)
+    assert next(counter) == 5
+
+
+def test_turns_of_a_subtask_count_against_the_task_above(make_evaluator):
+    seen = []
+    error = evaluate(make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima"), turns=2)
+    assert isinstance(error, TaskError)
+    assert (error.resource.name, error.resource.used, error.resource.limit) == ("turns", 2, 2)
+    assert len(seen) == 2

@@ -1,0 +1,232 @@
+"""Requests find the templates that fit them, and say so when none does."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.library.matching import LOW_SCORE, LexicalRanker, Match
+from evaluator.nodes import (
+    Atomic,
+    Example,
+    Function,
+    Input,
+    OutputFormat,
+    Script,
+    Sequential,
+    Span,
+    Task,
+    Text,
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    name: str
+    node: Task | Function
+
+
+def text(value: str) -> Text:
+    return Text(value, Span())
+
+
+def declared(name: str, description: str = "") -> Input:
+    return Input(name, "string", True, None, None, None, description, Span())
+
+
+def atomic(name: str, description: str, **fields: object) -> Template:
+    return Template(name, Atomic(name=name, description=text(description), **fields))  # type: ignore[arg-type]
+
+
+LIBRARY = (
+    atomic(
+        "summarise", "Summarise a document in a few sentences", inputs=(declared("document", "The text"),)
+    ),
+    atomic(
+        "translate", "Translate a text into another language", inputs=(declared("text", "What to translate"),)
+    ),
+    atomic("getInvoiceTotal", "Read an amount"),
+    atomic("classify", "Assign a category", criteria=text("spam, ham, label")),
+    atomic("judge_play", "Judge a draft", subtype="evaluator"),
+    atomic("improve_play", "Judge a draft", subtype="director"),
+)
+
+
+def names(matches: list[Match]) -> list[str]:
+    return [match.template.name for match in matches]
+
+
+def best(request: str | Task, *extra: Template) -> str | None:
+    found = LexicalRanker([*LIBRARY, *extra]).rank(request)
+    return found[0].template.name if found else None
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ("summarise this document", "summarise"),
+        ("SUMMARIZING documents", "summarise"),
+        ("a summary, please", "summarise"),
+        ("translation of a letter", "translate"),
+        ("tranlsate my letter", "translate"),
+        ("invoice total", "getInvoiceTotal"),
+        ("get_invoice_total", "getInvoiceTotal"),
+        ("is it spam?", "classify"),
+    ],
+)
+def test_a_request_finds_its_template_by_other_forms_of_its_words(request_: str, expected: str) -> None:
+    assert best(request_) == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "request_"),
+    [
+        (atomic("a1", "Does something", inputs=(declared("blood_pressure"),)), "blood pressure"),
+        (atomic("a2", "Does something", inputs=(declared("x", "the tide at noon"),)), "tide"),
+        (atomic("a3", "Does something", criteria=text("haiku, sonnet")), "sonnets"),
+        (
+            atomic("a4", "Does something", examples=(Example({"x": "gravel"}, "pebble", Span()),)),
+            "gravel or pebbles",
+        ),
+        (
+            atomic(
+                "a5",
+                "Does something",
+                output=OutputFormat(
+                    "json", json.dumps({"properties": {"latitude": {"type": "number"}}}), Span()
+                ),
+            ),
+            "latitude",
+        ),
+    ],
+)
+def test_inputs_criteria_examples_and_output_count(extra: Template, request_: str) -> None:
+    assert best(request_, extra) == extra.name
+
+
+def test_only_atomic_tasks_take_part() -> None:
+    step = Atomic(description=text("Bake bread"))
+    others = [
+        Template("sequence", Sequential(description=text("Bake bread"), steps=(step,))),
+        Template("script", Script(description=text("Bake bread"), command=(text("true"),))),
+        Template("function", Function("function", (), None, step, "Bake bread", Span())),
+    ]
+    assert LexicalRanker(others).rank("bake bread") == []
+    assert names(LexicalRanker([*others, Template("one", step)]).rank("bake bread")) == ["one"]
+
+
+def test_a_request_that_fits_nothing_scores_low_everywhere() -> None:
+    ranker = LexicalRanker(LIBRARY)
+    for request in (
+        "order two pizzas with mushrooms",
+        "zzz qqq",
+        "turn the lights off in the kitchen",
+        "",
+        "the",
+    ):
+        assert all(match.score < LOW_SCORE for match in ranker.rank(request)), request
+    assert ranker.rank("summarise this document")[0].score > 2 * LOW_SCORE
+
+
+def test_a_fit_stays_a_fit_when_the_request_carries_its_data() -> None:
+    data = " ".join("".join(random.Random(n).choices(string.ascii_lowercase, k=7)) for n in range(15_000))
+    request = f"Summarise this document: {data}"
+    assert len(request) > 100_000
+    began = time.perf_counter()
+    found = LexicalRanker(LIBRARY).rank(request)
+    assert time.perf_counter() - began < 1
+    assert found[0].template.name == "summarise"
+    assert found[0].score > LOW_SCORE
+
+
+def test_equal_scores_are_ordered_by_name_whatever_the_order_of_loading() -> None:
+    twins = [atomic(name, "Paint a fence") for name in ("b", "c", "a")]
+    for order in (twins, twins[::-1]):
+        assert names(LexicalRanker(order).rank("paint a fence")) == ["a", "b", "c"]
+
+
+def test_the_reasons_name_the_words_and_fields_that_counted() -> None:
+    match = LexicalRanker(LIBRARY).rank("label this as spam, thanks")[0]
+    assert {(reason.term, reason.field) for reason in match.why} >= {
+        ("label", "criteria"),
+        ("spam", "criteria"),
+    }
+    assert sum(reason.weight for reason in match.why) == pytest.approx(match.score, abs=0.01)
+    assert list(match.why) == sorted(match.why, key=lambda reason: -reason.weight)
+
+
+def test_a_variable_in_a_description_is_not_matched_by_its_name() -> None:
+    assert best("zebra", atomic("z", "Write about {{ zebra }}")) is None
+
+
+def test_a_node_is_matched_by_what_it_declares() -> None:
+    node = Atomic(
+        description=text("Put a letter into other words"), inputs=(declared("text", "What to translate"),)
+    )
+    assert best(node) == "translate"
+
+
+def test_a_node_with_a_subtype_prefers_templates_of_that_subtype() -> None:
+    for subtype, expected in (("evaluator", "judge_play"), ("director", "improve_play")):
+        assert best(Atomic(description=text("Judge a draft"), subtype=subtype)) == expected
+
+
+def test_a_node_that_is_not_atomic_matches_nothing() -> None:
+    step = Atomic(description=text("Summarise a document"))
+    assert best(step) == "summarise"
+    assert best(Sequential(description=text("Summarise a document"), steps=(step,))) is None
+
+
+def test_limit_bounds_the_matches_and_an_empty_library_has_none() -> None:
+    ranker = LexicalRanker(LIBRARY)
+    assert len(ranker.rank("judge a draft", 1)) == 1
+    assert ranker.rank("judge a draft", 0) == []
+    assert LexicalRanker([]).rank("anything") == []
+
+
+def test_a_broken_or_endless_inline_schema_does_no_harm() -> None:
+    schemas = ('{"properties": ', '{"a":' * 5000, '{"properties": []}', "{}")
+    for number, schema in enumerate(schemas):
+        odd = atomic(f"odd{number}", "Brew a tea", output=OutputFormat("json", schema, Span()))
+        assert best("brew tea", odd) == odd.name
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.text(max_size=200)
+    | st.lists(st.sampled_from(["summarise", "translate", "text", "a", "what", "7", "é"])).map(" ".join)
+)
+def test_any_text_gives_ordered_scores_between_0_and_1_and_the_same_again(request_: str) -> None:
+    ranker = LexicalRanker(LIBRARY)
+    found = ranker.rank(request_)
+    scores = [match.score for match in found]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < score <= 1 for score in scores)
+    assert found == LexicalRanker(reversed(LIBRARY)).rank(request_)
+
+
+def test_a_better_covered_request_scores_higher_across_requests() -> None:
+    ranker = LexicalRanker(LIBRARY)
+    whole = ranker.rank("translate a text into another language")[0].score
+    half = ranker.rank("translate the opera backstage tomorrow")[0].score
+    assert whole > half > LOW_SCORE
+
+
+def test_other_scripts_are_matched_too() -> None:
+    assert best("東京の天気", atomic("jp", "東京の天気を調べる")) == "jp"
+    assert best("RÉSUMÉ naïf", atomic("fr", "resume naif")) == "fr"
+
+
+def test_a_name_outweighs_an_example() -> None:
+    named = atomic("harvest", "Does something")
+    shown = replace(
+        named, name="other", node=Atomic(description=text("x"), examples=(Example({}, "harvest", Span()),))
+    )
+    assert names(LexicalRanker([shown, named]).rank("harvest")) == ["harvest", "other"]
