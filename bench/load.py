@@ -53,7 +53,7 @@ def atomic(name: str, verb: str, topic: str, number: int) -> str:
     <input name="audience" type="string" default="colleagues">who will read it</input>
   </inputs>
   <instructions>
-    Read this {topic} and {verb} it for {{{{ audience }}}} in at most {{{{ words }}}} words.
+    Case {number}: read this {topic} and {verb} it for {{{{ audience }}}} in at most {{{{ words }}}} words.
 
     {{% if words > 50 %}}Begin with one sentence that says it all.{{% endif %}}
     Keep to what is written. Where something is unclear, say so.
@@ -91,7 +91,7 @@ def sequential(name: str, verb: str, topic: str, number: int) -> str:
   <steps>
     <task type="atomic" name="extract">
       <description>List the points of the {topic}</description>
-      <instructions>List every point of this {topic}: {{{{ document }}}}</instructions>
+      <instructions>List every point of {topic} {number}: {{{{ document }}}}</instructions>
       <output_format type="json" schema="string[]"/>
     </task>
     <cond name="choose">
@@ -146,7 +146,7 @@ def reduction(name: str, verb: str, topic: str, number: int) -> str:
     <instructions>
       So far: {{{{ accumulator }}}}
       New: {{{{ current_result }}}}
-      {verb.capitalize()} both in one text.
+      {verb.capitalize()} both in one text, case {number}.
     </instructions>
   </reduction_task>
 </task>

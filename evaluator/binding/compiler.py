@@ -221,12 +221,13 @@ class Compiler(ExpressionCompiler):
             return bind_field
         assert isinstance(node, nodes.Tuple)
         parts = [self.target(part) for part in node.items]
+        first = offset_of(node.items[0]) if node.items else offset
 
         def unpack(run: Run, value: Any) -> None:
             if not isinstance(value, list | tuple) or len(value) != len(parts):
                 count = f" of {len(value)}" if isinstance(value, list | tuple) else ""
                 message = f"{len(parts)} names cannot be bound to {describe(value)}{count}"
-                raise Fault(message, offset, "wrong-type")
+                raise Fault(message, first, "wrong-type")
             for part, piece in zip(parts, value, strict=True):
                 part(run, piece)
 

@@ -199,7 +199,7 @@ class ExpressionCompiler:
         soft = any(is_undefined_name(side) for side in sides)
         first = self.value(node.expr, soft)
         rest = [(COMPARE[operand.op], self.value(operand.expr, soft)) for operand in node.ops]
-        offset = offset_of(node)
+        offset = offset_of(node.expr)
 
         def compare(run: Run) -> bool:
             left = first(run)

@@ -116,7 +116,7 @@ lower lstrip removeprefix removesuffix rstrip startswith strip swapcase title up
 OF_STRING: dict[str, Callable[..., Any]] = {
     **{
         name: _plainly(name, 3 if name in ("upper", "title", "casefold", "capitalize") else 1)
-        for name in _PLAIN
+        for name in _PLAIN.split()
     },
     "join": join,
     "replace": replace,

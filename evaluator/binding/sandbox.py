@@ -7,7 +7,7 @@ wrote it.
 - A name or field that is not there is an error, never an empty string, unless `is defined`, `default(…)` or a
   comparison with `undefined` provides for it. So is null, unless `default(…)` does.
 - A value is written once and never read as a template: `{{` in it stays as it is. Strings are written as
-they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
+  they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
 - `x if test` without `else` is an empty string where the test does not hold.
 - A dot reads a key of a mapping. `d.items()` and the like call one of the methods listed in `methods`.
 - Calls of function templates are awaited, one after the other, in the order of the text.

@@ -92,7 +92,7 @@ class Evaluator:
             root=folders[0],
             asker=asker,
             memory=memory,
-            store=None if tasks_dir is None else TaskStore(Path(tasks_dir), scrub=Redactor.from_environment()),
+            store=None if tasks_dir is None else TaskStore(Path(tasks_dir), redactor=Redactor.from_environment()),
             evaluate=evaluate_node,
         )
 

@@ -20,8 +20,8 @@ def check(
 ) -> list[Diagnostic]:
     """Findings about `templates`, whose `ref`s are resolved, in the order of their places.
 
-    With `known_tools` a tool of another name is an error. Where several templates share a node, because one
-    took it from the other by `ref`, each finding is given once.
+    With `known_tools` a tool that is neither one of them nor a template is an error. Where several templates
+    share a node, because one took it from the other by `ref`, each finding is given once.
     """
     checked = check_each(templates, known_tools=known_tools)
     return in_order(d for found in checked.values() for d in found.diagnostics)
@@ -52,6 +52,8 @@ def check_each(
     be what they were, and to call what they called.
     """
     checked: dict[str, Checked] = {}
+    if known_tools is not None:  # a template is a tool too: a subtask of its own
+        known_tools |= templates.keys()
     for name, node in templates.items():
         if reuse is not None and name in reuse:
             checked[name] = reuse[name]

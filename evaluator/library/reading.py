@@ -99,7 +99,9 @@ def _built(entry: Entry, source: Source, read_partial: ReadPartial) -> Entry:
     if wrong and not _drop_invalid(source, wrong):
         return replace(entry, diagnostics=tuple(found), names=names)
     built = build(source, read_partial=read_partial)
-    diagnostics = [*found, *built.diagnostics]
+    reasons = {d.span for d in built.diagnostics if d.code != "include"}
+    # "Cannot be included" says nothing where the reason stands at the same place.
+    diagnostics = [*found, *(d for d in built.diagnostics if d.code != "include" or d.span not in reasons)]
     named: list[tuple[str, TopLevel]] = []
     for node in built.templates:
         name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)

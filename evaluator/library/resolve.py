@@ -2,7 +2,8 @@
 
 A task with a `ref` takes every part that it does not state from the registered template: elements and
 attributes as a whole; `handler` attribute by attribute, `context_management` dimension by dimension, inputs
-by name. It keeps its own name. A stated part that equals the default counts as not stated.
+by name. It keeps its own name. A stated part that equals the default counts as not stated. Paths of schema
+files, which are relative to the template's file, become absolute here.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, replace
+from itertools import pairwise
 from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Root, Stamp, beneath, read_beneath
 from evaluator.library.near import did_you_mean
+from evaluator.library.shapes import anchored
 from evaluator.nodes import (
     Call,
     Case,
@@ -60,14 +63,14 @@ class RefResolver:
         try:
             if isinstance(node, Function):
                 body = self._node(node.body)
-                whole: TopLevel = node if body is node.body else replace(node, body=body)
+                returns = None if node.returns is None else anchored(node.returns, node.span.file)
+                same = body is node.body and returns == node.returns
+                whole: TopLevel = node if same else replace(node, body=body, returns=returns)
             else:
                 whole = self._task(node)
         finally:
             self._stack.pop()
-        # A member of a cycle must be resolved again from its own start, to report the cycle there too.
-        if not any(d.code == "ref-cycle" for d in self.diagnostics.get(name, ())):
-            self._done[name] = whole
+        self._done[name] = whole
         return whole
 
     def resolve_unregistered(self, node: Node) -> tuple[Node, list[Diagnostic]]:
@@ -102,6 +105,10 @@ class RefResolver:
             if base is not None:
                 task = _merge(task, base)
         changes: dict[str, Any] = {}
+        if task.output is not None and task.output.schema is not None:
+            schema = anchored(task.output.schema, task.output.span.file)
+            if schema != task.output.schema:
+                changes["output"] = replace(task.output, schema=schema)
         inputs = tuple(self._input(declared) for declared in task.inputs)
         if any(a is not b for a, b in zip(inputs, task.inputs, strict=True)):
             changes["inputs"] = inputs
@@ -133,8 +140,7 @@ class RefResolver:
             hint = did_you_mean(name, self._registry, "register the template, or load its folder too")
             self._report("unknown-ref", f"`ref` names no registered template: `{name}`", task.span, hint)
         elif name in self._stack:
-            chain = " → ".join([*self._stack[self._stack.index(name) :], name])
-            self._report("ref-cycle", f"`ref` leads back to where it began: {chain}", task.span)
+            self._report_cycle([*self._stack[self._stack.index(name) :], name])
         elif isinstance(base, Function):
             hint = f'call it instead: <call template="{name}">'
             self._report("ref-not-a-task", f"`ref` names a function: `{name}`", task.span, hint)
@@ -146,6 +152,14 @@ class RefResolver:
             assert isinstance(whole, Task)
             return whole
         return None
+
+    def _report_cycle(self, cycle: list[str]) -> None:
+        """An error for each member, at its own `ref`."""
+        for place, (name, target) in enumerate(pairwise(cycle)):
+            chain = " → ".join([*cycle[place:], *cycle[1 : place + 1]])
+            message = f"`ref` leads back to where it began: {chain}"
+            found = Diagnostic("error", "ref-cycle", message, self.refs[name][target])
+            self.diagnostics.setdefault(name, []).append(found)
 
     def _report(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         found = self.diagnostics.setdefault(self._stack[-1], [])
@@ -213,9 +227,9 @@ def _merge_input(own: Input, base: Input) -> Input:
 class Includes:
     """Reads the partials that one template file includes, directly or through other partials.
 
-    `href` is relative to the including file and must stay inside its library folder, on a path without
-    links. `read` records the stamp and the bytes of every partial. It raises TemplateError, at the `<include>`
-    or, where the partial is not valid, at its own places.
+    `href` is relative to the including file and must stay inside its library folder, on a path without links.
+    `read` records the stamp and the bytes of every partial. It raises TemplateError, at the `<include>` or,
+    where the partial is not valid, at its own places.
     """
 
     def __init__(self, root: Root, relative: str, shown: str) -> None:

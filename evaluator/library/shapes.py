@@ -245,14 +245,20 @@ def _pointed(reference: str, root: dict[str, Any]) -> Any:
 
 
 def mismatch(have: Shape, want: Shape) -> bool:
-    """Whether a value of shape `have` can never be taken where `want` is declared; texts may be read."""
-    if "any" in (have.kind, want.kind) or have.kind in (want.kind, "string", "null"):
-        if have.kind == want.kind == "array" and have.item is not None and want.item is not None:
-            return mismatch(have.item, want.item)
+    """Whether a value of shape `have` is refused where `want` is declared: values are never converted."""
+    if "any" in (have.kind, want.kind) or have.kind == "null":
         return False
-    if want.kind == "string":
-        return have.kind in ("object", "array")
-    return not (want.kind == "number" and have.kind == "integer")
+    if have.kind != want.kind:
+        return {have.kind, want.kind} != {"integer", "number"}
+    return have.item is not None and want.item is not None and mismatch(have.item, want.item)
+
+
+def anchored(schema: str, file: str | None) -> str:
+    """A declared schema with the path of a schema file made absolute, from the template's folder."""
+    name = schema.strip()
+    if file is None or name.startswith("{") or not (name.endswith(".json") or "/" in name):
+        return schema
+    return os.path.abspath(os.path.join(os.path.dirname(file), name))
 
 
 def literal_fits(text: str, want: Shape) -> bool:

@@ -12,14 +12,15 @@ from typing import Any
 
 from evaluator.output.reader import BlockReader, Unreadable
 from evaluator.output.strict import StrictScanner
-from evaluator.output.strings import REASONING_WORDS
+from evaluator.output.strings import QUOTE, REASONING_WORDS, WS
 
-MAX_BLOCKS = 10_000
-"""Blocks that are read from the front of a text; after that only the last _TAIL characters are looked at."""
+MAX_ATTEMPTS = 10_000
+"""Places where a block could begin that are tried from the front; after that only the last _TAIL characters are."""
 
 _TAIL = 20_000
+_MAX_STEPS = 80_000
 _EVENT = re.compile(
-    rf"[\[{{]|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
+    rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))|\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
     r"|[◁](/?)think[▷]|\[(/?)THINK\]", re.I,
 )  # fmt: skip
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
@@ -59,7 +60,7 @@ class _Scan:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._strict = StrictScanner(text)
+        self._strict = StrictScanner(text, _MAX_STEPS)
         self._budget = 2 * len(text) + 10_000
         self._fence: str | None = None
         self._kept: list[str] = []
@@ -67,7 +68,7 @@ class _Scan:
 
     def run(self) -> Extract:
         text, found = self._text, self.found
-        position = kept_from = 0
+        position = kept_from = attempts = 0
         while True:
             match = _EVENT.search(text, position)
             if match is None:
@@ -80,8 +81,9 @@ class _Scan:
                 position = match.end()
             elif char in "{[" and match.end() == at + 1:
                 position = self._block(at)
-                if len(found.blocks) > MAX_BLOCKS and not found.skipped:
-                    found.skipped = True
+                attempts += 1
+                if attempts > MAX_ATTEMPTS and not found.skipped:
+                    found.skipped = position < len(text) - _TAIL
                     position = max(position, len(text) - _TAIL)
             else:
                 if match[2] or match[3] or match[4]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from evaluator.output.choose import Settled, choose, settle
-from evaluator.output.extract import MAX_BLOCKS, Extract, extract, unfence
+from evaluator.output.extract import Extract, extract, unfence
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
 from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as, read_number
@@ -73,6 +73,8 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
         warnings.append(MESSAGES["bom"])
     found = extract(body)
     warnings += [MESSAGES[kind] for kind in found.repairs]
+    if found.skipped:
+        warnings.append(MESSAGES["skipped"])
     inner, fenced = unfence(found.answer.strip())
     inner = inner.strip()
     whole, repair = _read_whole(inner)
@@ -183,8 +185,6 @@ def _read_blocks(
         warnings.append(f"{choice.rivals + 1} JSON blocks would do equally well: the last one was taken")
     elif len(found.blocks) > 1:
         warnings.append(f"of {len(found.blocks)} JSON blocks the one that fits best was taken")
-    if found.skipped:
-        warnings.append(f"more than {MAX_BLOCKS} JSON blocks: those in the middle of the text were not looked at")
     warnings += [MESSAGES[kind] for kind in block.repairs]
     return _finish(choice.settled, warnings, text)
 

@@ -26,7 +26,7 @@ _SPACE = re.compile(rf"{WS}*+")
 _COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+")
 _BARE_KEY = re.compile(rf"([A-Za-z_$\d\u00aa-\uffdc][\w$.-]{{0,63}}+){WS}*+(?::|=>|=(?!=))")
 _COLON = re.compile(r":=|:|=>|=|：")
-_BARE_MEMBER = re.compile(r"[^,}\]\n\"{\[<`]{1,400}+(?=[,}\]\n]|\Z)")
+_BARE_MEMBER = re.compile(r"[^,;}\]\n\"{\[<`]{1,400}+(?=[,;}\]\n]|\Z)")
 _BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?=[,}\]\n]|\Z)")
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
 _BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
@@ -83,6 +83,13 @@ class BlockReader:
 
     # What stands in the text
 
+    def _slowly(self, position: int) -> int:
+        """To what stands at `position`, where the quick patterns did not match; such steps are counted."""
+        self.strict.steps -= 1
+        if self.strict.steps < 0:
+            raise Unreadable("the text needs too many repairs", position, len(self.text), True)
+        return self._skip(position)
+
     def _skip(self, position: int) -> int:
         """Past white space and comments."""
         text = self.text
@@ -103,7 +110,7 @@ class BlockReader:
         if match is not None:
             self._take_key(match[1])
             return match.end()
-        position = self._skip(position)
+        position = self._slowly(position)
         if position >= len(text):
             return self._finish_cut(position)
         char = text[position]
@@ -143,7 +150,6 @@ class BlockReader:
         if found.cut or found.stopped:
             if found.stopped or not self.evidence:
                 raise Unreadable("a key without an end", position, found.end if self.evidence else position, self.evidence)
-            self.repairs.update(dict.fromkeys(("no_value",)))
             return self._finish_cut(len(self.text))
         after = self._skip(found.end)
         colon = _COLON.match(self.text, after)
@@ -165,7 +171,7 @@ class BlockReader:
         text = self.text
         array = self._container.__class__ is list
         if array and not self._comma:
-            after = self._skip(position)
+            after = self._slowly(position)
             if after < len(text) and text[after] in "}],;":
                 return self._punctuation(text[after], after)
         match = (_ITEM if array else _MEMBER).match(text, position)
@@ -181,7 +187,7 @@ class BlockReader:
                 self._put(self._number(number, fraction or exponent))
             self._comma = comma is not None
             return match.end()
-        position = self._skip(position)
+        position = self._slowly(position)
         if position >= len(text):
             return self._finish_cut(position)
         char = text[position]

@@ -72,13 +72,16 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
 class StrictScanner:
     """Reads values inside a longer text, with a bound on all failures together, so that time stays linear.
 
+    `steps` is how many repairs the lenient reader may still try on this text.
+
     A failed attempt costs the characters it read and, in the standard library, all those before it.
     """
 
-    __slots__ = ("_failures", "_spare", "text")
+    __slots__ = ("_failures", "_spare", "steps", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, steps: int) -> None:
         self.text = text
+        self.steps = steps
         self._failures = 0
         self._spare = 2 * len(text) + 1000
 

@@ -13,18 +13,18 @@ OPENING = "\"'“”„‟‘’‚‛＂`"
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
-_QUOTE = "[\"'“”„‟‘’‚‛＂`]"
+QUOTE = "[\"'“”„‟‘’‚‛＂`]"
 _COMMENT = r"//|/\*|\#"
-_KEY_AHEAD = rf"{_QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{_QUOTE}{WS}{{0,64}}+:"
+_KEY_AHEAD = rf"{QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{QUOTE}{WS}{{0,64}}+:"
 _AFTER = {
     "key": rf"{WS}*+(?:[:,}}=：]|\Z)",
     "object": (
-        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{_QUOTE}|[}}\]{{]|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
+        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{QUOTE}|[}}\]{{]|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
         rf"|{_KEY_AHEAD}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
     ),
     "array": (
-        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{_QUOTE}|[\[{{\d\]}}.-]|true|false|null|None|True|False|{_COMMENT}|\Z)"
-        rf"|{_QUOTE}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
+        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{QUOTE}|[\[{{\d\]}}.-]|true|false|null|None|True|False|{_COMMENT}|\Z)"
+        rf"|{QUOTE}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
     ),
 }
 _CLOSERS = {'"': '"“”＂', "'": "'’", "`": "`", "＂": '＂"'}
@@ -94,9 +94,10 @@ class ReadString:
             self.stopped, self.end = True, stop
         elif text[stop] == "\n":
             self.repairs.append("missing_quote")
-            self.end = stop
-            stripped = raw.rstrip()
-            raw = stripped[:-1] if stripped.endswith(",") else stripped
+            raw = raw.rstrip()
+            if raw.endswith(","):
+                raw = raw[:-1]
+            self.end = start + 1 + len(raw)
         else:
             self.end = stop + 1
         return raw

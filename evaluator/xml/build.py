@@ -1,8 +1,8 @@
 """A source to syntax trees: what it declares at the top level, with includes in their place.
 
-Checks what the XSD cannot say about shape: an element given twice, one that belongs to another operator, a
-part that an operator needs, names given twice, ranges. Every finding has its place, in the included file where
-it is there. A template with an error is left out; the others of the file are built.
+Checks what the XSD cannot say about shape: an element given twice, one that belongs to another operator,
+a part that an operator needs, names given twice, ranges. Every finding has its place, in the included file
+where it is there. A template with an error is left out; the others of the file are built.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _close(text: str, token: Token, open_tags: list[Token]) -> Finding | None:
     tag = open_tags.pop()
     if tag.name == token.name:
         return None
-    if any(other.name == token.name for other in open_tags) or not open_tags:
+    if any(other.name == token.name for other in open_tags):
         braces = _in_braces(text, tag.start, "<")
         if braces is not None:
             return braces

@@ -177,8 +177,8 @@ class _Reader:
             return self._declaration(start)
         if following == "<" and (run := _RUN.match(text, start)) is not None:
             self._bare(start)
-            self._literal(run[0][1:])
-            return run.end()
+            self._literal(run[0][3:])
+            return run.end() - 2
         if following == "<" and (placeholder := _PLACEHOLDER.match(text, start)):
             self._characters(placeholder[0])
             return placeholder.end()

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from lxml import etree
+import lxml.etree as etree
 
 from evaluator.errors import ConfigurationError, Diagnostic
 from evaluator.nodes import Span

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lxml import etree
+import lxml.etree as etree
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Text

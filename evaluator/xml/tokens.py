@@ -88,7 +88,7 @@ def rewrite_placeholders(text: str) -> str:
     """`text` with every `<<expr>>` as `{{expr}}`, outside CDATA, comments and processing instructions.
 
     The length stays, and with it every position.
-    Raises: UnclosedPlaceholder, for a `<<` whose `>>` does not come before the next `<` or the attribute's end.
+    Raises: UnclosedPlaceholder, for a `<<` without `>>` before the next `<` or the attribute's end.
     """
     if "<<" not in text:
         return text

@@ -40,7 +40,7 @@ Attributes = Mapping[str, "str | int | float | bool | Text | None"]
 
 
 def to_xml(node: TopLevel | Node) -> str:
-    """The XML of one node, indented, with a line end; read and built again it gives an equal node but for spans.
+    """The XML of one node, indented, with a line end; read and built, it is an equal node but for spans.
 
     Raises: UsageError, for a character that XML cannot hold.
     """
@@ -83,7 +83,7 @@ def _common(task: Task, pad: str) -> list[str]:
             lines.append(_text(name, text, pad))
     if (spec := task.handler) is not None:
         settings: Attributes = {
-            "ref": spec.ref, "max_turns": spec.max_turns, 
+            "ref": spec.ref, "max_turns": spec.max_turns,
             "max_context_fraction": spec.max_context_fraction, "max_output_tokens": spec.max_output_tokens,
             "timeout": spec.timeout_s, "max_cost": spec.max_cost_usd,
         }  # fmt: skip

@@ -239,6 +239,16 @@ ERRORS = [
         102,
     ),
     (
+        "a text where a number is declared",
+        sequence(
+            step("a", "x") + '\n<task type="atomic" name="b"><description>d</description><inputs>'
+            '<input name="n" type="number" from="steps.a.content"/></inputs><instructions>{{ n }}</instructions></task>'
+        ),
+        "type-mismatch",
+        5,
+        102,
+    ),
+    (
         "from a name that does not exist",
         sequence(
             '<task type="atomic" name="b"><description>d</description><inputs>'

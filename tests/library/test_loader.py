@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import TemplateError, UsageError
-from evaluator.library import TemplateLibrary
+from evaluator.library import TemplateLibrary, check
 from evaluator.library.files import MAX_FILE_BYTES
 from evaluator.nodes import Atomic, Function, Sequential
 
@@ -275,6 +275,33 @@ def test_what_uses_a_broken_template_is_told_so(tmp_path):
     }
 
 
+def test_a_schema_file_is_relative_to_the_template_that_names_it(tmp_path, monkeypatch):
+    schema = '{"type": "object", "properties": {"title": {"type": "string"}}}'
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "title.json").write_text(schema, encoding="utf-8")
+    put(
+        tmp_path / "templates",
+        a=task("a", more='<output_format type="json" schema="../schemas/title.json"/>'),
+    )
+    monkeypatch.chdir(tmp_path)
+    library = TemplateLibrary.load("templates", shipped=False)
+    assert library.diagnostics == ()
+    node = library.get("a").node
+    assert isinstance(node, Atomic)
+    assert node.output is not None
+    assert node.output.schema == str(tmp_path / "schemas" / "title.json")
+
+
+def test_the_registered_tools_are_the_only_ones_where_they_are_known(tmp_path):
+    library = load(put(tmp_path, a=task("a", more='<tools><tool name="read_fil"/></tools>')))
+    nodes = {name: template.node for name, template in library.templates.items()}
+    assert check(nodes) == []
+    found = check(nodes, known_tools=frozenset({"read_file"}))
+    assert [(d.severity, d.code, d.hint) for d in found] == [
+        ("error", "unknown-tool", "did you mean `read_file`?")
+    ]
+
+
 # include
 
 
@@ -333,7 +360,7 @@ def test_a_cycle_of_includes_is_an_error_at_the_include(tmp_path):
 def test_a_missing_partial_is_an_error_at_the_include(tmp_path):
     library = load(put(tmp_path, a=with_include("a", "_none.xml"), b=task("b")))
     assert list(library) == ["b"]
-    assert [(d.code, d.span.line, d.span.column) for d in library.errors] == [("unreadable", 2, 23)]
+    assert [(d.code, d.span.line, d.span.column) for d in library.errors] == [("unreadable", 2, 38)]
 
 
 def test_an_error_inside_a_partial_is_located_there(tmp_path):
