@@ -39,7 +39,7 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_a_simulated_run_loads_no_provider_library():
     code = (
         "import sys; from evaluator import Evaluator; e = Evaluator(handler='offline', tasks_dir=None);"
-        "r = e.evaluate_sync('summarise', {'text': 'x'}).unwrap();"
+        "r = e.evaluate_sync('summarise', {'document': 'x'}).unwrap();"
         "print([m for m in ('litellm', 'aiohttp', 'xmlschema', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -58,7 +58,7 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
         wanted = types.get(key, "any")
         try:
             values[key] = text if wanted in ("any", "string") else read_typed(text, wanted)
-        except ValueError as error:
+        except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
 

@@ -86,7 +86,7 @@ def _show_matching(library: TemplateLibrary) -> None:
 def _cases(data: Path, library: TemplateLibrary) -> Iterator[Case]:
     documents = [path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))]
     questions = [json.loads(line) for line in (data / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
-    yield Case("atomic", "summarise", {"text": documents[0]})
+    yield Case("atomic", "summarise", {"document": documents[0]})
     yield Case("atomic", "classify this support message", _example(library, "classify"))
     yield Case("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
     for row in questions[:3]:
@@ -98,7 +98,7 @@ def _cases(data: Path, library: TemplateLibrary) -> Iterator[Case]:
     yield Case("script", "count_text", {"stdin": documents[2]})
     yield Case("loop", "write_run_fix", _example(library, "write_run_fix"))
     yield Case("loop", "review_code", _example(library, "review_code"))
-    broken = "Here you go:\n```json\n{'label': 'positive', 'confidence': 0.9, 'evidence': ['works well'],}\n```"
+    broken = "Here you go:\n```json\n{'sentiment': 'positive', 'score': 0.9, 'evidence': ['works well'],}\n```"
     yield Case("repaired output", "sentiment", _example(library, "sentiment"), "repaired", target=broken)
     yield Case("failing", "sentiment", _example(library, "sentiment"), "failed", target="I would rather not say.")
 

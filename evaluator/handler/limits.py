@@ -22,7 +22,7 @@ class Budget:
     """
 
     __slots__ = (
-        "_clock", "_started", "_warned", "max_cost_usd", "max_turns", "owner", "parent", "timeout_s",
+        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns", "owner", "parent", "timeout_s",
         "usage", "warnings",
     )  # fmt: skip
 
@@ -44,6 +44,8 @@ class Budget:
         self.usage = Usage()
         self.warnings: list[str] = []
         self._warned: set[str] = set()
+        self._reserved_turns = 0
+        self._reserved_cost = 0.0
         self._clock = clock
         self._started = clock()
 
@@ -69,21 +71,36 @@ class Budget:
                 scope._warn("cost", scope.usage.cost_usd, scope.max_cost_usd)
             scope = scope.parent
 
-    def check_turn(self, cost_usd: float | None = None) -> None:
-        """Called before a turn; `cost_usd` is the most that it may cost, None where unknown.
+    def reserve_turn(self, cost_usd: float | None = None) -> None:
+        """Called before a turn, which then counts as used here and above until `release_turn`.
 
-        Raises: LimitReached, if a limit of this scope or one above would be passed.
+        So turns that run side by side cannot pass a limit together. `cost_usd` is the most that the turn may
+        cost, None where unknown.
+
+        Raises: LimitReached, if a limit of this scope or one above would be passed; nothing is reserved then.
         """
         scope: Budget | None = self
         while scope is not None:
-            if scope.max_turns is not None and scope.usage.turns >= scope.max_turns:
+            turns = scope.usage.turns + scope._reserved_turns
+            if scope.max_turns is not None and turns >= scope.max_turns:
                 raise LimitReached(
-                    "turns", scope.usage.turns, scope.max_turns,
-                    f"{scope.owner} has used its {scope.max_turns} turns",
-                )  # fmt: skip
+                    "turns", turns, scope.max_turns, f"{scope.owner} has used its {scope.max_turns} turns"
+                )
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd)
             scope.check_time()
+            scope = scope.parent
+        self._reserve(1, cost_usd or 0.0)
+
+    def release_turn(self, cost_usd: float | None = None) -> None:
+        """Ends a reservation, with the same `cost_usd`; what was used is then told to `charge`."""
+        self._reserve(-1, -(cost_usd or 0.0))
+
+    def _reserve(self, turns: int, cost_usd: float) -> None:
+        scope: Budget | None = self
+        while scope is not None:
+            scope._reserved_turns += turns
+            scope._reserved_cost += cost_usd
             scope = scope.parent
 
     def check_time(self) -> None:
@@ -102,7 +119,7 @@ class Budget:
                 f"{self.owner} has a cost limit of ${self.max_cost_usd:g} but the model's price is unknown; "
                 "give the profile <prices input= output=> or remove max_cost",
             )  # fmt: skip
-        if spent + cost_usd > self.max_cost_usd:
+        if spent + self._reserved_cost + cost_usd > self.max_cost_usd:
             raise LimitReached(
                 "cost", spent, self.max_cost_usd,
                 f"the next turn of {self.owner} may cost ${cost_usd:.6f}, which would pass "

@@ -183,6 +183,10 @@ class Handler:
                 self._partial = response.content or self._partial
                 if not response.tool_calls:
                     break
+                if self._tools is None:
+                    names = ", ".join(call.name for call in response.tool_calls)
+                    self._warnings.append(f"the model called {names}, but this task offers no tool")
+                    break
                 await self._call_tools(response.tool_calls, turn)
             if response.finish_reason == "length":
                 used = response.usage.output_tokens or estimate_tokens(response.content)
@@ -200,7 +204,6 @@ class Handler:
 
     async def _turn(self, turn: int) -> ModelResponse:
         self._check_context()
-        self.budget.check_turn(self._turn_cost() if self._has_cost_limit() else None)
         path = f"{self._path}/turn[{turn}]" if self._path else f"turn[{turn}]"
         new = self._messages[self._sent :]
         args = {
@@ -210,7 +213,12 @@ class Handler:
         }
         if self._sent:
             args["after"] = f"turn[{turn - 1}]"
-        response = await self._attempts(path, args)
+        most = self._turn_cost() if self._has_cost_limit() else None
+        self.budget.reserve_turn(most)
+        try:
+            response = await self._attempts(path, args)
+        finally:
+            self.budget.release_turn(most)
         usage = response.usage
         if usage.cost_usd is None:
             usage = replace(usage, cost_usd=self._cost(usage))
@@ -269,7 +277,7 @@ class Handler:
                     waited = max(waited, error.retry_after_s)
                 self._wait_fits(waited, error)
                 await self._sleep(waited)
-                self.budget.check_turn(None if not self._has_cost_limit() else self._turn_cost())
+                self._check_time()
             except BaseException as error:
                 steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
                 raise
@@ -280,6 +288,12 @@ class Handler:
                 )  # fmt: skip
                 return response
         raise AssertionError("the last attempt returns or raises")
+
+    def _check_time(self) -> None:
+        scope: Budget | None = self.budget
+        while scope is not None:
+            scope.check_time()
+            scope = scope.parent
 
     def _wait_fits(self, wait_s: float, error: ProviderError) -> None:
         remaining = self.budget.remaining_s()
@@ -324,8 +338,7 @@ class Handler:
         recorded = steps.recorded(path, fingerprint)
         if recorded is not None:
             return str(recorded.output)
-        if self._tools is None or self._tool_context is None:
-            return f"error: no tool is offered in this task, so {call.name!r} cannot be called"
+        assert self._tools is not None and self._tool_context is not None
         number = steps.begin(path, "tool", call.name, args, fingerprint)
         started = time.perf_counter()
         left = self.budget.remaining_s()

@@ -14,7 +14,7 @@ from evaluator.binding.inputs import bind_inputs
 from evaluator.binding.sandbox import evaluate_expression, render, render_sync
 from evaluator.binding.scopes import Scope
 from evaluator.binding.types import read_typed
-from evaluator.errors import ExpressionError
+from evaluator.errors import ExpressionError, UsageError
 from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.nodes import Input, Span, Task, Text
@@ -35,16 +35,22 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     given: dict[str, Any] = dict(frame.arguments or {})
     if not task.inputs and not given:
         return Bound(frame.scope, given)
+    for declared in task.inputs:
+        if declared.name not in given and declared.task is None and declared.source is None:
+            await _from_scope(run, declared, given, frame)
+    # Nested tasks and `from` see the plain inputs beside them.
+    frame = replace(frame, scope=frame.scope.child(dict(given)))
     nested = [i for i in task.inputs if i.task is not None and i.name not in given]
-    outcomes = await _run_nested(run, nested, frame)
-    for declared, outcome in zip(nested, outcomes, strict=True):
+    for declared, outcome in zip(nested, await _run_nested(run, nested, frame), strict=True):
         if isinstance(outcome, TaskError):
             details = {**outcome.details, "failed_input": declared.name}
             return replace(outcome, details=details, location=outcome.location or declared.span)
         given[declared.name] = _as_declared(value_of(outcome), declared)
     for declared in task.inputs:
-        if declared.name not in given:
-            await _from_scope(run, declared, given, frame)
+        if declared.name not in given and declared.source is not None:
+            functions = functions_in_text(run, frame, f"inputs.{declared.name}.from")
+            value = await evaluate_expression(declared.source, frame.scope, functions=functions)
+            given[declared.name] = _as_declared(value, declared)
     values = bind_inputs(task.inputs, given, location=task.span)
     return Bound(frame.scope.child(values), values)
 
@@ -65,19 +71,16 @@ async def _run_nested(run: Run, nested: list[Input], frame: Frame) -> list[Outco
 
 
 async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: Frame) -> None:
+    """The variable of the same name that the task stands in, else the default."""
     scope = frame.scope
-    if declared.source is not None:
-        functions = functions_in_text(run, frame, f"inputs.{declared.name}.from")
-        value = await evaluate_expression(declared.source, scope, functions=functions)
-        given[declared.name] = _as_declared(value, declared)
-    elif frame.arguments is None and declared.name in scope:
+    if frame.arguments is None and declared.name in scope:
         given[declared.name] = scope.lookup(declared.name)
     elif declared.default is not None:
         functions = functions_in_text(run, frame, f"inputs.{declared.name}.default")
-        text = await render(declared.default, scope, functions=functions)
+        text = await render(declared.default, scope.child(dict(given)), functions=functions)
         try:
             given[declared.name] = read_typed(text, declared.type)
-        except ValueError as error:
+        except UsageError as error:
             raise ExpressionError(
                 f"the default of input {declared.name!r}: {error}", declared.default.span, "wrong-type"
             ) from error

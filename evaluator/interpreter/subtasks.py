@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from evaluator.binding.scopes import Scope
-from evaluator.errors import LimitReached, ToolError
+from evaluator.errors import ToolError
 from evaluator.handler.backend import ToolSpec
 from evaluator.handler.tools import Tool, ToolContext
 from evaluator.interpreter.frame import Outcome, Run
@@ -23,7 +23,7 @@ from evaluator.library import Template
 from evaluator.library.matching import LOW_SCORE
 from evaluator.nodes import Atomic, ContextSettings, FilePaths, Input, Node, Span, Task, Text
 from evaluator.record.steps import fingerprint
-from evaluator.results import TaskError, TaskResult
+from evaluator.results import Resource, TaskError, TaskResult
 
 SUBTASK = "subtask"
 
@@ -130,8 +130,7 @@ def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
 async def _answer(run: Run, prepared: Prepared, request: SubtaskRequest, context: ToolContext) -> str:
     """The subtask's text, as the tool's response.
 
-    Raises: ToolError, with the whole failure as JSON for the model; LimitReached, where a limit of the chain
-    above ended it, which ends the parent too.
+    Raises: ToolError, with the whole failure as JSON for the model, which may then do without.
     """
     outcome = await spawn_subtask(run, prepared, request, context.step_path)
     if isinstance(outcome, TaskResult):
@@ -147,7 +146,10 @@ def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> di
             "description": request.description, "inputs": dict(request.inputs), "template": request.template,
         },
         "depth": depth,
-        "error": {"type": error.type, "reason": error.reason, "message": error.message},
+        "error": {
+            "type": error.type, "reason": error.reason, "message": error.message,
+            "resource": None if error.resource is None else error.resource.name,
+        },
         "partial_output": error.content,
     }  # fmt: skip
 
@@ -156,9 +158,8 @@ async def spawn_subtask(run: Run, prepared: Prepared, request: SubtaskRequest, p
     """Runs one subtask of the task `prepared`; `path` is the step that asked for it."""
     depth = run.depth + 1
     if depth > run.max_depth:
-        raise LimitReached(
-            "depth", depth, run.max_depth, f"subtasks are {run.max_depth} levels deep, which is the limit"
-        )
+        message = f"subtasks are {run.max_depth} levels deep, which is the limit; do this part of the work yourself"
+        return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, run.max_depth))
     node, template, score = select(run, request)
     identity = fingerprint({"template": template, "description": request.description, "inputs": dict(request.inputs)})
     if identity in run.ancestors:

@@ -1,8 +1,8 @@
 """How many model calls a template can make, before one is made.
 
 The upper bound multiplies out what the template says: turns of an atomic task, steps, items, iterations,
-nested input tasks and functions called in texts. It holds for a run without subtasks that a model asks for
-and without the one decomposition that may follow exhausted resources; both count against the same limits.
+nested input tasks and functions called in texts. Subtasks that a model asks for count against the turns of the
+task that asks, so they do not add to it; the one decomposition that may follow exhausted resources does.
 Transport attempts are not calls of their own.
 """
 
@@ -64,14 +64,16 @@ def bound(
     inputs: Mapping[str, Any] | None = None,
     *,
     max_turns: int = DEFAULT_MAX_TURNS,
+    tools_granted: bool = False,
 ) -> CallBound:
     """The bound of one run of `node`.
 
     `inputs` make the number of items of an outermost reduce known; `max_turns` is the profile's, for tasks
-    that state none. Never raises for a template that has errors: what is unknown is unbounded.
+    that state none; `tools_granted`: the profile offers tools to every task. A task that is offered no tool
+    takes one turn. Never raises for a template that has errors: what is unknown is unbounded.
     """
     templates = library if isinstance(library, Mapping) else {n: t.node for n, t in library.templates.items()}
-    counter = _Counter(templates, max_turns)
+    counter = _Counter(templates, max_turns, tools_granted)
     low, high = counter.count(node, dict(inputs or {}), 0, ())
     return CallBound(low, high, "\n".join(counter.lines))
 
@@ -81,8 +83,9 @@ _NONE: _Range = (0, 0)
 
 
 class _Counter:
-    def __init__(self, templates: Mapping[str, TopLevel], max_turns: int) -> None:
+    def __init__(self, templates: Mapping[str, TopLevel], max_turns: int, tools_granted: bool) -> None:
         self._templates = templates
+        self._tools_granted = tools_granted
         self._max_turns = max_turns
         self.lines: list[str] = []
 
@@ -133,6 +136,8 @@ class _Counter:
                 return _NONE, f"{_name(node)}, a process"
 
     def _atomic(self, node: Atomic) -> tuple[_Range, str]:
+        if not node.tools and not self._tools_granted:
+            return (1, 1), _name(node)
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else _fixed(stated)
         said = (

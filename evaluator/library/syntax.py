@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.lexer import Token, TokenStream, operators
@@ -316,6 +316,9 @@ _HINTS = (
 )
 
 
+_OPERATORS = frozenset({"and", "or", "not", "in", "is", "if", "else"})
+
+
 def _check_tree(tree: nodes.Node) -> None:
     """Depth, statements, filters and tests, in document order. Raises: Fault."""
     pending: list[tuple[nodes.Node, int]] = [(tree, 0)]
@@ -330,6 +333,11 @@ def _check_tree(tree: nodes.Node) -> None:
             found.append(
                 Fault(f"{what} is not allowed; {hint}", offset_of(node), "forbidden-statement", True)
             )
+        elif kind is nodes.Name:
+            # Jinja takes an operator in a name's place for a name.
+            if cast(nodes.Name, node).name in _OPERATORS:
+                name = cast(nodes.Name, node).name
+                found.append(Fault(f"a value is missing before or after {name!r}", offset_of(node), "syntax"))
         elif isinstance(node, nodes.Filter):
             if node.name not in FILTERS:
                 found.append(unknown_filter(node.name, offset_of(node)))

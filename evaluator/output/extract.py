@@ -18,6 +18,7 @@ MAX_ATTEMPTS = 10_000
 """Places where a block could begin that are tried from the front; after that only the last _TAIL characters are."""
 
 _TAIL = 20_000
+_FAR = 1 << 62
 _MAX_STEPS = 80_000
 _EVENT = re.compile(
     rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))|\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
@@ -51,6 +52,15 @@ class Extract:
     fenced: bool = False
     problem: tuple[str, int] | None = None
     skipped: bool = False
+    removed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def first(self, start: int) -> int:
+        """Where the answer's stretch of text around `start` begins: after the reasoning before it."""
+        return max((end for _, end in self.removed if end <= start), default=0)
+
+    def last(self, end: int) -> int:
+        """Where the answer's stretch of text around `end` stops: at the reasoning after it."""
+        return min((start for start, _ in self.removed if start >= end), default=_FAR)
 
 
 class _Scan:
@@ -89,11 +99,13 @@ class _Scan:
                 if match[2] or match[3] or match[4]:
                     self._orphan()
                     kept_from = position = match.end()
+                    found.removed = [(0, position)]
                     continue
                 self._kept.append(text[kept_from:at])
                 closing = _CLOSE.search(text, match.end())
                 found.repairs["reasoning" if closing else "reasoning_open"] = None
                 kept_from = position = closing.end() if closing else len(text)
+                found.removed.append((at, position))
         self._kept.append(text[kept_from:])
         found.answer = "\n".join(part for part in self._kept if part)
         return found
@@ -160,3 +172,35 @@ def unfence(text: str) -> tuple[str, bool]:
     """The inside of a text that is one code fence and nothing else; and whether it was."""
     match = _FENCED.fullmatch(text) if text.lstrip()[:3] == "```" and text.count("```") == 2 else None
     return (match[1], True) if match is not None else (text, False)
+
+
+_THINKING = re.compile(r"<(/?)think(?:ing)?\s{0,8}>", re.I)
+_REASONING_NAME = re.compile(REASONING_WORDS, re.I)
+
+
+def is_reasoning(name: str) -> bool:
+    """Whether an element of this name holds reasoning."""
+    return _REASONING_NAME.fullmatch(name) is not None
+
+
+def without_thinking(text: str) -> tuple[str, str]:
+    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of change ("" for none).
+
+    Only these two: in XML other reasoning names may be elements of the answer.
+    """
+    kept: list[str] = []
+    position, kind = 0, ""
+    for match in _THINKING.finditer(text):
+        if match.start() < position:
+            continue
+        if match[1]:
+            kept.clear()
+            kind, position = "reasoning_close", match.end()
+            continue
+        kept.append(text[position : match.start()])
+        closing = text.find("</think", match.end())
+        end = text.find(">", closing) + 1 if closing >= 0 else 0
+        kind, position = ("reasoning", end) if end else ("reasoning_open", len(text))
+        if not end:
+            break
+    return "".join((*kept, text[position:])), kind

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Literal, cast
 
 from evaluator.output.choose import Settled, choose, settle
-from evaluator.output.extract import Extract, extract, unfence
+from evaluator.output.extract import Extract, extract, is_reasoning, unfence, without_thinking
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
-from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as, read_number
+from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as
 from evaluator.output.schema import BadSchema, Schema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
 
+_FENCE_OPEN = re.compile(r"```[ \t]*[\w+#.-]{0,20}[ \t]*\n")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
@@ -40,11 +42,13 @@ def parse_output(
 
     Source: docs/design, "Output".
     """
-    if type == "json":
+    if type == "json" or type == "xml":
         try:
             compiled = compile_schema(schema)
         except BadSchema as error:
             return ParsedOutput(None, (), OutputError("bad_schema", str(error)), text)
+        if type == "xml":
+            return _read_xml(text, compiled)
         try:
             value = read_strict(text)
         except (ValueError, RecursionError):
@@ -52,8 +56,6 @@ def parse_output(
         if compiled is None:
             return ParsedOutput(value, (), None, text)
         return _finish(settle(value, compiled), [], text)
-    if type == "xml":
-        return _read_xml(text)
     if type != "text":
         return ParsedOutput(None, (), OutputError("bad_schema", f"there is no output type {type!r}"), text)
     ignored = schema is not None and schema not in ("string", "any", "text", "", str)
@@ -88,7 +90,7 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
             if fenced:
                 warnings.append(MESSAGES["fence"])
             return _finish(scalar, warnings, text)
-    return _read_blocks(found, schema, inner, warnings, text, body)
+    return _read_blocks(found, schema, warnings, text, body)
 
 
 def _read_whole(inner: str) -> tuple[Any, str]:
@@ -170,14 +172,13 @@ def _settle_with(value: str, schema: Schema, warning: str) -> tuple[Any, tuple[s
 
 
 def _read_blocks(
-    found: Extract, schema: Schema | None, inner: str, warnings: list[str], text: str, body: str
+    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
 ) -> ParsedOutput:
     choice = choose(found.blocks, schema)
     if choice is None:
         return _no_json(found, schema, warnings, text, body)
     block = choice.block
-    around = body[: block.start] + body[block.end :] if len(body) < 2000 else ""
-    if found.fenced and "```" in (around or body):
+    if found.fenced:
         warnings.append(MESSAGES["fence"])
     if _has_prose(body, block.start, block.end, found):
         warnings.append(MESSAGES["prose"])
@@ -190,14 +191,9 @@ def _read_blocks(
 
 
 def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
-    if found.repairs:
-        answer = found.answer.strip()
-        return len(answer.strip("`")) > end - start + 24 or not answer.strip("`\n jsonJSON").startswith(("{", "["))
-    before, after = body[:start], body[end:]
-    if found.fenced:
-        before, after = before.replace("```json", "").replace("```JSON", ""), after
-        before, after = before.strip("`\n\r\t "), after.strip("`\n\r\t ")
-    return bool(before.strip() or after.strip())
+    """Whether the answer has more than the block, its fence and what was left out as reasoning."""
+    before, after = _FENCE_OPEN.sub("", body[found.first(start) : start]), body[end : found.last(end)]
+    return bool(before.strip("` \t\r\n") or after.strip("` \t\r\n"))
 
 
 def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
@@ -217,15 +213,23 @@ def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: s
     return ParsedOutput(None, tuple(warnings), OutputError("no_json", reason, "$", expected, "text"), text)
 
 
-def _read_xml(text: str) -> ParsedOutput:
+def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
     from evaluator.xml.lenient import read_elements
 
-    found = extract(text)
-    warnings = [MESSAGES[kind] for kind in found.repairs]
-    answer = found.answer if found.repairs else text
+    answer, repair = without_thinking(text)
+    warnings = [MESSAGES[repair]] if repair else []
     read = read_elements(answer)
-    error = None if read.error is None else OutputError("xml", str(read.error))
-    return ParsedOutput(read.value, (*warnings, *read.warnings), error, text)
+    warnings += read.warnings
+    if read.error is not None:
+        if schema is not None:
+            return ParsedOutput(None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text)
+        return ParsedOutput(text, (*warnings, f"{read.error}: the text was kept as one string"), None, text)
+    value = read.value
+    if isinstance(value, dict) and len(value) > 1:
+        roots = cast(dict[str, Any], value)
+        kept = {name: item for name, item in roots.items() if not is_reasoning(name)}
+        if kept and len(kept) < len(roots):
+            value = kept
+            warnings.append(MESSAGES["reasoning"])
+    return _finish(settle(value, schema), warnings, text)
 
-
-__all__ = ["parse_output", "read_number"]

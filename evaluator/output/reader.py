@@ -6,6 +6,7 @@ quoted texts or containers, it is taken for JSON and read to its end.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -22,6 +23,7 @@ _SCALAR = (
 )
 _ITEM = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after=r'["\[{\]}\d-]', grouped="") + rf"){_WS}(,)?", re.A)
 _MEMBER = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after="[\"'}]", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A)
+_RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
 _SPACE = re.compile(rf"{WS}*+")
 _COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+")
 _BARE_KEY = re.compile(rf"([A-Za-z_$\d\u00aa-\uffdc][\w$.-]{{0,63}}+){WS}*+(?::|=>|=(?!=))")
@@ -177,6 +179,13 @@ class BlockReader:
         match = (_ITEM if array else _MEMBER).match(text, position)
         if match is not None:
             string, number, fraction, exponent, word, comma = match.groups()
+            if comma is not None and array:
+                run = _RUN.match(text, position)
+                if run is not None:
+                    # A long list is read in C.
+                    self._container.extend(json.loads(f"[{run[0][:-1]}]"))
+                    self._comma = True
+                    return run.end()
             if string is not None:
                 self._put(string)
                 if array:

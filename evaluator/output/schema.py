@@ -198,6 +198,11 @@ def _explain(error: Any) -> OutputError:
     if rule == "type":
         expected = " or ".join(cast(list[str], wanted)) if isinstance(wanted, list) else str(wanted)
         return OutputError("type_mismatch", f"expected {expected}, got {actual}", path, expected, actual)
+    if rule in ("anyOf", "oneOf"):
+        kinds = [_alternative(part) for part in error.context]
+        if kinds and None not in kinds and all(part.instance is error.instance for part in error.context):
+            expected = " or ".join(cast(list[str], kinds))
+            return OutputError("type_mismatch", f"expected {expected}, got {actual}", path, expected, actual)
     if rule == "required":
         missing = [name for name in wanted if name not in error.instance]
         names = ", ".join(repr(name) for name in missing) or str(wanted)
@@ -205,6 +210,11 @@ def _explain(error: Any) -> OutputError:
     shown = _shorten(json.dumps(error.instance, ensure_ascii=False, default=str))
     expected = _shorten(f"{rule}: {json.dumps(wanted, ensure_ascii=False, default=str)}")
     return OutputError("schema_violation", _shorten(str(error.message)), path, expected, shown)
+
+
+def _alternative(error: Any) -> str | None:
+    wanted = error.validator_value
+    return None if error.validator != "type" else wanted if isinstance(wanted, str) else " or ".join(wanted)
 
 
 @lru_cache(maxsize=256)

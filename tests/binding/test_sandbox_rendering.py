@@ -18,10 +18,17 @@ from evaluator.library.syntax import FILTERS, TESTS
 from evaluator.nodes import Expression, Mark, Span, Text
 
 VALUES: dict[str, Any] = {
-    "a": 3, "f": 1.5, "t": True, "n": None, "s": "hi {{ a }}", "xs": [3, 1, 2], "e": [], "words": ["b", "A", "c"],
+    "a": 3,
+    "f": 1.5,
+    "t": True,
+    "n": None,
+    "s": "hi {{ a }}",
+    "xs": [3, 1, 2],
+    "e": [],
+    "words": ["b", "A", "c"],
     "d": {"k": "v", "m": {"l": [1, None, "é"]}, "items": "own"},
     "people": [{"n": "Bo", "age": 3}, {"n": "Al", "age": 5}, {"n": "Cy", "age": 3}],
-}  # fmt: skip
+}
 
 
 def text(value: str) -> Text:
@@ -38,7 +45,10 @@ RENDERED = [
     ("{{ xs }} {{ d.m }}", '[3, 1, 2] {"l": [1, null, "é"]}'),
     ("{{ d.k }}{{ d['k'] }}{{ d.m.l[0] }}{{ xs[-1] }}{{ xs[1:] }}", "vv12[1, 2]"),
     ("{{ d.items }}|{{ d.items()[0] }}", 'own|["k", "v"]'),
-    ("{{ nope | default('x') }}{{ nope.a.b | d(1) }}{{ n | default('y') }}{{ e | default('z', true) }}", "x1yz"),
+    (
+        "{{ nope | default('x') }}{{ nope.a.b | d(1) }}{{ n | default('y') }}{{ e | default('z', true) }}",
+        "x1yz",
+    ),
     ("{{ nope is defined }}{{ d.k is defined }}{{ d.q is undefined }}", "falsetruetrue"),
     ("{{ 'y' if a > 9 }}|{{ 'y' if a > 1 else 'n' }}", "|y"),
     ("{% for x in xs if x > 1 %}{{ loop.index }}/{{ loop.length }}:{{ x }};{% endfor %}", "1/2:3;2/2:2;"),
@@ -58,23 +68,53 @@ RENDERED = [
     ("{% raw %}{{ a }}{% endraw %}{# no #}", "{{ a }}"),
     ("one\r\ntwo {{ a }}\r\n", "one\r\ntwo 3\r\n"),
     ("{{ a ~ '-' ~ t ~ xs }}", "3-true[3, 1, 2]"),
-    ("{{ 7 // 2 }} {{ 7 % 4 }} {{ 2 ** 10 }} {{ 1 / 4 }} {{ -a }} {{ 'ab' * 2 }} {{ [1] + [2] }}", "3 3 1024 0.25 -3 abab [1, 2]"),
-    ("{{ 1 == true }} {{ 1 == 1.0 }} {{ 1 < 2 < 3 }} {{ 'a' in 'cat' }} {{ 4 not in xs }}", "false true true true true"),
+    (
+        "{{ 7 // 2 }} {{ 7 % 4 }} {{ 2 ** 10 }} {{ 1 / 4 }} {{ -a }} {{ 'ab' * 2 }} {{ [1] + [2] }}",
+        "3 3 1024 0.25 -3 abab [1, 2]",
+    ),
+    (
+        "{{ 1 == true }} {{ 1 == 1.0 }} {{ 1 < 2 < 3 }} {{ 'a' in 'cat' }} {{ 4 not in xs }}",
+        "false true true true true",
+    ),
     (r"{{ 'a\nb\'cé' }}", "a\nb'cé"),
-    ("{{ xs | sort }} {{ xs | sum }} {{ xs | max }} {{ xs | min }} {{ xs | join('-') }}", "[1, 2, 3] 6 3 1 3-1-2"),
+    (
+        "{{ xs | sort }} {{ xs | sum }} {{ xs | max }} {{ xs | min }} {{ xs | join('-') }}",
+        "[1, 2, 3] 6 3 1 3-1-2",
+    ),
     ("{{ words | sort | join }} {{ words | map('upper') | join(',') }}", "Abc B,A,C"),
     ("{{ people | map(attribute='n') | join(' ') }} {{ people | sum(attribute='age') }}", "Bo Al Cy 11"),
     ("{{ people | selectattr('age', 'gt', 3) | map(attribute='n') | first }}", "Al"),
     ("{% for g in people | groupby('age') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}", "3:2 5:1 "),
-    ("{{ xs | select('odd') | list }} {{ xs | reject('odd') | list }} {{ [1, 1, 2] | unique }}", "[3, 1] [2] [1, 2]"),
+    (
+        "{{ xs | select('odd') | list }} {{ xs | reject('odd') | list }} {{ [1, 1, 2] | unique }}",
+        "[3, 1] [2] [1, 2]",
+    ),
     ("{{ range(5) | batch(2) }} {{ range(5) | slice(2) }}", "[[0, 1], [2, 3], [4]] [[0, 1, 2], [3, 4]]"),
-    ("{{ 'a b c d' | wordwrap(3) }}|{{ 'abcdef' | truncate(5) }}|{{ 'ab' | center(4) }}|", "a b\nc d|ab...| ab |"),
-    ("{{ 'a\nb' | indent(2) }}|{{ ' x ' | trim }}|{{ 'a-b c' | title }}|{{ 'a b' | wordcount }}", "a\n  b|x|A-B C|2"),
-    ("{{ '<a&\"' | e }} {{ 'a b&' | urlencode }} {{ '%.2f %s' | format(f, 'x') }}", "&lt;a&amp;&#34; a%20b%26 1.50 x"),
-    ("{{ '12' | int + 1 }} {{ 'x' | int(7) }} {{ '1.5' | float }} {{ 2.567 | round(1) }} {{ -2 | abs }}", "13 7 1.5 2.6 2"),
-    ("{{ {'b': 1, 'a': 2} | dictsort }} {{ {'a': 1} | tojson(indent=1) }}", '[["a", 2], ["b", 1]] {\n "a": 1\n}'),
-    ("{{ s.upper() }} {{ 'a,b'.split(',') }} {{ d.get('zz', 4) }} {{ xs.index(2) }}", 'HI {{ A }} ["a", "b"] 4 2'),
-]  # fmt: skip
+    (
+        "{{ 'a b c d' | wordwrap(3) }}|{{ 'abcdef' | truncate(5) }}|{{ 'ab' | center(4) }}|",
+        "a b\nc d|ab...| ab |",
+    ),
+    (
+        "{{ 'a\nb' | indent(2) }}|{{ ' x ' | trim }}|{{ 'a-b c' | title }}|{{ 'a b' | wordcount }}",
+        "a\n  b|x|A-B C|2",
+    ),
+    (
+        "{{ '<a&\"' | e }} {{ 'a b&' | urlencode }} {{ '%.2f %s' | format(f, 'x') }}",
+        "&lt;a&amp;&#34; a%20b%26 1.50 x",
+    ),
+    (
+        "{{ '12' | int + 1 }} {{ 'x' | int(7) }} {{ '1.5' | float }} {{ 2.567 | round(1) }} {{ -2 | abs }}",
+        "13 7 1.5 2.6 2",
+    ),
+    (
+        "{{ {'b': 1, 'a': 2} | dictsort }} {{ {'a': 1} | tojson(indent=1) }}",
+        '[["a", 2], ["b", 1]] {\n "a": 1\n}',
+    ),
+    (
+        "{{ s.upper() }} {{ 'a,b'.split(',') }} {{ d.get('zz', 4) }} {{ xs.index(2) }}",
+        'HI {{ A }} ["a", "b"] 4 2',
+    ),
+]
 
 
 @pytest.mark.parametrize(("value", "expected"), RENDERED)
@@ -110,7 +150,9 @@ FAILING = [
 
 
 @pytest.mark.parametrize(("value", "column", "code", "part"), FAILING)
-def test_what_cannot_be_resolved_is_located_to_the_column(value: str, column: int, code: str, part: str) -> None:
+def test_what_cannot_be_resolved_is_located_to_the_column(
+    value: str, column: int, code: str, part: str
+) -> None:
     with pytest.raises(ExpressionError) as caught:
         shown(value)
     assert (caught.value.code, caught.value.span.column) == (code, column)
@@ -205,7 +247,9 @@ def test_a_result_of_a_function_is_a_value_and_never_rendered() -> None:
 
 def test_an_expression_awaits_functions_too() -> None:
     caller = Recorder()
-    value = asyncio.run(evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller))
+    value = asyncio.run(
+        evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller)
+    )
     assert value is True
 
 
@@ -213,7 +257,7 @@ def test_what_a_function_raises_reaches_the_caller_unchanged() -> None:
     async def caller(name: str, args: Any, kwargs: Any, span: Span, index: int) -> Any:
         raise ToolError("no")
 
-    with pytest.raises(ToolError, match="^no$"):
+    with pytest.raises(ToolError, match=r"^no$"):
         asyncio.run(render(text("{{ f() }}"), Scope(VALUES), functions=caller))
 
 

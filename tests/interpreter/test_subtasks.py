@@ -129,16 +129,21 @@ def test_a_subtask_equal_to_one_it_runs_inside_is_refused(make_evaluator):
     assert len(seen) == 4
 
 
-def test_depth_is_bounded_for_the_whole_chain(make_evaluator):
+def test_depth_is_bounded_and_the_model_that_asked_is_told(make_evaluator):
     counter = iter(range(1, 100))
+    refused = []
 
     def script(request):
+        if any(m.role == "tool" for m in request.messages):
+            refused.append(last_tool_answer(request))
+            return "done here"
         return call("think again about the same thing", {"n": next(counter)}, hints={"template": "nested"})
 
-    error = evaluate(make_evaluator, script, "nested", max_depth=3)
-    assert isinstance(error, TaskError)
-    assert error.type == "RESOURCE_EXHAUSTION"
-    assert (error.resource.name, error.resource.limit) == ("depth", 3)
+    result = evaluate(make_evaluator, script, "nested", max_depth=3).unwrap()
+    assert result.content == "done here"
+    failure = json.loads(refused[0][refused[0].index("{") :])
+    assert failure["error"]["resource"] == "depth"
+    assert failure["depth"] == 4
     assert next(counter) == 5
 
 

@@ -122,35 +122,43 @@ def the_task(tmp_path, xml: str) -> tuple[TemplateLibrary, object]:
 @pytest.mark.parametrize(("xml", "least", "most"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_calls_are_bounded_by(tmp_path, xml, least, most):
     library, node = the_task(tmp_path, xml)
-    found = bound(node, library)
+    found = bound(node, library, tools_granted=True)
     assert (found.min_calls, found.max_calls) == (least, most)
 
 
 def test_given_inputs_make_the_items_known(tmp_path):
     library, node = the_task(tmp_path, reduction("string[]"))
-    found = bound(node, library, {"docs": ["a", "b", "c"]})
+    found = bound(node, library, {"docs": ["a", "b", "c"]}, tools_granted=True)
     assert (found.min_calls, found.max_calls) == (6, 15)
     assert str(found) == "6 to 15 calls"
     assert "3 items" in found.explanation
 
 
-def test_a_recursion_has_no_bound(tmp_path):
+def test_a_recursion_has_no_bound(tmp_path, tools_granted=True):
     body = '<cond><case test="a"><call template="f"><arg>a</arg></call></case></cond>'
     library, node = the_task(tmp_path, FUNCTION.format(body))
-    found = bound(node, library)
+    found = bound(node, library, tools_granted=True)
     assert (found.min_calls, found.max_calls) == (0, None)
     assert "calls itself" in found.explanation
 
 
 def test_the_profiles_turns_count_where_the_template_states_none(tmp_path):
     library, node = the_task(tmp_path, '<task type="atomic" name="t"><description>d</description></task>')
-    assert bound(node, library, max_turns=25).max_calls == 25
+    assert bound(node, library, max_turns=25, tools_granted=True).max_calls == 25
 
 
 def test_the_explanation_has_a_line_for_each_part(tmp_path):
     library, node = the_task(tmp_path, sequential(atomic("a", "2"), atomic("b", "3")))
-    assert bound(node, library).explanation.split("\n") == [
+    assert bound(node, library, tools_granted=True).explanation.split("\n") == [
         "sequential t, 2 steps: 2 to 5 calls",
         "  atomic a, at most 2 turns: 1 to 2 calls",
         "  atomic b, at most 3 turns: 1 to 3 calls",
     ]
+
+
+def test_a_task_that_is_offered_no_tool_takes_one_turn(tmp_path):
+    library, node = the_task(tmp_path, '<task name="t" type="atomic"><description>d</description></task>')
+    assert bound(node, library).max_calls == 1
+    xml = '<task name="t" type="atomic"><description>d</description><tools><tool name="x"/></tools></task>'
+    library, node = the_task(tmp_path, xml)
+    assert bound(node, library).max_calls == 10

@@ -19,6 +19,9 @@ from evaluator.xml.source import read_source
 from evaluator.xml.texts import SplitError, split_command
 
 
+NAMED = 'name="a" type="atomic"'
+
+
 def built(text, **partials):
     def read_partial(href, span):
         if href not in partials:
@@ -175,7 +178,7 @@ def test_a_task_that_refers_may_leave_out_its_parts():
         ('<template name="f"\n params="a, a"><call template="x"/></template>', "duplicate-name", "2:13"),
         ('<template name="f"/>', "missing-element", "1:1"),
         (f'<template name="f"><call template="x"/>\n<call template="x"/></template>', "duplicate-element", "2:1"),
-        (f"<library>{task('', 'name=\"a\" type=\"atomic\"')}\n{task('', 'name=\"a\" type=\"atomic\"')}</library>", "duplicate-name", "2:1"),
+        (f"<library>{task('', NAMED)}\n{task('', NAMED)}</library>", "duplicate-name", "2:1"),
         (task("\n<steps><cond/></steps>", 'type="sequential"'), "missing-element", "2:8"),
         (task('<steps><call template="x"><arg name="a"/>\n<arg/></call></steps>', 'type="sequential"'), "misplaced-element", "2:1"),
     ],
@@ -186,8 +189,8 @@ def test_what_has_the_wrong_shape_is_an_error_at_its_place(text, code, place):
 
 
 def test_one_bad_template_leaves_the_others_of_its_file():
-    result = built(f"<library><task type='atomic'/>{task('', 'name="b" type="atomic"')}</library>")
-    assert [template.name for template in result.templates] == ["b"]
+    result = built(f"<library><task type='atomic'/>{task('', NAMED)}</library>")
+    assert [template.name for template in result.templates] == ["a"]
     assert len(result.diagnostics) == 1
 
 
@@ -224,7 +227,10 @@ def test_what_cannot_be_included_is_an_error_at_the_include():
 
 
 def test_includes_that_multiply_are_stopped():
-    partials = {f"p{n}": f"<partial>{f'<include href="p{n + 1}"/>' * 10}</partial>" for n in range(9)}
+    def include(n):
+        return f'<include href="p{n}"/>'
+
+    partials = {f"p{n}": f"<partial>{include(n + 1) * 10}</partial>" for n in range(9)}
     result = built(task('<include href="p0"/>'), **partials, p9="<partial/>")
     assert "include" in {found.code for found in result.diagnostics}
 

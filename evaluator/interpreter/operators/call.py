@@ -13,7 +13,8 @@ from typing import Any
 from evaluator.binding.inputs import bind_arguments
 from evaluator.binding.sandbox import FunctionCaller, evaluate_expression, render
 from evaluator.binding.scopes import Scope
-from evaluator.errors import ExpressionError, TaskFailed
+from evaluator.binding.types import read_typed
+from evaluator.errors import ExpressionError, TaskFailed, UsageError
 from evaluator.interpreter.frame import Frame, Outcome, Run, join, value_of
 from evaluator.nodes import Argument, Call, Expression, Function, Span, Task, Text
 from evaluator.output import parse_output
@@ -24,7 +25,8 @@ MAX_CALL_DEPTH = 50
 
 async def run(run: Run, node: Call, frame: Frame) -> Outcome:
     """The result of the called template; its arguments are resolved in the caller's scope."""
-    values = [await argument_value(run, argument, frame) for argument in node.args]
+    types = _declared_types(run, node.template)
+    values = [await argument_value(run, a, frame, _type_of(a, i, types)) for i, a in enumerate(node.args)]
     positional = [value for argument, value in zip(node.args, values, strict=True) if argument.name is None]
     named = {a.name: value for a, value in zip(node.args, values, strict=True) if a.name is not None}
     return await call_template(run, node.template, positional, named, node.span, frame.at(f"call.{node.template}"))
@@ -91,8 +93,22 @@ def _returned(function: Function, outcome: TaskResult, span: Span) -> Outcome:
     return replace(outcome, parsed_content=parsed.value)
 
 
-async def argument_value(run: Run, argument: Argument, frame: Frame) -> Any:
-    """A variable if one has that name (dotted and indexed access too), else the text, resolved."""
+def _declared_types(run: Run, template: str) -> dict[str, str]:
+    if template not in run.services.library:
+        return {}
+    node = run.services.library.get(template).node
+    declared = node.params if isinstance(node, Function) else node.inputs
+    return {entry.name: entry.type for entry in declared}
+
+
+def _type_of(argument: Argument, position: int, types: Mapping[str, str]) -> str:
+    if argument.name is not None:
+        return types.get(argument.name, "any")
+    return list(types.values())[position] if position < len(types) else "any"
+
+
+async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str) -> Any:
+    """A variable if one has that name (dotted and indexed access too), else the text, read as type `wanted`."""
     text = argument.value
     bare = text.value.strip()
     root = bare.split(".", 1)[0].split("[", 1)[0]
@@ -102,7 +118,13 @@ async def argument_value(run: Run, argument: Argument, frame: Frame) -> Any:
     functions = functions_in_text(run, frame, f"arg.{argument.name or ''}")
     if inner is not None:
         return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
-    return await render(text, frame.scope, functions=functions)
+    literal = await render(text, frame.scope, functions=functions)
+    if wanted in ("any", "string"):
+        return literal
+    try:
+        return read_typed(literal, wanted)
+    except UsageError as error:
+        raise ExpressionError(f"argument {argument.name or literal!r}: {error}", text.span, "wrong-type") from error
 
 
 def _single_expression(text: Text) -> Text | None:

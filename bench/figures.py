@@ -1,0 +1,83 @@
+"""What every benchmark shares: a measured figure with its goal, how it is printed, and the server process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number. `goal` is the most it may be, or with `at_least` the least; None: for information."""
+
+    what: str
+    value: float
+    unit: str
+    goal: float | None = None
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+    def cells(self) -> tuple[str, str, str, str]:
+        if self.goal is None:
+            return self.what, _number(self.value, self.unit), "", ""
+        sign = ">=" if self.at_least else "<="
+        verdict = "met" if self.met else "NOT MET"
+        return self.what, _number(self.value, self.unit), f"{sign} {_number(self.goal, self.unit)}", verdict
+
+
+def _number(value: float, unit: str) -> str:
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """One line a figure, with a heading."""
+    rows = [("what", "figure", "goal", ""), *(figure.cells() for figure in figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0].rstrip()), *lines[1:]])
+
+
+def parser_for(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose description is the first line of a module's docstring; every benchmark has `--json`."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    return parser
+
+
+def report(figures: Sequence[Figure], *, as_json: bool) -> None:
+    print(json.dumps([asdict(figure) for figure in figures]) if as_json else table(figures))
+
+
+def remarks(as_json: bool) -> Callable[[str], None]:
+    """Where a benchmark says more than its figures: nowhere, when a program reads them."""
+    return (lambda line: None) if as_json else (lambda line: print(line, flush=True))
+
+
+@contextlib.contextmanager
+def serving(content: str = "The answer is 42.") -> Iterator[str]:
+    """Base URL of `server.py` in a process of its own, which ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "server.py"), "--content", content], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+    finally:
+        process.terminate()
+        process.wait(timeout=10)

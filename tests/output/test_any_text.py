@@ -1,0 +1,123 @@
+"""Whatever the text: an answer in bounded work, no exception, nothing that the text does not hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from evaluator.output import parse_output
+from evaluator.output.strict import MAX_DEPTH
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+CONTAINERS = st.lists(VALUES, min_size=1) | st.dictionaries(st.text(), VALUES, min_size=1)
+PROSE = st.sampled_from(["", "Here it is: ", "Sure!\n\n", "It's done.\n", "I think <b>this</b>:\n"])
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        ['{"a":', '"', "'", "[", "]", "{", "}", ",", ":", "\\", "\\u12", "```", "```json\n", "<think>", "</think>", "//", "/*", "#",
+         "1", "-", "1,299", "NaN", "True", "tru", "…", "...", "“", "”", "\n", " ", "a", "\\boxed{", "Answer:", "yes", "$", "=", ";",
+         "\ud800", "\x00", "４", '{"k": "v"}', "[1]", "(", "<a>", "%"]
+    ), max_size=40,
+).map("".join)  # fmt: skip
+SCHEMAS = st.sampled_from([None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"])
+
+
+@given(VALUES, st.sampled_from([None, 2]))
+def test_any_value_written_as_json_comes_back_untouched(value: Any, indent: int | None) -> None:
+    for ascii_only in (True, False):
+        parsed = parse_output(json.dumps(value, indent=indent, ensure_ascii=ascii_only))
+        assert (parsed.value, parsed.warnings, parsed.error) == (value, (), None)
+
+
+@given(CONTAINERS, PROSE, PROSE)
+def test_prose_and_fences_around_a_value_do_not_change_it(value: Any, before: str, after: str) -> None:
+    written = json.dumps(value)
+    for text in (f"{before}\n```json\n{written}\n```\n{after}", f"{before}```\n{written}\n```", f"<think>{{}}</think>{written}"):
+        parsed = parse_output(text)
+        assert parsed.value == value
+        assert parsed.error is None
+        assert parsed.warnings
+
+
+@given(CONTAINERS)
+def test_a_trailing_comma_changes_nothing_else(value: Any) -> None:
+    written = json.dumps(value, ensure_ascii=False)
+    parsed = parse_output(f"{written[:-1]},{written[-1]}")
+    assert parsed.value == value
+    assert len(parsed.warnings) == 1
+
+
+def _holds(whole: Any, part: Any) -> bool:
+    """Whether `part` is `whole` with ends left out: fewer items or members, or a shorter string."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and _holds(whole[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(part) <= len(whole) and all(map(_holds, whole, part))
+    if isinstance(part, str):
+        return isinstance(whole, str) and whole.startswith(part)
+    return type(whole) is type(part) and whole == part
+
+
+@settings(deadline=None, max_examples=60)
+@given(CONTAINERS)
+@example({"a": 1375, "b": [1.25, "x\\\"y\\u00e9", True, None, -0.5e-7], "c\\n": {"": ["😀"]}})
+def test_a_text_cut_anywhere_gives_a_part_of_its_value_and_says_so(value: Any) -> None:
+    for ascii_only in (True, False):
+        text = json.dumps(value, ensure_ascii=ascii_only)
+        step = max(1, len(text) // 60)
+        for end in range(1, len(text), step):
+            parsed = parse_output(text[:end])
+            assert parsed.error is None
+            assert parsed.warnings
+            assert parsed.value is None or _holds(value, parsed.value), (text[:end], parsed.value)
+
+
+@settings(deadline=None, max_examples=400)
+@given(FRAGMENTS | st.text(), SCHEMAS, st.sampled_from(["json", "text", "xml"]))
+def test_no_text_raises_and_the_original_is_kept(text: str, schema: str | None, kind: Any) -> None:
+    parsed = parse_output(text, type=kind, schema=schema)
+    assert parsed.text == text
+    assert parsed.error is None or parsed.value is None
+    json.dumps(parsed.value, allow_nan=False)
+
+
+MEGABYTE = 1_000_000
+HOSTILE = [
+    "[", "{", '"', "'", "\\", "```", "<think>", "</think>", "[1,", "[]", "{}", "[[],", '{"a":', '{"a":1 ', '["', "['", '["a" ',
+    '{"a"}', "[}", '{"a":"', "/*", "[/*", "[,", "{a:", "\\boxed{", "Answer: ", "1,", "9", "[...,", "“", "<a>", '{"a":1]', "{'a':1}\n",
+    "[1 ", "$1,299", "`",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("prefix", ["", '{"a":["b",'])
+def test_a_megabyte_of_hostile_text_comes_to_an_end(prefix: str, piece: str) -> None:
+    text = prefix + piece * (MEGABYTE // len(piece))
+    parsed = parse_output(text, schema="number" if prefix else None)
+    assert parsed.text is text
+    assert parsed.warnings or parsed.error or piece == "9"
+
+
+def test_nesting_is_read_up_to_its_bound_and_never_overflows() -> None:
+    for depth in (MAX_DEPTH - 1, MAX_DEPTH):
+        parsed = parse_output("[" * depth + "]" * depth)
+        assert parsed.warnings == ()
+        assert json.dumps(parsed.value) == "[" * depth + "]" * depth
+    for depth in (MAX_DEPTH + 1, 1000, 100_000):
+        for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth):
+            parsed = parse_output(text, schema="array")
+            assert parsed.value is None
+            assert parsed.error is not None
+            assert str(MAX_DEPTH) in parsed.error.message
+
+
+def test_an_answer_after_many_hostile_places_is_still_found() -> None:
+    for noise in ("{a ", "[x] ", "[1] ", "{}", "(`", '{"a" '):
+        text = noise * 50_000 + '\n\n{"answer": 42}'
+        assert parse_output(text, schema="object").value == {"answer": 42}
