@@ -23,12 +23,29 @@ PIECES = [
     '{"a":{"b":[', '["a"b', '"a" "b" ', '{"a":"b"c', "{a", "{a ", "a: ", "{'", "{'a'", "yes", "No, ", "[']", '{"a":1]',
     '{"a":1}\n', "{'a':1}\n", "<a>", "<a", "&", "[1]x", "[,]",
 ]  # fmt: skip
-PREFIXES = ["", "[", "{", '{"a":', '["', '["a",', '{"a":"', "[{'a':'", "<think>", '{"a":[1,2,', "```json\n"]
+PREFIXES = [
+    "",
+    "[",
+    "{",
+    '{"a":',
+    '["',
+    '["a",',
+    '{"a":"',
+    "[{'a':'",
+    '{"a":["b",',
+    "<think>",
+    '{"a":[1,2,',
+    "```json\n",
+]
 SCHEMAS = [None, "object", "number", "boolean", "string[]"]
 
 
 def hostile_texts() -> list[tuple[str, str]]:
-    texts = [(f"{prefix!r} + {piece!r} * n", prefix + piece * (MEGABYTE // len(piece))) for prefix in PREFIXES for piece in PIECES]
+    texts = [
+        (f"{prefix!r} + {piece!r} * n", prefix + piece * (MEGABYTE // len(piece)))
+        for prefix in PREFIXES
+        for piece in PIECES
+    ]
     half = MEGABYTE // 2
     texts += [
         ("[ * n + ] * n", "[" * half + "]" * half),
@@ -55,7 +72,8 @@ def valid_text() -> str:
         "accepted": True,
         "labels": ["finance", "planning", "minutes"],
         "items": [
-            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]} for i in range(11)
+            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]}
+            for i in range(11)
         ],
     }
     return json.dumps(record)
@@ -78,7 +96,13 @@ def main() -> None:
     worst: list[tuple[float, str, str | None]] = []
     for index, (label, text) in enumerate(hostile_texts()):
         for schema in (SCHEMAS[index % len(SCHEMAS)],):
-            worst.append((min(seconds(lambda t=text, s=schema: parse_output(t, schema=s)) for _ in range(1)), label, schema))
+            worst.append(
+                (
+                    min(seconds(lambda t=text, s=schema: parse_output(t, schema=s)) for _ in range(1)),
+                    label,
+                    schema,
+                )
+            )
     worst.sort(key=lambda entry: entry[0], reverse=True)
     print(f"worst of {len(worst)} hostile texts of 1 MB: {worst[0][0]:.2f} s")
     for elapsed, label, schema in worst[:8]:

@@ -19,13 +19,15 @@ MAX_ATTEMPTS = 10_000
 
 _TAIL = 20_000
 _FAR = 1 << 62
-_MAX_STEPS = 80_000
+_MAX_STEPS = 60_000
 _EVENT = re.compile(
     rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))|\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
     r"|[◁](/?)think[▷]|\[(/?)THINK\]", re.I,
 )  # fmt: skip
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
-_DATA_FENCES = frozenset({"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"})
+_DATA_FENCES = frozenset(
+    {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
+)
 _FENCED = re.compile(r"\s*```[^\n`]{0,40}\n([\s\S]*?)\n?[ \t]*```\s*")
 
 
@@ -132,7 +134,15 @@ class _Scan:
         unsure = (reader.cut and not reader.evidence) or reader.bare
         if reader.cut and not reader.evidence and not reader.value:
             return self._unreadable(Unreadable("the block has no end", start, reader.end, False), start)
-        self._add(reader.value, start, reader.end, tuple(reader.repairs), reader.cut, unsure, reader.bare and not reader.evidence)
+        self._add(
+            reader.value,
+            start,
+            reader.end,
+            tuple(reader.repairs),
+            reader.cut,
+            unsure,
+            reader.bare and not reader.evidence,
+        )
         return reader.end
 
     def _unreadable(self, error: Unreadable, start: int) -> int:
@@ -143,9 +153,15 @@ class _Scan:
         self._budget -= error.resume - start
         return start + 1 if self._budget > 0 else max(error.resume, start + 1)
 
-    def _add(self, value: Any, start: int, end: int, repairs: tuple[str, ...], cut: bool, unsure: bool, bare: bool) -> None:
+    def _add(
+        self, value: Any, start: int, end: int, repairs: tuple[str, ...], cut: bool, unsure: bool, bare: bool
+    ) -> None:
         foreign = self._fence is not None and self._fence not in _DATA_FENCES
-        citation = unsure or not value or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
+        citation = (
+            unsure
+            or not value
+            or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
+        )
         alone = not citation or self._alone(start, end)
         if bare and not alone:
             return

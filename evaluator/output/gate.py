@@ -59,7 +59,9 @@ def parse_output(
     if type != "text":
         return ParsedOutput(None, (), OutputError("bad_schema", f"there is no output type {type!r}"), text)
     ignored = schema is not None and schema not in ("string", "any", "text", "", str)
-    return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
+    return ParsedOutput(
+        text, ("a schema has no effect where the type is text",) if ignored else (), None, text
+    )
 
 
 def _finish(settled: Settled, warnings: list[str], text: str) -> ParsedOutput:
@@ -162,7 +164,9 @@ def _read_text(inner: str, schema: Schema) -> Settled:
         if written:
             found = settle(written, schema)
             if found.error is None:
-                return Settled(found.value, (f"the string was read from the text at {where}", *found.warnings), None)
+                return Settled(
+                    found.value, (f"the string was read from the text at {where}", *found.warnings), None
+                )
     return Settled(None, (), first.error)
 
 
@@ -196,7 +200,9 @@ def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
     return bool(before.strip("` \t\r\n") or after.strip("` \t\r\n"))
 
 
-def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+def _no_json(
+    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
+) -> ParsedOutput:
     if found.problem is None:
         reason = "the text is empty" if not body.strip() else "no JSON was found in the text"
         if found.repairs and not found.answer.strip():
@@ -222,7 +228,9 @@ def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
     warnings += read.warnings
     if read.error is not None:
         if schema is not None:
-            return ParsedOutput(None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text)
+            return ParsedOutput(
+                None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text
+            )
         return ParsedOutput(text, (*warnings, f"{read.error}: the text was kept as one string"), None, text)
     value = read.value
     if isinstance(value, dict) and len(value) > 1:
@@ -232,4 +240,3 @@ def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
             value = kept
             warnings.append(MESSAGES["reasoning"])
     return _finish(settle(value, schema), warnings, text)
-

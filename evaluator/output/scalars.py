@@ -21,11 +21,10 @@ _NUMBER = re.compile(
 )
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 
-_LABEL = (
-    r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision|prediction)"
-)
+_LABEL = r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision|prediction)"
 _LABELLED = re.compile(
-    rf"(?:\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|：)|(?<![=<>!])=(?!=)|\\\()[\"'*_ \t:]{{0,8}}([^\n]{{1,200}})", re.I
+    rf"(?:\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|：)|(?<![=<>!])=(?!=)|\\\()[\"'*_ \t:]{{0,8}}([^\n]{{1,200}})",
+    re.I,
 )
 _BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
@@ -33,7 +32,9 @@ _PROSE_NUMBER = re.compile(
     rf"(?<![\w.,/%^])[-+−–﹣－]?{_CURRENCY}?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
 )
 _FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
-_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I)
+_LEADING_WORD = re.compile(
+    r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I
+)
 
 
 def read_number(text: str) -> int | float | None:
@@ -80,8 +81,10 @@ def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
 
 def _trim(found: str) -> str:
     found = _TEXT_MACRO.sub(r"\1", found).strip()
-    return found.strip(" \t\"'`*_$").removesuffix(".").rstrip(" \t\"'`*_$).") if not found.startswith("$") else (
-        found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)")
+    return (
+        found.strip(" \t\"'`*_$").removesuffix(".").rstrip(" \t\"'`*_$).")
+        if not found.startswith("$")
+        else (found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)"))
     )
 
 

@@ -62,7 +62,9 @@ def compile_schema(declared: Any) -> Schema | None:
         if ":" in name:
             return _model(name)
         names = ", ".join(TYPE_NAMES)
-        raise BadSchema(f"there is no schema {name!r}: use one of {names}, T[], a .json file, JSON Schema or module:Model")
+        raise BadSchema(
+            f"there is no schema {name!r}: use one of {names}, T[], a .json file, JSON Schema or module:Model"
+        )
     if isinstance(declared, dict):
         try:
             return _inline(json.dumps(declared))
@@ -148,7 +150,9 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
 
     for reference in _references(document):
         if not reference.startswith("#"):
-            raise BadSchema(f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed")
+            raise BadSchema(
+                f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed"
+            )
     kind: Any = validators.validator_for(document, default=validators.Draft202012Validator)
     try:
         kind.check_schema(document)
@@ -206,7 +210,9 @@ def _explain(error: Any) -> OutputError:
     if rule == "required":
         missing = [name for name in wanted if name not in error.instance]
         names = ", ".join(repr(name) for name in missing) or str(wanted)
-        return OutputError("schema_violation", f"required property {names} is missing", path, f"property {names}", "missing")
+        return OutputError(
+            "schema_violation", f"required property {names} is missing", path, f"property {names}", "missing"
+        )
     shown = _shorten(json.dumps(error.instance, ensure_ascii=False, default=str))
     expected = _shorten(f"{rule}: {json.dumps(wanted, ensure_ascii=False, default=str)}")
     return OutputError("schema_violation", _shorten(str(error.message)), path, expected, shown)
@@ -239,8 +245,12 @@ def _adapted(model: Any, instance: bool) -> Schema:
     label = getattr(model, "__name__", None) or str(model)
     try:
         adapter: Any = pydantic.TypeAdapter(model)
-    except Exception as error:  # Pydantic raises errors of several families for types that it cannot describe.
-        raise BadSchema(f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}") from error
+    except (
+        Exception
+    ) as error:  # Pydantic raises errors of several families for types that it cannot describe.
+        raise BadSchema(
+            f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
+        ) from error
     guide: Guide | None = None
     by_document: Check = _always
     try:
@@ -258,7 +268,9 @@ def _adapted(model: Any, instance: bool) -> Schema:
         except pydantic.ValidationError as failure:
             return _explain_model(failure)
         except Exception as failure:  # The model's own validators may raise anything.
-            return OutputError("schema_violation", f"{label} refused the value: {type(failure).__name__}: {failure}", "$")
+            return OutputError(
+                "schema_violation", f"{label} refused the value: {type(failure).__name__}: {failure}", "$"
+            )
         return None
 
     return Schema(label, guide, check, adapter.validate_python if instance else None)
@@ -271,4 +283,6 @@ def _always(_value: Any) -> OutputError | None:
 def _explain_model(failure: Any) -> OutputError:
     first = failure.errors(include_url=False, include_context=False)[0]
     actual = describe(first.get("input"))
-    return OutputError("schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual)
+    return OutputError(
+        "schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual
+    )

@@ -10,7 +10,9 @@ Position = Literal["key", "object", "array"]
 
 WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
 OPENING = "\"'“”„‟‘’‚‛＂`"
-REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
+REASONING_WORDS = (
+    r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
+)
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
 QUOTE = "[\"'“”„‟‘’‚‛＂`]"
@@ -19,11 +21,11 @@ _KEY_AHEAD = rf"{QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{QUOTE}{WS}{{0,64}}+:"
 _AFTER = {
     "key": rf"{WS}*+(?:[:,}}=：]|\Z)",
     "object": (
-        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{QUOTE}|[}}\]{{]|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
+        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{QUOTE}|[}}\]{{]|\w{{1,10}}+\Z|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
         rf"|{_KEY_AHEAD}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
     ),
     "array": (
-        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{QUOTE}|[\[{{\d\]}}.-]|true|false|null|None|True|False|{_COMMENT}|\Z)"
+        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{QUOTE}|[\[{{\d\]}}.-]|\w{{1,10}}+\Z|true|false|null|None|True|False|{_COMMENT}|\Z)"
         rf"|{QUOTE}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
     ),
 }
@@ -37,13 +39,26 @@ _ESCAPE = re.compile(
 )
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_PARTIAL_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_ESCAPE_AT = re.compile(r"\\[\s\S]")
+_PARTIAL = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 def _closers(quote: str) -> str:
     if quote in _CLOSERS:
         return _CLOSERS[quote]
     return _DOUBLE if quote in "“”„‟" else _SINGLE
+
+
+def _without_partial(raw: str) -> str:
+    """A cut string without an escape, or a half of a pair of escapes, that the cut went through."""
+    last = before = -7
+    for match in _ESCAPE_AT.finditer(raw):
+        last, before = match.start(), last
+    if last >= 0 and _PARTIAL.match(raw, last):
+        raw = raw[:last]
+        if before == last - 6 and _PARTIAL.match(raw, before):
+            raw = raw[:before]
+    return raw
 
 
 def _compile() -> tuple[dict[tuple[str, str], re.Pattern[str]], dict[tuple[str, str], re.Pattern[str]]]:
@@ -53,7 +68,9 @@ def _compile() -> tuple[dict[tuple[str, str], re.Pattern[str]], dict[tuple[str, 
         ends = _closers(quote)
         for position, after in _AFTER.items():
             sound[quote, position] = re.compile(rf"((?:[^{ends}\\]++|\\[\s\S])*+)[{ends}](?={after})")
-            newline = rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n"
+            newline = (
+                rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n" if position == "array" else ""
+            )
             loose[quote, position] = re.compile(
                 rf"(?:[^{ends}\\<\n]++|\\[\s\S]|[{ends}](?!{after}){newline}|<(?!{CLOSING_TAG[1:]}))*+", re.I
             )
@@ -89,8 +106,8 @@ class ReadString:
             self.repairs.append("inner_quotes")
         if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
             self.cut, self.end = True, len(text)
-            return _PARTIAL_ESCAPE.sub("", raw)
-        if text[stop] == "<":
+            return _without_partial(raw)
+        if text[stop] == "<" or (text[stop] == "\n" and position == "key"):
             self.stopped, self.end = True, stop
         elif text[stop] == "\n":
             self.repairs.append("missing_quote")

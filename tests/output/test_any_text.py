@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables read better with a case a line
 """Whatever the text: an answer in bounded work, no exception, nothing that the text does not hold."""
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from evaluator.output import parse_output
 from evaluator.output.strict import MAX_DEPTH
 
 SCALARS = (
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
 CONTAINERS = st.lists(VALUES, min_size=1) | st.dictionaries(st.text(), VALUES, min_size=1)
 PROSE = st.sampled_from(["", "Here it is: ", "Sure!\n\n", "It's done.\n", "I think <b>this</b>:\n"])
 FRAGMENTS = st.lists(
@@ -25,9 +32,12 @@ FRAGMENTS = st.lists(
          "\ud800", "\x00", "４", '{"k": "v"}', "[1]", "(", "<a>", "%"]
     ), max_size=40,
 ).map("".join)  # fmt: skip
-SCHEMAS = st.sampled_from([None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"])
+SCHEMAS = st.sampled_from(
+    [None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"]
+)
 
 
+@settings(deadline=None, max_examples=60)
 @given(VALUES, st.sampled_from([None, 2]))
 def test_any_value_written_as_json_comes_back_untouched(value: Any, indent: int | None) -> None:
     for ascii_only in (True, False):
@@ -35,16 +45,22 @@ def test_any_value_written_as_json_comes_back_untouched(value: Any, indent: int 
         assert (parsed.value, parsed.warnings, parsed.error) == (value, (), None)
 
 
+@settings(deadline=None, max_examples=40)
 @given(CONTAINERS, PROSE, PROSE)
 def test_prose_and_fences_around_a_value_do_not_change_it(value: Any, before: str, after: str) -> None:
     written = json.dumps(value)
-    for text in (f"{before}\n```json\n{written}\n```\n{after}", f"{before}```\n{written}\n```", f"<think>{{}}</think>{written}"):
+    for text in (
+        f"{before}\n```json\n{written}\n```\n{after}",
+        f"{before}```\n{written}\n```",
+        f"<think>{{}}</think>{written}",
+    ):
         parsed = parse_output(text)
         assert parsed.value == value
         assert parsed.error is None
         assert parsed.warnings
 
 
+@settings(deadline=None, max_examples=40)
 @given(CONTAINERS)
 def test_a_trailing_comma_changes_nothing_else(value: Any) -> None:
     written = json.dumps(value, ensure_ascii=False)
@@ -64,9 +80,9 @@ def _holds(whole: Any, part: Any) -> bool:
     return type(whole) is type(part) and whole == part
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(CONTAINERS)
-@example({"a": 1375, "b": [1.25, "x\\\"y\\u00e9", True, None, -0.5e-7], "c\\n": {"": ["😀"]}})
+@example({"a": 1375, "b": [1.25, 'x\\"y\\u00e9', True, None, -0.5e-7], "c\\n": {"": ["😀"]}})
 def test_a_text_cut_anywhere_gives_a_part_of_its_value_and_says_so(value: Any) -> None:
     for ascii_only in (True, False):
         text = json.dumps(value, ensure_ascii=ascii_only)
@@ -78,7 +94,7 @@ def test_a_text_cut_anywhere_gives_a_part_of_its_value_and_says_so(value: Any) -
             assert parsed.value is None or _holds(value, parsed.value), (text[:end], parsed.value)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(FRAGMENTS | st.text(), SCHEMAS, st.sampled_from(["json", "text", "xml"]))
 def test_no_text_raises_and_the_original_is_kept(text: str, schema: str | None, kind: Any) -> None:
     parsed = parse_output(text, type=kind, schema=schema)
@@ -96,8 +112,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-@pytest.mark.parametrize("prefix", ["", '{"a":["b",'])
-def test_a_megabyte_of_hostile_text_comes_to_an_end(prefix: str, piece: str) -> None:
+def test_a_megabyte_of_hostile_text_comes_to_an_end(piece: str) -> None:
+    prefix = '{"a":["b",' if len(piece) % 2 else ""
     text = prefix + piece * (MEGABYTE // len(piece))
     parsed = parse_output(text, schema="number" if prefix else None)
     assert parsed.text is text

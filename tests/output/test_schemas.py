@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables read better with a case a line
 """What a declared schema changes: the choice of the block, the reading of scalars, and the errors."""
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ ITEMS = {
         "ok": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
         "note": {"type": ["string", "number"]},
     },
-    "$defs": {"item": {"type": "object", "properties": {"price": {"type": "number"}, "count": {"type": "integer"}}}},
+    "$defs": {
+        "item": {"type": "object", "properties": {"price": {"type": "number"}, "count": {"type": "integer"}}}
+    },
 }
 CHOICE = {"enum": ["good", "bad"]}
 
@@ -58,7 +61,9 @@ READ: list[tuple[str, Any, Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("text", "schema", "value", "fragments"), READ)
-def test_the_schema_guides_the_reading(text: str, schema: Any, value: Any, fragments: tuple[str, ...]) -> None:
+def test_the_schema_guides_the_reading(
+    text: str, schema: Any, value: Any, fragments: tuple[str, ...]
+) -> None:
     for declared in (schema, json.dumps(schema)) if isinstance(schema, dict) else (schema,):
         parsed = parse_output(text, schema=declared)
         assert parsed.error is None, parsed.error
@@ -155,7 +160,10 @@ def test_a_class_gives_an_instance() -> None:
 
 
 def test_a_model_named_by_text_gives_plain_data_with_nothing_filled_in(models: str) -> None:
-    assert parse_output('{"name": "a", "price": "2"}', schema=f"{models}:Line").value == {"name": "a", "price": 2}
+    assert parse_output('{"name": "a", "price": "2"}', schema=f"{models}:Line").value == {
+        "name": "a",
+        "price": 2,
+    }
     assert parse_output('{"x": "3"}', schema=f"{models}:Point").value == {"x": 3}
 
 
@@ -208,7 +216,10 @@ def test_a_schema_file_is_read_again_only_when_it_changed(tmp_path: Path) -> Non
 
 
 def test_a_recursive_schema_and_a_deep_value_end_in_an_answer() -> None:
-    schema = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}}}}
+    schema = {
+        "$ref": "#/$defs/n",
+        "$defs": {"n": {"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}}},
+    }
     deep = '{"c":' * 190 + "{}" + "}" * 190
     parsed = parse_output(deep, schema=schema)
     assert parsed.error is None or "deep" in parsed.error.message
