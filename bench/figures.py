@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `goal` is the most it may be, or with `at_least` the least; None: for information."""
+    """One measured number. `goal` is the most it may be, with `at_least` the least."""
 
     what: str
     value: float
@@ -48,7 +48,8 @@ def table(figures: Sequence[Figure]) -> str:
     rows = [("what", "figure", "goal", ""), *(figure.cells() for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
     ]
     return "\n".join([lines[0], "-" * len(lines[0].rstrip()), *lines[1:]])
 

@@ -1,6 +1,10 @@
 """What reading costs: valid 1 kB JSON against `json.loads`, and the worst of many hostile texts of 1 MB.
 
-Run: python bench/parse_output.py
+    python bench/parse_output.py [--show 8]
+
+The ratio is a median over rounds that time both side by side. The hostile texts repeat each of a hundred
+pieces (brackets, quotes, comments, fences, half values) after each of eleven beginnings, and add deep, long
+and wide ones; each is read once, with one of five schemas.
 """
 
 from __future__ import annotations
@@ -10,18 +14,22 @@ import statistics
 import time
 from collections.abc import Callable
 
-from evaluator.output import parse_output
+from figures import Figure, parser_for, remarks, report
 
+from evaluator import parse_output
+
+GOAL_RATIO, GOAL_HOSTILE_S = 2.0, 0.5
 MEGABYTE = 1_000_000
 PIECES = [
-    "[", "{", "(", '"', "'", "\\", "`", "```", "<", "<think>", "</think>", "[1,", "[]", "{}", "[],", "{},", "[[],", "[{},",
-    '{"a":', '{"a":1,', '{"a":1 ', "{'a':1,", '["', '["a', '["a" ', "['", "['a',", '["a",', '{"', '{"a"', '{"a"}', '[{"a"},',
-    "[{'a':1},", "}", "]", "]}", "[}", "{]", '"}', '{"a":"', '{"a":"\\', '\\"', '"\\"', "“", "[“a”,", "/*", "[/*", "[//", "[#",
-    "[1 ", "[1,\n", "[,", "[ ,", "[tru", "[True,", "[None ", "[a,", "{a:", "{a:b,", "{a:1,", "{ ", "[ ", "\n", " ", "[...,",
-    "\\boxed{", "\\boxed{4}", "Answer: ", "answer is ", "= ", "1,", "1 ", "$1,299", "9", "-", "1.1.", "```json\n{}\n```\n",
-    "```json\n", "<think>{}", "{}</think>", "[THINK]", "{\"a\":\"b\" \"", '{"a":"<think>"},', "\x00", "\ud800", "４", "é{", "[[1],",
-    '{"a":{"b":[', '["a"b', '"a" "b" ', '{"a":"b"c', "{a", "{a ", "a: ", "{'", "{'a'", "yes", "No, ", "[']", '{"a":1]',
-    '{"a":1}\n', "{'a':1}\n", "<a>", "<a", "&", "[1]x", "[,]",
+    "[", "{", "(", '"', "'", "\\", "`", "```", "<", "<think>", "</think>", "[1,", "[]", "{}", "[],", "{},",
+    "[[],", "[{},", '{"a":', '{"a":1,', '{"a":1 ', "{'a':1,", '["', '["a', '["a" ', "['", "['a',", '["a",',
+    '{"', '{"a"', '{"a"}', '[{"a"},', "[{'a':1},", "}", "]", "]}", "[}", "{]", '"}', '{"a":"', '{"a":"\\',
+    '\\"', '"\\"', "“", "[“a”,", "/*", "[/*", "[//", "[#", "[1 ", "[1,\n", "[,", "[ ,", "[tru", "[True,",
+    "[None ", "[a,", "{a:", "{a:b,", "{a:1,", "{ ", "[ ", "\n", " ", "[...,", "\\boxed{", "\\boxed{4}",
+    "Answer: ", "answer is ", "= ", "1,", "1 ", "$1,299", "9", "-", "1.1.", "```json\n{}\n```\n",
+    "```json\n", "<think>{}", "{}</think>", "[THINK]", '{"a":"b" "', '{"a":"<think>"},', "\x00", "\ud800",
+    "４", "é{", "[[1],", '{"a":{"b":[', '["a"b', '"a" "b" ', '{"a":"b"c', "{a", "{a ", "a: ", "{'", "{'a'",
+    "yes", "No, ", "[']", '{"a":1]', '{"a":1}\n', "{'a':1}\n", "<a>", "<a", "&", "[1]x", "[,]",
 ]  # fmt: skip
 PREFIXES = [
     "",
@@ -67,7 +75,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def valid_text() -> str:
     record = {
-        "summary": "The committee met twice and settled on the second proposal after a long discussion of its cost.",
+        "summary": "The committee met twice and settled on the second proposal after a long talk about cost.",
         "score": 0.87,
         "accepted": True,
         "labels": ["finance", "planning", "minutes"],
@@ -90,23 +98,36 @@ def ratio(schema: str | None, rounds: int = 400, repeat: int = 20) -> float:
     return statistics.median(ratios)
 
 
+def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
+    texts = hostile_texts()
+    times: list[tuple[float, str]] = []
+    for index, (label, text) in enumerate(texts):
+        schema = SCHEMAS[index % len(SCHEMAS)]
+        elapsed = seconds(lambda text=text, schema=schema: parse_output(text, schema=schema))
+        times.append((elapsed, f"{label} (schema {schema})"))
+    times.sort(reverse=True)
+    # What disturbed the machine must not stand as the worst case: the slowest few are read again.
+    again = {label: (text, SCHEMAS[index % len(SCHEMAS)]) for index, (label, text) in enumerate(texts)}
+    worst: list[tuple[float, str]] = []
+    for elapsed, label in times[: max(show, 8)]:
+        text, schema = again[label.rpartition(" (schema ")[0]]
+        second = seconds(lambda text=text, schema=schema: parse_output(text, schema=schema))
+        worst.append((min(elapsed, second), label))
+    worst.sort(reverse=True)
+    for elapsed, label in worst[:show]:
+        say(f"{elapsed:.2f} s  {label}")
+    return [
+        Figure("parse_output, valid 1 kB JSON : json.loads", ratio(None), "", GOAL_RATIO),
+        Figure('  the same with schema "object"', ratio("object"), "", GOAL_RATIO),
+        Figure(f"parse_output, worst of {len(texts)} hostile 1 MB texts", worst[0][0], "s", GOAL_HOSTILE_S),
+    ]
+
+
 def main() -> None:
-    print(f"valid JSON of {len(valid_text())} characters: {ratio(None):.2f} x json.loads")
-    print(f'the same, schema "object": {ratio("object"):.2f} x json.loads')
-    worst: list[tuple[float, str, str | None]] = []
-    for index, (label, text) in enumerate(hostile_texts()):
-        for schema in (SCHEMAS[index % len(SCHEMAS)],):
-            worst.append(
-                (
-                    min(seconds(lambda t=text, s=schema: parse_output(t, schema=s)) for _ in range(1)),
-                    label,
-                    schema,
-                )
-            )
-    worst.sort(key=lambda entry: entry[0], reverse=True)
-    print(f"worst of {len(worst)} hostile texts of 1 MB: {worst[0][0]:.2f} s")
-    for elapsed, label, schema in worst[:8]:
-        print(f"  {elapsed:.2f} s  {label}  (schema {schema})")
+    parser = parser_for(__doc__)
+    parser.add_argument("--show", type=int, default=3, help="how many of the slowest texts to name")
+    arguments = parser.parse_args()
+    report(measure(arguments.show, remarks(arguments.json)), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python bench/throughput.py [--backend openai_compatible|litellm] [--n 2000] [--rounds 5] [--profile]
 
-One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against `server.py` in a
-process of its own that answers at once. Rounds alternate: bare loop, Evaluator, bare loop, Evaluator; the ratio
-is the median over the rounds of the two neighbours' rates.
+One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against `server.py` in
+a process of its own that answers at once. Rounds alternate: bare loop, Evaluator, bare loop, Evaluator; the
+ratio is the median over the rounds of the two neighbours' rates.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ def litellm_call(url: str) -> Call:
 
 def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None) -> Evaluator:
     config = HandlerConfig(
-        name="bench", backend=backend, base_url=url, model=MODEL, api_key_env=KEY if backend == "litellm" else None
+        name="bench",
+        backend=backend,
+        base_url=url,
+        model=MODEL,
+        api_key_env=KEY if backend == "litellm" else None,
     )
     return Evaluator(tasks.library(folder / "templates"), config, profiles={}, tasks_dir=tasks_dir)
 

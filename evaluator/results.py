@@ -59,7 +59,8 @@ class Usage:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
-        return cls(**{name: data.get(name) for name in _USAGE_FIELDS if name in data})
+        known: dict[str, Any] = {name: data[name] for name in _USAGE_FIELDS if name in data}
+        return cls(**known)
 
 
 _USAGE_FIELDS = (

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from evaluator.binding.types import read_typed
-from evaluator.errors import UsageError
+from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Function, TopLevel
+from evaluator.results import TaskError, TaskResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
@@ -54,13 +56,22 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
         if key in values:
             raise UsageError(f"--input {key} is given twice")
         if text.startswith("@"):
-            text = read_text(text[1:])
+            text = _read_named(key, text[1:])
         wanted = types.get(key, "any")
         try:
             values[key] = text if wanted in ("any", "string") else read_typed(text, wanted)
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
+
+
+def _read_named(key: str, path: str) -> str:
+    if not path:
+        raise UsageError(f"--input {key}=@: expected a file's name after @, or - for standard input")
+    try:
+        return read_text(path)
+    except UsageError as error:
+        raise UsageError(f"--input {key}: {error}") from error
 
 
 def declared_types(node: TopLevel | None) -> dict[str, str]:
@@ -78,22 +89,60 @@ def read_text(path: str) -> str:
     """
     try:
         if path == "-":
+            if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+                raise UsageError("standard input is closed; name a file")
             data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
         else:
             with open(path, "rb") as file:
                 data = file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the path
+        raise UsageError(f"{path!r}: cannot be read: {error}") from error
     if len(data) > MAX_INPUT_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_INPUT_BYTES:,} bytes")
+        raise UsageError(f"{path}: larger than {MAX_INPUT_BYTES:,} bytes; give a part of it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 (byte {error.start})") from error
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+    """`value` as JSON that any reader takes: NaN as null, and escaped where the output is not UTF-8."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), ensure_ascii=False, indent=2, default=str)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(_finite(value), indent=2, default=str)
+    click.echo(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def stdin_is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def stdout_is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def exit_code_of(outcome: TaskResult | TaskError) -> int:
+    """0 for a result; 3 where a profile, a key or the folder of task files stood in the way; else 1."""
+    if isinstance(outcome, TaskResult):
+        return 0
+    return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError)) else 1
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

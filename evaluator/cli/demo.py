@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.errors import RecordError
 from evaluator.library import TemplateLibrary
 from evaluator.results import TaskError, TaskResult
 from evaluator.xml.resources import shipped
@@ -57,6 +58,8 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     for case in _cases(data, library):
         begun = time.perf_counter()
         outcome = evaluator.evaluate_sync(case.request, case.inputs, handler=case.profile, target=case.target)
+        if isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordError):
+            raise outcome.cause
         rows.append(_row(case, outcome, time.perf_counter() - begun, tasks_dir))
     evaluator.close()
     if as_json:

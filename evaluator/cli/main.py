@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -57,47 +62,111 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog='Example:  evaluator run --template summarise --input text=@notes.md',
+    epilog="Example:  evaluator run --template summarise --input document=@notes.md",
 )
 @click.version_option(package_name="evaluator", prog_name="evaluator")
 def cli() -> None:
     """Evaluate LLM tasks written as XML templates: isolated, limited, recorded.
 
     Exit codes: 0 all well; 1 the task failed or what was checked has errors; 2 wrong usage;
-    3 configuration; 130 interrupted.
+    3 configuration (a profile, a key, a folder); 130 interrupted (Ctrl-C or SIGTERM).
     """
 
 
 def main(argv: list[str] | None = None) -> Any:
-    """Runs a command; every error of ours ends in one clear line and an exit code, never in a traceback."""
+    """Runs a command; every error ends in one clear line and an exit code, never in a traceback.
+
+    With `--json` the error is an object on standard output too. A fault of ours is named as one; with
+    EVALUATOR_DEBUG set its traceback is shown.
+    """
+    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    _encode_anything()
+    code, message = 0, None
     try:
-        code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
+        with _terminated_like_interrupted():
+            code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
-    except click.Abort:
-        _say("interrupted")
-        code = EXIT_INTERRUPTED
-    except KeyboardInterrupt:
-        _say("interrupted")
-        code = EXIT_INTERRUPTED
+    except (click.Abort, KeyboardInterrupt):
+        code, message = EXIT_INTERRUPTED, "interrupted"
     except click.ClickException as error:
         error.show()
-        code = EXIT_USAGE
-    except UsageError as error:
-        _say(f"error: {error}")
-        code = EXIT_USAGE
-    except (ConfigurationError, RecordError) as error:
-        _say(f"error: {error}")
-        code = EXIT_CONFIGURATION
-    except EvaluatorError as error:
-        _say(f"error: {error}")
-        code = EXIT_FAILED
-    except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; nothing is left to say.
-        sys.stderr.close()
-        code = EXIT_FAILED
+        code, message = EXIT_USAGE, error.format_message()
+        _say_json(as_json, code, message)
+        message = None
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            # The reader of our output has gone, as `| head` does; nothing is left to say.
+            code = EXIT_FAILED
+        else:
+            code, message = EXIT_CONFIGURATION, f"error: {error.filename or 'output'}: {error.strerror or error}"
+        _drop_output()
+    except Exception as error:
+        code, message = _of_exception(error)
+    if message is not None:
+        _say(message)
+        _say_json(as_json, code, message.removeprefix("error: "))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_exception(error: Exception) -> tuple[int, str]:
+    if isinstance(error, UsageError):
+        return EXIT_USAGE, f"error: {error}"
+    if isinstance(error, (ConfigurationError, RecordError)):
+        return EXIT_CONFIGURATION, f"error: {error}"
+    if isinstance(error, EvaluatorError):
+        return EXIT_FAILED, f"error: {error}"
+    if os.environ.get("EVALUATOR_DEBUG"):
+        raise error
+    what = f"{type(error).__name__}: {error}"
+    return EXIT_FAILED, f"error: this is a fault of evaluator: {what}\n  hint: set EVALUATOR_DEBUG=1 to see where"
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Generator[None]:
+    """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is closed."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    # What is ignored stays ignored, as under nohup.
+    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _encode_anything() -> None:
+    """A text that the output's encoding lacks, a lone surrogate above all, is shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is still buffered cannot be written: Python would say so at exit, with a traceback."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError:
+        pass
 
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
+
+
+def _say_json(as_json: bool, code: int, message: str) -> None:
+    if as_json:
+        from evaluator.cli.common import print_json
+
+        try:
+            print_json({"error": {"message": message, "exit_code": code}})
+        except OSError:
+            _drop_output()

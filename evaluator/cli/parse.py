@@ -15,7 +15,8 @@ from evaluator.cli.common import json_option, print_json, read_text
 def parse(file: str, kind: str, schema: str | None, as_json: bool) -> None:
     """Read a value out of FILE (default: standard input) as a task's output would be read.
 
-    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if it does not fit.
+    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if it does not fit,
+    2 if there is no such schema.
     """
     from evaluator.output import parse_output
 
@@ -42,4 +43,4 @@ def parse(file: str, kind: str, schema: str | None, as_json: bool) -> None:
         else:
             click.echo(f"error: {error.message}", err=True)
     if error is not None:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(2 if error.kind == "bad_schema" else 1)

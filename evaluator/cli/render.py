@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import (
+    exit_code_of,
     handler_option,
     input_option,
     json_option,
@@ -20,7 +21,7 @@ from evaluator.nodes import Function
 from evaluator.results import TaskError
 
 
-@click.command(epilog="Example:  evaluator render summarise --input text=@notes.md")
+@click.command(epilog="Example:  evaluator render summarise --input document=@notes.md")
 @click.argument("name")
 @input_option
 @library_option
@@ -64,4 +65,4 @@ def render(
             for violation in outcome.violations:
                 click.echo(library.format_diagnostic(violation), err=True)
     if isinstance(outcome, TaskError):
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(exit_code_of(outcome))

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import (
+    exit_code_of,
     handler_option,
     input_option,
     json_option,
@@ -16,13 +17,15 @@ from evaluator.cli.common import (
     model_option,
     print_json,
     read_inputs,
+    stdin_is_terminal,
+    stdout_is_terminal,
 )
 from evaluator.errors import UsageError
 from evaluator.results import TaskError, TaskResult
 
 
 @click.command(
-    epilog='Examples:\n\n\b\n  evaluator run --template summarise --input text=@notes.md\n'
+    epilog='Examples:\n\n\b\n  evaluator run --template summarise --input document=@notes.md\n'
     '  evaluator run "translate this into French" --input text="Good morning" --input language=French'
 )
 @click.argument("request", required=False)
@@ -33,8 +36,9 @@ from evaluator.results import TaskError, TaskResult
 @model_option
 @click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
               help="Where task files are written.")  # fmt: skip
-@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path, file_okay=False),
+@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="A folder that the task may read; the first is where scripts run. Default: here.")  # fmt: skip
+@click.option("--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once.")
 @json_option
 def run(
     request: str | None,
@@ -45,6 +49,7 @@ def run(
     model: str | None,
     tasks_dir: Path,
     roots: tuple[Path, ...],
+    reparse: bool,
     as_json: bool,
 ) -> None:
     """Evaluate a template, or a REQUEST in words that is matched to one.
@@ -56,6 +61,10 @@ def run(
 
     if (request is None) == (template is None):
         raise UsageError("give either a REQUEST in words or --template NAME")
+    if request is not None and not request.strip():
+        raise UsageError("the REQUEST is empty: say what to do, or name a --template")
+    if model is not None and not model.strip():
+        raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
     library = load_library(folders)
     name = template or request or ""
     node = None
@@ -64,10 +73,10 @@ def run(
     elif name in library:
         node = library.get(name).node
     evaluator = Evaluator(
-        library, handler, model=model, tasks_dir=tasks_dir, roots=roots,
-        asker=TerminalAsker() if sys.stdin.isatty() else None, notice=lambda line: click.echo(line, err=True),
+        library, handler, model=model, tasks_dir=tasks_dir, roots=roots, reparse=reparse,
+        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
-    streaming = sys.stdout.isatty() and not as_json
+    streaming = stdout_is_terminal() and not as_json
     outcome = evaluator.evaluate_sync(
         name, read_inputs(inputs, node), ask_model=True,
         on_text=_write if streaming else None, on_event=None if as_json else _announce,
@@ -80,7 +89,7 @@ def run(
     else:
         _print(outcome, tasks_dir, shown=streaming)
     if isinstance(outcome, TaskError):
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(exit_code_of(outcome))
 
 
 def _write(piece: str) -> None:

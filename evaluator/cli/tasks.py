@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from evaluator.cli.common import json_option, print_json, print_table
-from evaluator.errors import UsageError
+from evaluator.cli.common import json_option, print_json, print_table, stdout_is_terminal
+from evaluator.errors import RecordError, UsageError
 from evaluator.record.store import TaskStore
 
 STATUSES = ["running", "interrupted", "completed", "failed", "aborted"]
@@ -33,6 +32,8 @@ def tasks() -> None:
 def list_tasks(status: Any, limit: int | None, tasks_dir: Path, as_json: bool) -> None:
     """List task files, the newest first."""
     found = list(TaskStore(tasks_dir).list(status=status, limit=limit))
+    if not tasks_dir.exists():
+        click.echo(f"{tasks_dir}: there is no such folder yet; the first run makes it", err=True)
     if as_json:
         print_json(
             [
@@ -70,7 +71,11 @@ def show(task: str, tasks_dir: Path, as_json: bool) -> None:
     store = TaskStore(tasks_dir)
     bare = task.removeprefix("TASK-")
     if bare.isascii() and bare.isdigit():
-        recording = store.read(int(bare))
+        try:
+            path = store.path_of(int(bare))
+        except RecordError as error:
+            raise RecordError(f"{error}; see: evaluator tasks list --tasks {tasks_dir}") from error
+        recording = store.read(path)
     elif Path(task).is_file():
         recording = store.read(Path(task))
     else:
@@ -78,4 +83,4 @@ def show(task: str, tasks_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(recording.to_dict())
     else:
-        click.echo(render_text(recording, sys.stdout.isatty()))
+        click.echo(render_text(recording, stdout_is_terminal()))

@@ -13,7 +13,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.handler.backend import Backend
 from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, load_profiles
-from evaluator.handler.tools import Asker, FileAccess, Tool, ToolRegistry, builtin_tools
+from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
@@ -45,7 +45,8 @@ class Evaluator:
     `backend`: answers every model call itself (a simulated or replaying one, or your own). `tasks_dir`: the
     folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
     the first one also being where scripts run (default: the current folder). `memory` answers
-    `fresh_context`. `tools`: further tools that templates may name. `asker` answers questions to the user.
+    `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
+    or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may name. `asker` answers questions to the user.
 
     Raises: ConfigurationError, if the profile cannot be read or has no such name.
     """
@@ -63,6 +64,7 @@ class Evaluator:
         roots: Iterable[str | Path] = (),
         asker: Asker | None = None,
         max_depth: int = 5,
+        reparse: bool = False,
         profiles: Mapping[str, HandlerConfig] | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> None:
@@ -94,6 +96,7 @@ class Evaluator:
             memory=memory,
             store=None if tasks_dir is None else TaskStore(Path(tasks_dir), redactor=Redactor.from_environment()),
             evaluate=evaluate_node,
+            reparse=reparse,
         )
 
     @property
@@ -124,10 +127,7 @@ class Evaluator:
         Returns: a TaskResult, or a TaskError for every way of failing. Raises nothing but cancellation and
         UsageError, for arguments of the wrong Python type.
         """
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise UsageError(f"inputs is a {type(inputs).__name__}, expected a mapping of names to values")
-        if not isinstance(request, (str, Task, Call, Cond, Function)):
-            raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
+        _check_types(request, inputs)
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
             start = self._start(request, values, ask_model)
@@ -151,6 +151,8 @@ class Evaluator:
             return self._start_matched(request, values, ask_model)
         if isinstance(request, Function):
             return self._start_function(request, request.name, None, values)
+        if isinstance(request, Task):
+            request = self.library.whole(request)
         name = request.name if isinstance(request, Task) else None
         label = name or ("call" if isinstance(request, Call) else "node")
         return {
@@ -200,7 +202,7 @@ class Evaluator:
             )
 
         async def body(run: Run, frame: Frame) -> Outcome:
-            found = await extract_inputs(run, words, missing, node)
+            found = await extract_inputs(run, frame, words, missing, node)
             if isinstance(found, TaskError):
                 return found
             return await evaluate_node(run, node, replace(frame, arguments={**found, **values}))
@@ -262,6 +264,13 @@ class Evaluator:
 
     def __repr__(self) -> str:
         return f"Evaluator({len(self.library.templates)} templates, handler={self._services.default_profile.name!r})"
+
+
+def _check_types(request: object, inputs: object) -> None:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs is a {type(inputs).__name__}, expected a mapping of names to values")
+    if not isinstance(request, (str, Task, Call, Cond, Function)):
+        raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
 
 
 def _is_request(node: object) -> bool:

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
-from evaluator.handler.backend import Hints, Message
-from evaluator.handler.limits import Budget
-from evaluator.handler.session import Handler
 from evaluator.interpreter.failures import failure
-from evaluator.interpreter.frame import Run
-from evaluator.interpreter.subtasks import inputs_schema
-from evaluator.nodes import Atomic, Input, Task
-from evaluator.output import parse_output
+from evaluator.interpreter.frame import Frame, Run
+from evaluator.interpreter.internal import internal_template
+from evaluator.nodes import Input, Task
 from evaluator.results import TaskError
 
-SYSTEM = (
-    "You read a request and take the values of named inputs from it, word for word where they are quoted. "
-    "You never make a value up: an input that the request does not give is left out."
-)
 
-
-async def extract_inputs(run: Run, request: str, missing: Sequence[Input], node: Task) -> dict[str, Any] | TaskError:
-    """Values for `missing` by name, as one recorded model call at the path `bind`; an error lists what it lacks."""
-    schema = inputs_schema(Atomic(description=node.description, inputs=tuple(missing)))
-    wanted = {**schema, "required": []}
-    listed = "\n".join(f"- {i.name} ({i.type}): {i.description or 'no description'}" for i in missing)
-    prompt = (
-        f"Inputs of the task {node.name!r}:\n{listed}\n\nRequest:\n{request}\n\n"
-        f"Answer with JSON only, valid against this JSON Schema:\n{json.dumps(wanted)}"
+async def extract_inputs(
+    run: Run, frame: Frame, request: str, missing: Sequence[Input], node: Task
+) -> dict[str, Any] | TaskError:
+    """Values for `missing` by name, from one task at the path `bind`; an error lists what it did not find."""
+    asked: dict[str, Any] = {
+        "request": request,
+        "template": node.description.value,
+        "declared": "\n".join(f"{i.name} ({i.type}): {i.description}" for i in missing),
+    }
+    # A simulated model has read nothing; for it each text input is the request itself.
+    simulated = json.dumps({i.name: request for i in missing if i.type in ("string", "any")})
+    outcome = await run.services.evaluate(
+        replace(run, target=simulated, on_text=None),
+        internal_template(run.services, "extract_inputs"),
+        frame.at("bind", arguments=asked),
     )
-    config = run.services.profile(run.profile)
-    choice = run.services.chooser.choose(run.model, None, config)
-    budget = Budget("bind", max_turns=2, timeout_s=config.timeout_s, max_cost_usd=config.max_cost_usd, parent=run.budget)
-    # A simulated model has read nothing; for it, each text input is the request itself.
-    simulated = {i.name: request for i in missing if i.type in ("string", "any")}
-    hints = Hints(task="bind", output_type="json", schema=json.dumps(schema), target=json.dumps(simulated))
-    handler = Handler(config, choice, steps=run.steps, path="bind", budget=budget, hints=hints)
-    outcome = await handler.run([Message("system", SYSTEM), Message("user", prompt)])
-    parsed = parse_output(outcome.content, "json", "object")
-    found = cast("dict[str, Any]", parsed.value) if parsed.error is None else {}
+    if isinstance(outcome, TaskError):
+        return outcome
+    found = outcome.parsed_content
+    values = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
     names = {i.name for i in missing}
-    values = {key: value for key, value in found.items() if key in names and value is not None}
-    lacking = [i.name for i in missing if i.name not in values]
+    kept = {key: value for key, value in values.items() if key in names and value is not None}
+    lacking = [i.name for i in missing if i.name not in kept]
     if lacking:
         return failure(
             "input_validation_failure",
             f"{node.name!r} needs {', '.join(lacking)}, which the request does not give",
             location=node.span, content=outcome.content,
         )  # fmt: skip
-    return values
+    return kept

@@ -52,7 +52,8 @@ class Frame:
     """Where a node stands: its scope, the context its parent offers, its stable path, the budget above it.
 
     `arguments` are values that a caller gives to the node's declared inputs; None means that the node
-    stands inside another and takes its inputs from the scope. `is_subtask` selects the context defaults.
+    stands inside another and takes its inputs from the scope. `is_subtask` selects the context defaults,
+    `is_reparsed` says that the node is part of a decomposition, `calls` are the templates being called.
     """
 
     scope: Scope
@@ -62,6 +63,7 @@ class Frame:
     is_subtask: bool = False
     budget: Budget | None = None
     calls: tuple[str, ...] = field(default=())
+    is_reparsed: bool = False
 
     def at(self, segment: str, **changes: Any) -> Frame:
         """A frame one segment further down; by default without arguments of its own."""

@@ -11,7 +11,7 @@ from evaluator.binding.sandbox import render
 from evaluator.errors import LimitReached
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.limits import Budget
-from evaluator.interpreter import arguments
+from evaluator.interpreter import arguments, reparse
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run
@@ -29,6 +29,7 @@ from evaluator.nodes import (
     Sequential,
     Task,
 )
+from evaluator.results import Usage
 
 
 async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
@@ -45,32 +46,45 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
 
 
 async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
-    budget = frame.budget or run.budget
+    prepared: Prepared | None = None
     try:
         bound = await arguments.bind_task(run, task, frame)
         if not isinstance(bound, arguments.Bound):
             return bound
-        scope = bound.scope
-        functions = call.functions_in_text(run, frame, "text")
-        config = handler_config(run, task, scope)
-        budget = _budget(task, config, frame, run)
-        description = await render(task.description, scope, functions=functions)
-        policy = policy_of(task, is_subtask=frame.is_subtask)
-        assembled = await assemble(task, policy, frame.context, description, scope, run.services)
-        prepared = Prepared(task, scope, description, policy, assembled, config, budget, frame, bound.values)
-        if budget.timeout_s is None:
-            return await _dispatch(run, task, prepared)
-        try:
-            async with asyncio.timeout(budget.remaining_s()) as bound_time:
-                return await _dispatch(run, task, prepared)
-        except TimeoutError as error:
-            if not bound_time.expired():
-                raise
-            raise LimitReached(
-                "time", round(budget.elapsed_s(), 3), budget.timeout_s, f"{budget.owner} passed its {budget.timeout_s:g} s"
-            ) from error
+        prepared = await _prepare(run, task, frame, bound)
+        return await _within_time(run, task, prepared)
     except Exception as error:
-        return to_task_error(error, budget.usage, task.span)
+        used = Usage() if prepared is None else prepared.budget.usage
+        failed = to_task_error(error, used, task.span)
+    if prepared is not None and reparse.is_recoverable(run, task, prepared, failed):
+        return await reparse.recover(run, task, prepared, failed)
+    return failed
+
+
+async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:
+    scope = bound.scope
+    config = handler_config(run, task, scope)
+    functions = call.functions_in_text(run, frame, "description")
+    description = await render(task.description, scope, functions=functions)
+    policy = policy_of(task, is_subtask=frame.is_subtask)
+    context = await assemble(task, policy, frame.context, description, scope, run.services)
+    budget = _budget(task, config, frame, run)
+    return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
+
+
+async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
+    budget = prepared.budget
+    if budget.timeout_s is None:
+        return await _dispatch(run, task, prepared)
+    limit = asyncio.timeout(budget.remaining_s())
+    try:
+        async with limit:
+            return await _dispatch(run, task, prepared)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        message = f"{budget.owner} passed its {budget.timeout_s:g} s"
+        raise LimitReached("time", round(budget.elapsed_s(), 3), budget.timeout_s, message) from error
 
 
 def _budget(task: Task, config: HandlerConfig, frame: Frame, run: Run) -> Budget:

@@ -18,7 +18,7 @@ from evaluator.nodes import Node
 from evaluator.record.journal import Journal
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import FinalStatus, Summary
-from evaluator.results import TaskError, TaskId, TaskResult
+from evaluator.results import TaskId, TaskResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Services:
     memory: Memory | None
     store: TaskStore | None
     evaluate: Callable[[Run, Node, Frame], Awaitable[Outcome]]
+    reparse: bool = False
+    """Whether a task that ran out of turns, context or output may be decomposed."""
     dry_run: bool = False
     """Nothing outside happens: scripts and commands are named, not run."""
 

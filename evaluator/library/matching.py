@@ -38,6 +38,9 @@ from evaluator.nodes import Atomic, Task, TopLevel
 LOW_SCORE = 0.20
 """Below this a match of `LexicalRanker` is more likely accident than fit."""
 
+INTERNAL = frozenset({"bind_inputs", "reparse"})
+"""Subtypes of templates that serve the Evaluator itself: no request is matched to them."""
+
 FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "examples")
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
 _WEIGHTS = {"name": 3.0, "subtype": 1.5, "description": 2.5, "criteria": 2.0, "inputs": 1.2, "output": 0.8,
@@ -109,7 +112,10 @@ class LexicalRanker:
     """A `Ranker` over the atomic templates among `templates`; the index is built at the first request."""
 
     def __init__(self, templates: Iterable[TemplateLike]) -> None:
-        self._templates = sorted((t for t in templates if isinstance(t.node, Atomic)), key=lambda t: t.name)
+        self._templates = sorted(
+            (t for t in templates if isinstance(t.node, Atomic) and t.node.subtype not in INTERNAL),
+            key=lambda t: t.name,
+        )
         self._index: _Index | None = None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The output gate: from the text of a model to a value, with a warning for each change and one error at most."""
+"""The output gate: from a model's text to a value, with a warning for each change, and one error at most."""
 
 from __future__ import annotations
 

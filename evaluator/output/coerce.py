@@ -1,6 +1,7 @@
 """Reading scalars as a declared schema asks for them: text as a number or a boolean, and nothing else.
 
-A text is read only at a place where the schema allows no text. Nothing is filled in, wrapped, rounded or dropped.
+A text is read only at a place where the schema allows no text. Nothing is filled in, wrapped, rounded or
+dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from evaluator.output.scalars import read_as
 _MAX_REFERENCES = 32
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _JSON_TYPES = (
-    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (dict, "object"), (list, "array"),
+    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (dict, "object"),
+    (list, "array"),
 )  # fmt: skip
 
 
@@ -75,7 +77,8 @@ class Guide:
         return found
 
     def parts(self, node: Any, kind: str, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
-        """The nodes that together describe a container of `kind`; of several alternatives only the sole one."""
+        """The nodes that together describe a container of `kind`; of several alternatives only the sole
+        one."""
         if not isinstance(node, dict) or left <= 0:
             return []
         node = cast(dict[str, Any], node)

@@ -1,7 +1,7 @@
 """The JSON blocks of a text, and what of it is an answer at all: reasoning is left out, prose passed over.
 
-One pass from left to right. Looking again inside what turned out not to be JSON is paid from a budget, so that time
-stays linear in the length of the text; when it is spent, such places are passed over whole.
+One pass from left to right. Looking again inside what turned out not to be JSON is paid from a budget, so
+that time stays linear in the length of the text; when it is spent, such places are passed over whole.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from evaluator.output.strict import StrictScanner
 from evaluator.output.strings import QUOTE, REASONING_WORDS, WS
 
 MAX_ATTEMPTS = 10_000
-"""Places where a block could begin that are tried from the front; after that only the last _TAIL characters are."""
+"""Places where a block could begin that are tried from the front; after that only the last _TAIL
+characters are."""
 
 _TAIL = 20_000
 _FAR = 1 << 62
 _MAX_STEPS = 60_000
-_EVENT = re.compile(
-    rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))|\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))|```[ \t]*([\w+#.-]{{0,20}})|<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>"
-    r"|[◁](/?)think[▷]|\[(/?)THINK\]", re.I,
-)  # fmt: skip
+_OBJECT = rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))"
+_ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))"
+_TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
+_EVENT = re.compile(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", re.I)
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
 _DATA_FENCES = frozenset(
     {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
 )
-_FENCED = re.compile(r"\s*```[^\n`]{0,40}\n([\s\S]*?)\n?[ \t]*```\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One JSON container in a text. `weak`: it could as well be part of the prose (`[1]`, an empty `[ ]`, code)."""
+    """One JSON container in a text. `weak`: it could as well be part of the prose (`[1]`, an empty `[ ]`,
+    code)."""
 
     value: Any
     start: int
@@ -186,8 +187,11 @@ def extract(text: str) -> Extract:
 
 def unfence(text: str) -> tuple[str, bool]:
     """The inside of a text that is one code fence and nothing else; and whether it was."""
-    match = _FENCED.fullmatch(text) if text.lstrip()[:3] == "```" and text.count("```") == 2 else None
-    return (match[1], True) if match is not None else (text, False)
+    stripped = text.strip()
+    if not stripped.startswith("```") or not stripped.endswith("```") or stripped.count("```") != 2:
+        return text, False
+    first, _, inside = stripped[3:-3].partition("\n")
+    return (inside, True) if "`" not in first and len(first) <= 40 and inside else (text, False)
 
 
 _THINKING = re.compile(r"<(/?)think(?:ing)?\s{0,8}>", re.I)
@@ -200,7 +204,7 @@ def is_reasoning(name: str) -> bool:
 
 
 def without_thinking(text: str) -> tuple[str, str]:
-    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of change ("" for none).
+    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of change ("": none).
 
     Only these two: in XML other reasoning names may be elements of the answer.
     """

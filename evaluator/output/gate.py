@@ -13,7 +13,7 @@ from evaluator.output.scalars import find_answer, find_boolean, find_number, rea
 from evaluator.output.schema import BadSchema, Schema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
 
-_FENCE_OPEN = re.compile(r"```[ \t]*[\w+#.-]{0,20}[ \t]*\n")
+_FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
@@ -29,15 +29,20 @@ def parse_output(
 ) -> ParsedOutput:
     """The value of a model's text, read leniently; never raises because of the text.
 
-    `text` keeps the text as it is. `json` reads one JSON value, whatever stands around it, and holds it against
+    `text` keeps the text as it is. `json` reads one JSON value, whatever stands around it, and holds it
+    against
     `schema`; `xml` reads elements as `{root: text | {child: …}}`, or gives the text back where it cannot.
 
-    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`, `boolean`, `any`,
-    a path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class. For a
+    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`,
+    `boolean`, `any`,
+    a path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class.
+    For a
     class the value is an instance of it; for everything that is named by text it is plain JSON data.
 
-    Guarantees: valid JSON passes untouched and without a warning; any change has a warning of its kind; nothing
-    is invented. With an error `value` is None. Text without JSON is an error only where a schema was declared.
+    Guarantees: valid JSON passes untouched and without a warning; any change has a warning of its kind;
+    nothing
+    is invented. With an error `value` is None. Text without JSON is an error only where a schema was
+    declared.
     Time is linear in the length of the text; nesting deeper than 200 is not read.
 
     Source: docs/design, "Output".
@@ -152,7 +157,8 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
 
 
 def _read_text(inner: str, schema: Schema) -> Settled:
-    """A string out of a text that is not JSON: as it stands, or the enumerated word that it gives as its answer."""
+    """A string out of a text that is not JSON: as it stands, or the enumerated word that it gives as its
+    answer."""
     how = "the text is not JSON and was taken as the string, as it stands"
     if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
         return Settled(*_settle_with(inner[1:-1], schema, MESSAGES["single"]))

@@ -1,7 +1,7 @@
 """The lenient reader of one JSON block: iterative, in one pass, and never backwards.
 
-It fails early on what is not JSON (`[see below]`, `{x | x > 0}`). Once a block has shown a quoted key or a list of
-quoted texts or containers, it is taken for JSON and read to its end.
+It fails early on what is not JSON (`[see below]`, `{x | x > 0}`). Once a block has shown a quoted key or
+a list of quoted texts or containers, it is taken for JSON and read to its end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Unreadable(Exception):
 
 
 class BlockReader:
-    """Reads the block that opens at `start`. After `read`: `value`, `end`, `repairs`, `cut`, `evidence`, `bare`."""
+    """Reads the block that opens at `start`. After `read`: `value`, `end`, `repairs`, `cut`, `evidence`,
+    `bare`."""
 
     __slots__ = (
         "_arrays", "_comma", "_container", "_key", "_objects", "_stack",
@@ -154,7 +155,7 @@ class BlockReader:
     def _read_quoted_key(self, position: int) -> int:
         found = ReadString(self.text, position, "key")
         if found.cut or found.stopped:
-            if found.stopped or not self.evidence:
+            if found.stopped or not (self.evidence or self._stack):
                 raise Unreadable("a key without an end", position, found.end, self.evidence)
             return self._finish_cut(len(self.text))
         after = self._skip(found.end)
@@ -165,7 +166,7 @@ class BlockReader:
                 self.repairs["separator"] = None
             self._take_key(found.value)
             return colon.end()
-        if after >= len(self.text) and self.evidence:
+        if after >= len(self.text) and (self.evidence or self._stack):
             return self._finish_cut(after)
         if not self.evidence:
             raise Unreadable("a colon was expected after the key", after, after, False)
@@ -407,7 +408,8 @@ class BlockReader:
 
 
 def skip_balanced(text: str, start: int) -> int:
-    """The end of the block that opens at `start`, by its brackets outside of quotes; the text's end if it has none."""
+    """The end of the block that opens at `start`, by its brackets outside of quotes; the text's end if it
+    has none."""
     depth = 0
     for match in _BRACKET.finditer(text, start):
         char = match[0]

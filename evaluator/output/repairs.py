@@ -5,7 +5,7 @@ from __future__ import annotations
 MESSAGES = {
     "reasoning": "text inside reasoning tags was left out",
     "reasoning_open": "a reasoning tag was never closed: everything after it was left out as reasoning",
-    "reasoning_close": "a closing reasoning tag had no opening one: everything before it was left out as reasoning",
+    "reasoning_close": "a closing reasoning tag had no opening one: all before it was left out as reasoning",
     "skipped": "too many places look like JSON: those in the middle of the text were not looked at",
     "bom": "a byte order mark was left out",
     "prose": "text around the JSON was left out",

@@ -10,7 +10,8 @@ ErrorKind = Literal["no_json", "type_mismatch", "schema_violation", "bad_schema"
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """Why a text has no value. `path` is a JSON path such as `$.items[2].price`; None where no place is meant.
+    """Why a text has no value. `path` is a JSON path such as `$.items[2].price`; None where no place is
+    meant.
 
     `expected` and `actual` are types in a template author's words, or the rule that was broken and the value.
     """
@@ -30,7 +31,8 @@ class ParsedOutput:
     """A value read out of a text; `text` is the original, whatever happened.
 
     `value` is None where there is an error, so a value that does not match is never used by accident. A JSON
-    `null` is None too: `error` and `warnings` tell them apart. `warnings` has one entry for each kind of change.
+    `null` is None too: `error` and `warnings` tell them apart. `warnings` has one entry for each kind of
+    change.
     """
 
     value: Any

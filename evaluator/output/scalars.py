@@ -21,11 +21,13 @@ _NUMBER = re.compile(
 )
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 
-_LABEL = r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision|prediction)"
-_LABELLED = re.compile(
-    rf"(?:\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|：)|(?<![=<>!])=(?!=)|\\\()[\"'*_ \t:]{{0,8}}([^\n]{{1,200}})",
-    re.I,
+_LABEL = (
+    r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision"
+    r"|prediction)"
 )
+_REST = r"[\"'*_ \t:]{0,8}([^\n]{1,200})"
+_LABELLED = re.compile(rf"\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|\uff1a){_REST}", re.I)
+_EQUATION = re.compile(rf"(?<![=<>!])=(?!=){_REST}")
 _BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = re.compile(
@@ -40,7 +42,8 @@ _LEADING_WORD = re.compile(
 def read_number(text: str) -> int | float | None:
     """A number from a text that holds nothing else but a currency sign, grouping and a sign; None otherwise.
 
-    Whole digits give an int, anything with a point or an exponent a float; one out of a float's range gives None.
+    Whole digits give an int, anything with a point or an exponent a float; one out of a float's range
+    gives None.
     """
     text = text.strip().strip("*")
     if not text or len(text) > _MAX_LENGTH:
@@ -60,7 +63,8 @@ def read_number(text: str) -> int | float | None:
 
 
 def read_boolean(text: str) -> bool | None:
-    """`true`, `yes`, `false`, `no` in any case, with quotes, emphasis or a full stop around; None otherwise."""
+    """`true`, `yes`, `false`, `no` in any case, with quotes, emphasis or a full stop around; None
+    otherwise."""
     return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower()) if len(text) < _MAX_LENGTH else None
 
 
@@ -89,7 +93,8 @@ def _trim(found: str) -> str:
 
 
 def find_answer(text: str) -> tuple[str, str] | None:
-    """What a prose answer gives as its result: the last `\\boxed{…}`, else what follows the last label.
+    """What a prose answer gives as its result: the last `\\boxed{…}`, else what follows the last
+    label (`Answer:`), else the last equals sign.
 
     Returns the text of the answer and where it was found; None where there is neither.
     """
@@ -99,8 +104,11 @@ def find_answer(text: str) -> tuple[str, str] | None:
         if match is not None:
             return _trim(match[1]), "\\boxed{…}"
     last: re.Match[str] | None = None
-    for match in _LABELLED.finditer(text):
-        last = match
+    for pattern in (_LABELLED, _EQUATION):
+        for match in pattern.finditer(text):
+            last = match
+        if last is not None:
+            break
     if last is None:
         return None
     return _trim(last[1]), "a label"

@@ -1,7 +1,7 @@
 """Declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class; compiled once.
 
-A compiled schema knows the JSON Schema document that guides reading and the check that a value has to pass. No
-reference is ever fetched: `$ref` reaches into its own document only.
+A compiled schema knows the JSON Schema document that guides reading and the check that a value has to
+pass. No reference is ever fetched: `$ref` reaches into its own document only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Check = Callable[[Any], OutputError | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """What a value has to be. `guide` leads the reading (None: nothing is known); `build` makes an instance."""
+    """What a value has to be. `guide` leads the reading (None: nothing is known); `build` makes an
+    instance."""
 
     label: str
     guide: Guide | None

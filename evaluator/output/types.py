@@ -1,4 +1,6 @@
-"""The names of types, shared with declared inputs: any, string, number, integer, boolean, object, array, [], T[].
+"""The names of types, shared with declared inputs.
+
+any, string, number, integer, boolean, object, array, [] and T[].
 
 Defined in `evaluator.binding.types`, which stands to the left of this package; named here for its readers.
 """

@@ -35,7 +35,7 @@ def test_words_that_fit_nothing_are_an_error_that_names_the_nearest(make_evaluat
 
 
 def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(make_evaluator, scripted, tmp_path):
-    script = scripted({"Request:": '{"text": "Good day", "language": "French"}'}, "Bonjour")
+    script = scripted({"<request>": '{"text": "Good day", "language": "French"}'}, "Bonjour")
     evaluator = make_evaluator(TASKS, script=script)
     result = asyncio.run(evaluator.evaluate('translate the text "Good day" into the language French')).unwrap()
     assert (result.content, script.prompts[-1]) == ("Bonjour", "Good day in French")

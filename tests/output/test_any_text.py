@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables read better with a case a line
 """Whatever the text: an answer in bounded work, no exception, nothing that the text does not hold."""
 
 from __future__ import annotations

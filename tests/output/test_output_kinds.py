@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables read better with a case a line
 """XML as a value, the names of types, and what importing and reading cost."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables read better with a case a line
 """Tables of what a model writes and the value that everybody reads out of it."""
 
 from __future__ import annotations

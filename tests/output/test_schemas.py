@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables read better with a case a line
 """What a declared schema changes: the choice of the block, the reading of scalars, and the errors."""
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""Runs every benchmark, each in a process of its own, and prints one table: what, figure, goal, met or not.
+
+    python bench/all.py [--quick]
+
+The exit code is 0 whatever the figures are; a benchmark that fails is a line that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+from figures import HERE, Figure, table
+
+# script, its arguments, and those of `--quick`
+BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
+    ("throughput.py", [], ["--n", "500", "--rounds", "3"]),
+    ("throughput.py", ["--backend", "litellm"], ["--n", "200", "--rounds", "3"]),
+    ("record.py", [], ["--n", "500", "--rounds", "3"]),
+    ("startup.py", [], ["--runs", "5"]),
+    ("parse_output.py", [], []),
+    ("load.py", [], ["--runs", "1"]),
+    ("match.py", [], []),
+)
+
+
+def run(script: str, arguments: list[str]) -> list[Figure] | None:
+    """The figures of one benchmark; None where it fails, which is said on standard error."""
+    argv = [sys.executable, str(HERE / script), "--json", *arguments]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        print(f"{script} ended with exit code {done.returncode}: {done.stdout[-500:]}", file=sys.stderr)
+        return None
+    return [Figure(**entry) for entry in json.loads(done.stdout)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
+    quick = parser.parse_args().quick
+    figures: list[Figure] = []
+    failed: list[str] = []
+    for script, arguments, fewer in BENCHMARKS:
+        label = " ".join([script, *arguments])
+        print(f"{label} ...", file=sys.stderr, flush=True)
+        found = run(script, [*arguments, *(fewer if quick else [])])
+        if found is None:
+            failed.append(label)
+        else:
+            figures += found
+    print(table(figures))
+    for label in failed:
+        print(f"{label}: FAILED, see above")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What the documentation shows is true: its Python runs, its XML is valid, its commands print what stands there.
+
+Markers are HTML comments on the line before a block: `file: PATH` saves it for the blocks after it, `not run`
+leaves it alone, `not valid` demands an error, `output` demands that the commands before printed just that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from evaluator import TemplateLibrary
+from evaluator.cli.main import cli, main
+from evaluator.handler.config import read_profile
+from evaluator.xml.schema import validate
+from evaluator.xml.source import read_source
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "design").glob("*.md")])
+_FENCE = re.compile(r"(`{3,})([\w{}-]*)\s*")
+_MARK = re.compile(r"<!-- (file|not run|not valid|output)(?:: (\S+))? -->")
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, its language, where it stands, and its markers."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    marks: dict[str, str | None]
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    marks: dict[str, str | None] = {}
+    lines = page.read_text(encoding="utf-8").splitlines()
+    at = 0
+    while at < len(lines):
+        fence = _FENCE.fullmatch(lines[at])
+        if fence is None:
+            mark = _MARK.fullmatch(lines[at].strip())
+            if mark is not None:
+                marks[mark[1]] = mark[2]
+            elif lines[at].strip():
+                marks = {}
+            at += 1
+            continue
+        end = next(i for i in range(at + 1, len(lines)) if lines[i] == fence[1])
+        text = "\n".join(lines[at + 1 : end]) + "\n"
+        found.append(Block(page, at + 1, fence[2], text, marks))
+        marks, at = {}, end + 1
+    return found
+
+
+def named(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language in languages]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each line that runs `evaluator`, up to a pipe or a redirection."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words and words[0] == "evaluator":
+            ends = [i for i, word in enumerate(words) if word in ("|", ">", "<")]
+            yield words[1 : ends[0] if ends else None]
+
+
+def save(block: Block, folder: Path) -> None:
+    name = block.marks.get("file")
+    if name is not None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python blocks of a page run in order, as one program; its commands where it shows their output."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "templates").mkdir()
+    found = blocks(page)
+    runs_commands = any("output" in block.marks for block in found)
+    scope: dict[str, Any] = {"__name__": "page"}
+    printed = ""
+    for block in found:
+        save(block, tmp_path)
+        if "not run" in block.marks:
+            continue
+        if block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(block.text, str(block), "exec"), scope)
+        elif block.language == "sh" and runs_commands:
+            printed = "".join(run(words) for words in commands(block))
+        elif "output" in block.marks:
+            assert printed == block.text, f"{block}: the page shows another output"
+
+
+def run(words: list[str]) -> str:
+    """What a command prints, on either stream, in the order in which it was printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
+        main(words)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("block", named("xml"), ids=str)
+def test_xml_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for other in blocks(block.page):
+        if other.line != block.line and other.language == "xml" and "not valid" not in other.marks:
+            save(other, beside)
+    file = tmp_path / "shown" / (block.marks.get("file") or "shown.xml")
+    file.parent.mkdir(parents=True)
+    text = block.text.strip()
+    if text.startswith(("<handler ", "<?xml")):
+        file.write_text(text, encoding="utf-8")
+        assert read_profile(file).name
+        return
+    if not text.startswith(("<task", "<template", "<library")) or "ref=" in text.split(">")[0]:
+        source = read_source(f"<partial>{text}</partial>", str(block))
+        assert [d for d in validate(source, "task") if d.severity == "error"] == []
+        return
+    file.write_text(text, encoding="utf-8")
+    library = TemplateLibrary.load(tmp_path / "shown", beside)
+    own = [str(d) for d in library.errors if d.span.file and str(tmp_path / "shown") in d.span.file]
+    assert bool(own) is ("not valid" in block.marks), "\n".join(own) or "this was to show an error"
+
+
+@pytest.mark.parametrize("block", named("sh"), ids=str)
+def test_commands_that_are_shown_can_be_given(block: Block) -> None:
+    for words in commands(block):
+        command: click.Command = cli
+        path = "evaluator"
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            found = command.get_command(click.Context(command), words[0])
+            assert found is not None, f"{block}: there is no command {words[0]!r}"
+            command, path, words = found, f"{path} {words[0]}", words[1:]
+        if "--help" in words or "--version" in words:
+            continue
+        # Parses every option and argument, and runs nothing.
+        assert command.make_context(path, list(words)).params is not None
+
+
+def links() -> list[tuple[Path, str]]:
+    found: list[tuple[Path, str]] = []
+    for page in PAGES:
+        text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found += [(page, target) for target in _LINK.findall(text)]
+    return found
+
+
+@pytest.mark.parametrize(("page", "target"), links(), ids=str)
+def test_a_link_leads_somewhere(page: Path, target: str) -> None:
+    if re.match(r"[a-z]+:", target):
+        assert target.startswith("https://")
+        return
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    assert file.is_relative_to(ROOT)
+    assert file.exists(), f"{page.name} links to {target}"
+    if anchor:
+        headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in slugs, f"{page.name} links to {target}; there are {sorted(slugs)}"
+
+
+def test_the_page_of_commands_is_what_the_commands_say() -> None:
+    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs" / "generate_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    committed = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert committed == module.page(), "write it again: python docs/generate_cli.py"
+
+
+def test_every_page_stands_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = {line.strip() for line in index.splitlines()}
+    for page in PAGES:
+        if page.is_relative_to(ROOT / "docs") and page.name != "index.md":
+            assert str(page.relative_to(ROOT / "docs").with_suffix("")) in listed
