@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluator.errors import LimitReached, ProviderError, SessionClosed
 from evaluator.handler import prices
-from evaluator.handler._tokens import estimate_tokens
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import (
     Backend,
     FinishReason,

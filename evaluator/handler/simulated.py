@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.handler._synthesis import synthesise
-from evaluator.handler._tokens import estimate_tokens
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
 from evaluator.results import Usage
 

@@ -15,6 +15,7 @@ from evaluator.binding.sandbox import render
 from evaluator.binding.scopes import Scope
 from evaluator.errors import ToolError
 from evaluator.interpreter.frame import ContextItem
+from evaluator.library.words import query_terms, stems
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task, TaskType
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 MAX_FRESH = 10
 SUBSET_CHARACTERS = 40_000
 COMMAND_TIMEOUT_S = 30.0
+LOOKED_AT_CHARACTERS = 20_000
+RELEVANT = 0.15
+"""The share of a description's weighted words that an item has to hold to be passed on by `subset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +100,15 @@ async def assemble(
 
 
 def relevant(items: Sequence[ContextItem], description: str, characters: int) -> list[ContextItem]:
-    """The items that share words with `description`, best first, as many as fit in `characters`."""
-    from evaluator.library._text import terms
-
-    wanted = set(terms(description))
+    """The items that share enough words with `description`, best first, as many as fit in `characters`."""
+    terms = query_terms(description)
+    most = sum(term.weight for term in terms)
     scored: list[tuple[float, int, ContextItem]] = []
     for order, item in enumerate(items):
-        words = set(terms(item.content[:20_000])) | set(terms(item.source))
-        shared = len(wanted & words)
-        if shared:
-            scored.append((-shared / (len(wanted) or 1), order, item))
+        there = set(stems(f"{item.source} {item.content[:LOOKED_AT_CHARACTERS]}"))
+        score = sum(term.weight for term in terms if term.stem in there)
+        if most and score / most >= RELEVANT:
+            scored.append((-score, order, item))
     kept: list[ContextItem] = []
     for _, _, item in sorted(scored, key=lambda entry: entry[:2]):
         if len(item.content) <= characters:

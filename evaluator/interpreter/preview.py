@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse
 from evaluator.handler.simulated import SimulatedBackend
-from evaluator.handler._tokens import estimate_tokens
+from evaluator.handler.tokens import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)

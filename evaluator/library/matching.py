@@ -23,7 +23,7 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, cast
 
-from evaluator.library._text import (
+from evaluator.library.words import (
     QueryTerm,
     deletions,
     is_one_slip,

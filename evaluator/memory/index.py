@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from evaluator.errors import UsageError
-from evaluator.library._text import QueryTerm, merge_terms, query_terms, stem, with_positions, words
+from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 
 # A word in a path counts more than one in a description: it was chosen to say what the file is.
 _PATH_WEIGHT, _DESCRIPTION_WEIGHT = 1.0, 0.8

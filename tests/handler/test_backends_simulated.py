@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.handler._synthesis import synthesise
-from evaluator.handler._tokens import estimate_tokens
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import Hints, Message, ModelResponse, ToolCall
 from evaluator.handler.simulated import Script, SimulatedBackend
 from evaluator.testing import a_request

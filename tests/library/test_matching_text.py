@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.library._text import deletions, is_one_slip, query_terms, stem, words
+from evaluator.library.words import deletions, is_one_slip, query_terms, stem, words
 
 
 @pytest.mark.parametrize(

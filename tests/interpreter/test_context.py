@@ -1,0 +1,87 @@
+"""The three dimensions of context: an operator's defaults, what a template overrides, what a task then sees."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evaluator import TemplateLibrary
+from evaluator.interpreter.context import DEFAULTS, SUBTASK_DEFAULT, policy_of, relevant
+from evaluator.interpreter.frame import ContextItem
+
+TABLE = [
+    ("atomic", "full", False, "disabled"),
+    ("sequential", "full", True, "disabled"),
+    ("reduce", "none", True, "enabled"),
+    ("script", "full", False, "disabled"),
+    ("director_evaluator_loop", "none", True, "enabled"),
+]
+
+
+@pytest.mark.parametrize(("operator", "inherit", "accumulate", "fresh"), TABLE)
+def test_the_defaults_are_those_of_the_operator(operator, inherit, accumulate, fresh):
+    policy = DEFAULTS[operator]
+    assert (policy.inherit_context, policy.accumulate_data, policy.fresh_context) == (inherit, accumulate, fresh)
+
+
+def test_a_subtask_of_any_type_has_its_own_defaults():
+    assert (SUBTASK_DEFAULT.inherit_context, SUBTASK_DEFAULT.accumulate_data) == ("subset", False)
+    assert SUBTASK_DEFAULT.fresh_context == "enabled"
+
+
+def test_a_setting_overrides_its_dimension_only():
+    xml = """<task name="t" type="atomic"><description>d</description>
+      <context_management><inherit_context>none</inherit_context></context_management></task>"""
+    library = TemplateLibrary()
+    library.add(xml)
+    policy = policy_of(library.get("t").node)
+    assert (policy.inherit_context, policy.fresh_context) == ("none", "disabled")
+
+
+ITEMS = [
+    ContextItem("file:helium.md", "Helium boils at 4.2 K and is a noble gas."),
+    ContextItem("file:danube.md", "The Danube flows into the Black Sea."),
+]
+
+
+def test_a_subset_holds_what_shares_words_with_the_description():
+    assert relevant(ITEMS, "At what temperature does helium boil?", 10_000) == [ITEMS[0]]
+    assert relevant(ITEMS, "Translate a poem", 10_000) == []
+
+
+def test_a_subset_stays_within_its_size():
+    assert relevant(ITEMS, "helium boils", 10) == []
+
+
+@pytest.mark.parametrize(("inherit", "sees"), [("full", True), ("subset", False), ("none", False)])
+def test_a_step_sees_what_it_inherits(make_evaluator, scripted, tmp_path, inherit, sees):
+    (tmp_path / "helium.md").write_text("Helium boils at 4.2 K.")
+    xml = f"""<task name="s" type="sequential"><description>d</description>
+      <file_paths source="literal"><path>helium.md</path></file_paths>
+      <steps><task name="one" type="atomic"><description>translate a poem</description>
+        <context_management><inherit_context>{inherit}</inherit_context></context_management></task></steps></task>"""
+    script = scripted()
+    asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
+    assert ("Helium" in script.prompts[0]) is sees
+
+
+def test_an_item_is_never_sent_twice(make_evaluator, scripted, tmp_path):
+    (tmp_path / "a.md").write_text("alpha")
+    paths = '<file_paths source="literal"><path>a.md</path></file_paths>'
+    xml = f"""<task name="s" type="sequential"><description>d</description>{paths}
+      <steps><task name="one" type="atomic"><description>x</description>{paths}</task></steps></task>"""
+    script = scripted()
+    asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
+    assert script.prompts[0].count("alpha") == 1
+
+
+def test_a_function_inherits_no_context(make_evaluator, scripted, tmp_path):
+    (tmp_path / "a.md").write_text("alpha")
+    xml = """<template name="f" params="x"><task type="atomic"><description>f {{ x }}</description></task></template>
+      <task name="s" type="sequential"><description>d</description>
+      <file_paths source="literal"><path>a.md</path></file_paths>
+      <steps><call template="f"><arg>1</arg></call></steps></task>"""
+    script = scripted()
+    asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
+    assert script.prompts == ["f 1"]
