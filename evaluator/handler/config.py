@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -136,7 +137,7 @@ _LIMITS: tuple[tuple[str, str, type], ...] = (
 
 
 def _read_child(child: Any, fields: dict[str, Any]) -> None:
-    text = " ".join((child.text or "").split()) if child.tag != "system" else (child.text or "").strip()
+    text = cleandoc(child.text or "") if child.tag == "system" else " ".join((child.text or "").split())
     if child.tag in _TEXTS:
         fields[child.tag] = text or None if child.tag not in ("description", "system") else text
         if child.tag == "backend" and not text:

@@ -24,7 +24,7 @@ class ReplayBackend:
 
     def __init__(self, *recordings: Recording) -> None:
         """Raises: UsageError, if the recordings hold no model response."""
-        self._answers: dict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
+        self._answers: dict[str, deque[ModelResponse]] = defaultdict(deque)
         for recording in recordings:
             self._take(recording)
         if not self._answers:
@@ -42,8 +42,8 @@ class ReplayBackend:
                 continue
             session = step.start.path.rpartition("turn[")[0]
             messages = [*conversations.get(session, ()), *step.start.args["messages"]]
-            self._answers[_key(messages)].append(step.end.output)
-            answer = response_from_dict(step.end.output)
+            answer = response_from_dict(step.end.output, step.end.usage)
+            self._answers[_key(messages)].append(answer)
             spoken = Message("assistant", answer.content, answer.tool_calls).to_dict()
             conversations[session] = [*messages, spoken]
 
@@ -59,8 +59,7 @@ class ReplayBackend:
                 kind="not_found",
             )
         # The last of equal answers stays, so that asking once more gives what was given.
-        recorded = answers[0] if len(answers) == 1 else answers.popleft()
-        response = response_from_dict(recorded)
+        response = answers[0] if len(answers) == 1 else answers.popleft()
         if on_text is not None and response.content:
             on_text(response.content)
         return response

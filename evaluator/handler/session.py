@@ -220,8 +220,6 @@ class Handler:
         finally:
             self.budget.release_turn(most)
         usage = response.usage
-        if usage.cost_usd is None:
-            usage = replace(usage, cost_usd=self._cost(usage))
         self.budget.charge(usage)
         if usage.input_tokens is not None and usage.output_tokens is not None:
             self._context_tokens = usage.input_tokens
@@ -257,7 +255,7 @@ class Handler:
         fingerprint = steps.fingerprint(args)
         recorded = steps.recorded(path, fingerprint)
         if recorded is not None:
-            return response_from_dict(recorded.output)
+            return response_from_dict(recorded.output, recorded.usage)
         waited: float | None = None
         for attempt in range(1, attempts + 1):
             number = steps.begin(
@@ -282,10 +280,11 @@ class Handler:
                 steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
                 raise
             else:
-                steps.succeed(
-                    number, response_to_dict(response), time.perf_counter() - started,
-                    usage=response.usage.to_dict(),
-                )  # fmt: skip
+                if response.usage.cost_usd is None:
+                    priced = replace(response.usage, cost_usd=self._cost(response.usage))
+                    response = replace(response, usage=priced)
+                duration = time.perf_counter() - started
+                steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
                 return response
         raise AssertionError("the last attempt returns or raises")
 
@@ -359,7 +358,7 @@ class Handler:
 
 
 def response_to_dict(response: ModelResponse) -> dict[str, Any]:
-    """The recorded form of a response; `response_from_dict` reads it back."""
+    """The recorded form of a response, without its usage; `response_from_dict` reads it back."""
     data: dict[str, Any] = {"content": response.content, "finish_reason": response.finish_reason}
     if response.tool_calls:
         data["tool_calls"] = [call.to_dict() for call in response.tool_calls]
@@ -367,16 +366,15 @@ def response_to_dict(response: ModelResponse) -> dict[str, Any]:
         data["reasoning"] = response.reasoning
     if response.model is not None:
         data["model"] = response.model
-    data["usage"] = response.usage.to_dict()
     return data
 
 
-def response_from_dict(data: Mapping[str, Any]) -> ModelResponse:
+def response_from_dict(data: Mapping[str, Any], usage: Mapping[str, Any] | None) -> ModelResponse:
     return ModelResponse(
         content=data["content"],
         finish_reason=data["finish_reason"],
         tool_calls=tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in data.get("tool_calls", ())),
         reasoning=data.get("reasoning"),
-        usage=Usage.from_dict(data.get("usage", {})),
+        usage=Usage(None, None, None, None, None, 1) if usage is None else Usage.from_dict(usage),
         model=data.get("model"),
     )

@@ -1,0 +1,140 @@
+"""Profiles from XML, and the order in which a model is chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
+from evaluator.handler.choice import ModelChooser, first_model
+from evaluator.handler.limits import Budget
+from evaluator.errors import LimitReached
+from evaluator.results import Usage
+from evaluator.testing import LoopbackServer, json_reply
+
+
+def test_the_shipped_profiles_are_there(tmp_path):
+    assert {"default", "offline", "openai", "anthropic", "local"} <= set(load_profiles(tmp_path))
+
+
+def test_a_projects_profile_comes_before_a_shipped_one(tmp_path):
+    (tmp_path / "mine.xml").write_text(
+        '<handler name="offline"><system>\n    Be brief.\n      Always.\n  </system>'
+        '<limits max_turns="3" timeout="1.5"/><retries max="2" backoff="0.5"/></handler>'
+    )
+    profile = load_profiles(tmp_path)["offline"]
+    assert (profile.system, profile.max_turns, profile.timeout_s) == ("Be brief.\n  Always.", 3, 1.5)
+    assert profile.backoff_s == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("xml", "says"),
+    [
+        ("<handler>", "p.xml:1"),
+        ('<handler name="x"><limits max_turns="0"/></handler>', "max_turns"),
+        ('<handler name="x"><modell>y</modell></handler>', "model"),
+        ("", "p.xml"),
+    ],
+)
+def test_a_bad_profile_is_an_error_that_says_where(tmp_path, xml, says):
+    (tmp_path / "p.xml").write_text(xml)
+    with pytest.raises(ConfigurationError, match=says):
+        load_profiles(tmp_path)
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(ConfigurationError, match="no folder"):
+        load_profiles(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("explicit", "template", "profile", "environ", "label"),
+    [
+        ("simulated/a", "simulated/b", "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/a"),
+        (None, "simulated/b", "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/b"),
+        (None, None, "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/c"),
+        (None, None, None, {"EVALUATOR_MODEL": "simulated/d", "OPENAI_API_KEY": "k"}, "simulated/d"),
+        (None, None, None, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "openai/gpt-4o-mini"),
+        (None, None, None, {}, "simulated/default"),
+    ],
+)
+def test_models_are_chosen_in_order(explicit, template, profile, environ, label):
+    chooser = ModelChooser(environ=environ, probe_local=False)
+    assert chooser.choose(explicit, template, HandlerConfig(model=profile)).label == label
+
+
+def test_the_simulated_stand_in_says_so_once():
+    said = []
+    chooser = ModelChooser(environ={}, probe_local=False, notice=said.append)
+    chooser.choose(None, None, HandlerConfig())
+    chooser.choose(None, None, HandlerConfig(name="other"))
+    assert len(said) == 1
+    assert "simulated" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (HandlerConfig(model="openai/gpt-4o-mini"), "OPENAI_API_KEY"),
+        (HandlerConfig(model="gpt-x", backend="openai_compatible", api_key_env="NO_SUCH"), "NO_SUCH"),
+        (HandlerConfig(model="other/x", backend="openai_compatible"), "base_url"),
+        (HandlerConfig(backend="replay", model="x"), "backend="),
+        (HandlerConfig(base_url="http://127.0.0.1:9"), "lists none"),
+    ],
+)
+def test_a_choice_that_cannot_work_is_an_error_that_says_what_is_missing(config, says):
+    with pytest.raises(ConfigurationError, match=says):
+        ModelChooser(environ={}, probe_local=False).choose(None, None, config)
+
+
+def test_a_local_server_is_asked_for_its_model():
+    with LoopbackServer(default=json_reply({"data": [{"id": "qwen"}]})) as server:
+        assert first_model(server.base_url, None) == "qwen"
+        choice = ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(base_url=server.base_url))
+    assert choice.model == "qwen"
+
+
+def test_a_backend_that_is_given_answers_everything():
+    backend = SimulatedBackend()
+    choice = ModelChooser(environ={}, backend=backend).choose("openai/gpt-4o", None, HandlerConfig())
+    assert choice.backend is backend
+
+
+def test_turns_that_run_side_by_side_cannot_pass_a_limit_together():
+    root = Budget("root", max_turns=2)
+    one, two = Budget("one", parent=root), Budget("two", parent=root)
+    one.reserve_turn()
+    two.reserve_turn()
+    with pytest.raises(LimitReached) as caught:
+        one.reserve_turn()
+    assert (caught.value.resource, caught.value.used, caught.value.limit) == ("turns", 2, 2)
+    assert "root" in caught.value.message
+    one.release_turn()
+    one.charge(Usage(turns=1))
+    assert (root.usage.turns, one.usage.turns, two.usage.turns) == (1, 1, 0)
+
+
+def test_cost_is_reserved_before_it_is_spent():
+    budget = Budget("b", max_cost_usd=1.0)
+    budget.reserve_turn(0.6)
+    with pytest.raises(LimitReached, match=r"would pass \$1"):
+        budget.reserve_turn(0.6)
+    budget.release_turn(0.6)
+    budget.charge(Usage(cost_usd=0.1, turns=1))
+    budget.reserve_turn(0.6)
+
+
+def test_an_unknown_cost_stays_unknown_in_a_sum():
+    total = Usage(cost_usd=0.5) + Usage(cost_usd=None)
+    assert total.cost_usd is None
+
+
+def test_time_is_that_of_the_nearest_limit():
+    now = [0.0]
+    outer = Budget("outer", timeout_s=10, clock=lambda: now[0])
+    inner = Budget("inner", timeout_s=60, parent=outer, clock=lambda: now[0])
+    now[0] = 4.0
+    assert inner.remaining_s() == 6.0
+    now[0] = 10.0
+    with pytest.raises(LimitReached, match="outer"):
+        inner.reserve_turn()
+
