@@ -36,28 +36,20 @@ Results go to standard output, everything else (warnings, errors, the path of th
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
-    for path, command in _commands(cli, "evaluator", None):
-        parts.append(f"\n## {path}\n\n```text\n{_help(path, command)}\n```\n")
+    settings = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    for path, text in _helps(cli, click.Context(cli, info_name="evaluator", **settings)):
+        parts.append(f"\n## {path}\n\n```text\n{text}\n```\n")
     return "".join(parts)
 
 
-def _commands(
-    command: click.Command, name: str, parent: click.Context | None
-) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
+def _helps(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """The help of a command and of those below it, as the command line prints it."""
+    yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
     if isinstance(command, click.Group):
-        with click.Context(command, info_name=name, parent=parent) as context:
-            for child in command.list_commands(context):
-                found = command.get_command(context, child)
-                assert found is not None
-                yield from _commands(found, f"{name} {child}", context)
-
-
-def _help(path: str, command: click.Command) -> str:
-    settings = {"help_option_names": ["-h", "--help"], "terminal_width": WIDTH, "max_content_width": WIDTH}
-    with click.Context(command, info_name=path, **settings) as context:  # pyright: ignore[reportArgumentType]
-        lines = command.get_help(context).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _helps(found, click.Context(found, info_name=name, parent=context))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def parse_output(
             value = read_strict(text)
         except (ValueError, RecursionError):
             return _read_lenient(text, compiled)
-        if compiled is None:
+        if compiled is None or (compiled.build is None and compiled.check(value) is None):
             return ParsedOutput(value, (), None, text)
         return _finish(settle(value, compiled), [], text)
     if type != "text":

@@ -51,6 +51,8 @@ def compile_schema(declared: Any) -> Schema | None:
     if declared is None:
         return None
     if isinstance(declared, str):
+        if declared in TYPE_NAMES:
+            return _named(declared)
         name = declared.strip()
         if not name:
             return None
@@ -84,8 +86,12 @@ def _named(name: str) -> Schema | None:
     if name == "any":
         return None
 
+    plain = {"object": dict, "array": list, "[]": list, "string": str}.get(name)
+
     def check(value: Any) -> OutputError | None:
-        return None if matches(value, name) else _explain_type(value, name, [])
+        if value.__class__ is plain or matches(value, name):
+            return None
+        return _explain_type(value, name, [])
 
     return Schema(name, Guide(_document_of(name)), check)
 

@@ -25,7 +25,7 @@ MAX_INCLUDED_CHARACTERS = 10_000_000
 MAX_NODE_DEPTH = 60
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}", re.DOTALL)
 _BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
 

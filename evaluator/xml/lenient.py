@@ -27,7 +27,7 @@ _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _STARTS = re.compile(r"<[A-Za-z_]")
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_RUN = re.compile(r"<++(?=[^<]|\Z)(?<=<<<)")
+_RUN = re.compile(r"<{3,}+")
 _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 
 
@@ -178,7 +178,7 @@ class _Reader:
         if following == "<" and (run := _RUN.match(text, start)) is not None:
             self._bare(start)
             self._literal(run[0][3:])
-            return run.end() - 2
+            return run.end() - 2  # the last two may open a placeholder, the last one a tag
         if following == "<" and (placeholder := _PLACEHOLDER.match(text, start)):
             self._characters(placeholder[0])
             return placeholder.end()

@@ -149,15 +149,18 @@ def test_xml_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
 def test_commands_that_are_shown_can_be_given(block: Block) -> None:
     for words in commands(block):
         command: click.Command = cli
-        path = "evaluator"
+        context = click.Context(cli, info_name="evaluator", **cli.context_settings)
+        name = "evaluator"
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            found = command.get_command(click.Context(command), words[0])
+            found = command.get_command(context, words[0])
             assert found is not None, f"{block}: there is no command {words[0]!r}"
-            command, path, words = found, f"{path} {words[0]}", words[1:]
+            if isinstance(found, click.Group):
+                context = click.Context(found, info_name=words[0], parent=context)
+            command, name, words = found, words[0], words[1:]
         if "--help" in words or "--version" in words:
             continue
         # Parses every option and argument, and runs nothing.
-        assert command.make_context(path, list(words)).params is not None
+        assert command.make_context(name, list(words), parent=context).command is command
 
 
 def links() -> list[tuple[Path, str]]:

@@ -18,7 +18,6 @@ from evaluator.xml.build import build, is_stand_in
 from evaluator.xml.source import read_source
 from evaluator.xml.texts import SplitError, split_command
 
-
 NAMED = 'name="a" type="atomic"'
 
 
@@ -177,7 +176,7 @@ def test_a_task_that_refers_may_leave_out_its_parts():
         ('<template name="f"\n params="a, 1b"><call template="x"/></template>', "invalid-params", "2:13"),
         ('<template name="f"\n params="a, a"><call template="x"/></template>', "duplicate-name", "2:13"),
         ('<template name="f"/>', "missing-element", "1:1"),
-        (f'<template name="f"><call template="x"/>\n<call template="x"/></template>', "duplicate-element", "2:1"),
+        ('<template name="f"><call template="x"/>\n<call template="x"/></template>', "duplicate-element", "2:1"),
         (f"<library>{task('', NAMED)}\n{task('', NAMED)}</library>", "duplicate-name", "2:1"),
         (task("\n<steps><cond/></steps>", 'type="sequential"'), "missing-element", "2:8"),
         (task('<steps><call template="x"><arg name="a"/>\n<arg/></call></steps>', 'type="sequential"'), "misplaced-element", "2:1"),

@@ -76,8 +76,11 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -
     notes = {**result.notes, "warnings": [*result.notes["warnings"], *warnings]}
     if error is None:
         return TaskResult(result.status, result.content, parsed.value, notes, result.usage)
+    message = error.message
+    if error.expected and error.expected not in message:
+        message += f": expected {error.expected}, got {error.actual}"
     return TaskError(
-        "INVALID_OUTPUT", error.message, "output_format_failure", location=wanted.span, content=result.content,
+        "INVALID_OUTPUT", message, "output_format_failure", location=wanted.span, content=result.content,
         notes=notes, usage=result.usage, retryable=True,
         details={"path": error.path, "expected": error.expected, "actual": error.actual},
     )  # fmt: skip
