@@ -122,7 +122,7 @@ def test_a_script_that_prints_no_text_is_kept(run_script: Any) -> None:
     assert result.content.endswith("b")
 
 
-def test__a_script_that_reads_nothing_does_not_block_on_a_large_input(run_script: Any) -> None:
+def test_a_script_that_reads_nothing_does_not_block_on_a_large_input(run_script: Any) -> None:
     assert run_script("print('ok')", inputs={"stdin": "x" * 5_000_000}).unwrap().content == "ok\n"
 
 
@@ -135,7 +135,7 @@ def test_a_program_that_is_missing_is_named(make_evaluator: Any) -> None:
     assert error.location is not None
 
 
-def test__a_value_cannot_add_an_argument_or_reach_a_shell(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_value_cannot_add_an_argument_or_reach_a_shell(make_evaluator: Any, tmp_path: Path) -> None:
     file = tmp_path / "argv.py"
     file.write_text("import sys; print(sys.argv[1:])")
     xml = f"""<task name="s" type="script"><description>d</description><inputs><input name="v"/></inputs>

@@ -13,7 +13,7 @@ import click
 
 from evaluator.binding.types import read_typed
 from evaluator.errors import ConfigurationError, RecordError, UsageError
-from evaluator.library import TemplateLibrary
+from evaluator.library import CallBound, TemplateLibrary
 from evaluator.nodes import Function, TopLevel
 from evaluator.results import TaskError, TaskResult
 
@@ -158,3 +158,26 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             last = last[: room - 1] + "…"
         line = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last])
         click.echo(line.rstrip())
+
+
+def cost_bound(limit: CallBound, model: str | None) -> float | None:
+    """The most that so many calls can cost, in US dollars; None where the calls or the price have no bound."""
+    if model is None or limit.max_calls is None:
+        return None
+    if limit.max_calls == 0:
+        return 0.0
+    from evaluator.handler.prices import max_call_cost_usd
+
+    each = max_call_cost_usd(model)
+    return None if each is None else each * limit.max_calls
+
+
+def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) -> str:
+    """One line: how many model calls at most, and what they cost at most where a model was named."""
+    if limit.max_calls is None:
+        calls = f"at least {limit.min_calls} model calls, no upper bound before its inputs are known"
+    else:
+        calls = f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
+    if model is None:
+        return calls
+    return f"{calls}, cost unknown" if cost_usd is None else f"{calls}, at most ${cost_usd:.4f} with {model}"

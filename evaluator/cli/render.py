@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import (
+    cost_bound,
+    describe_bound,
     exit_code_of,
     handler_option,
     input_option,
@@ -17,7 +19,6 @@ from evaluator.cli.common import (
     read_inputs,
 )
 from evaluator.library.bounds import bound
-from evaluator.nodes import Function
 from evaluator.results import TaskError
 
 
@@ -26,9 +27,15 @@ from evaluator.results import TaskError
 @input_option
 @library_option
 @handler_option
+@click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
 @json_option
 def render(
-    name: str, inputs: tuple[str, ...], folders: tuple[Path, ...], handler: str | None, as_json: bool
+    name: str,
+    inputs: tuple[str, ...],
+    folders: tuple[Path, ...],
+    handler: str | None,
+    model: str | None,
+    as_json: bool,
 ) -> None:
     """Show exactly what the model would see for the template NAME; makes no call and runs no script.
 
@@ -39,13 +46,16 @@ def render(
     library = load_library(folders)
     node = library.get(name).node
     evaluator = Evaluator(library, handler, tasks_dir=None)
-    outcome, seen = evaluator.render(name, read_inputs(inputs, node))
-    limit = None if isinstance(node, Function) else bound(node, library)
+    values = read_inputs(inputs, node)
+    outcome, seen = evaluator.render(name, values)
+    limit = bound(node, library, values)
+    cost = cost_bound(limit, model)
     if as_json:
         print_json(
             {
                 "requests": [preview.to_dict() for preview in seen],
-                "max_calls": None if limit is None else limit.max_calls,
+                "max_calls": limit.max_calls,
+                "max_cost_usd": cost,
                 "error": outcome.to_dict() if isinstance(outcome, TaskError) else None,
             }
         )
@@ -57,9 +67,7 @@ def render(
                 click.echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:
                 click.echo(f"--- {message.role}\n{message.content}")
-        if limit is not None:
-            most = "no bound" if limit.max_calls is None else f"at most {limit.max_calls}"
-            click.echo(f"model calls of a run: {most} ({limit.explanation})", err=True)
+        click.echo(f"a run makes {describe_bound(limit, model, cost)}", err=True)
         if isinstance(outcome, TaskError):
             click.echo(f"error: {outcome}", err=True)
             for violation in outcome.violations:

@@ -65,6 +65,19 @@ def cost_usd(model: str, usage: Usage) -> float | None:
     )
 
 
+def max_call_cost_usd(model: str, max_context_fraction: float = 1.0, max_output: int | None = None) -> float | None:
+    """The most that one call of `model` can cost, in US dollars; None where a price or a size is unknown.
+
+    That is a request of `max_context_fraction` of its context window, answered with `max_output` tokens, or
+    as many as the model can give.
+    """
+    window = context_window(model)
+    answer = max_output_tokens(model) if max_output is None else max_output
+    if window is None or answer is None:
+        return None
+    return cost_usd(model, Usage(int(window * max_context_fraction), answer, 0, 0, None, 1))
+
+
 def _entry(model: str) -> Mapping[str, Any] | None:
     prefix = model.partition("/")[0]
     if prefix in _UNPRICED or model == "":

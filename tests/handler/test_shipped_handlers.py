@@ -12,12 +12,12 @@ def test_the_promised_profiles_are_there() -> None:
     assert {"default", "offline", "openai", "anthropic", "local", "ollama"} == set(PROFILES)
 
 
-def test_every_profile_has_a_description_a_system_prompt_and_file_tools() -> None:
+def test_every_profile_has_a_description_a_system_prompt_and_grants_no_tool_by_itself() -> None:
     for profile in PROFILES.values():
         assert isinstance(profile, HandlerConfig)
         assert profile.description
         assert "Data used" in profile.system
-        assert {"read_file", "list_files"} <= {grant.name for grant in profile.tools}
+        assert profile.tools == ()
 
 
 def test_only_the_profile_without_a_fixed_backend_leaves_the_model_open() -> None:

@@ -1,0 +1,230 @@
+"""Wrong usage: an exit code as documented, and a message that says where, what was expected and what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# arguments, exit code, what standard error says
+WRONG: list[tuple[list[str], int, list[str]]] = [
+    ([], 2, ["Usage:", "Commands:"]),
+    (["rnu"], 2, ["rnu", "Did you mean 'run'", "--help"]),
+    (["--bogus"], 2, ["--bogus", "--help"]),
+    (["run"], 2, ["REQUEST", "--template"]),
+    (["run", "words", "--template", "summarise"], 2, ["REQUEST", "--template"]),
+    (["run", " "], 2, ["empty", "--template"]),
+    (["run", "--template", "sumarise"], 2, ["sumarise", "summarise"]),
+    (["run", "qqqqq zzzzz"], 1, ["no template fits", "exact name"]),
+    (["run", "--template", "summarise"], 1, ["document", "missing", "summarise.xml:"]),
+    (["run", "--template", "summarise", "-i", "document"], 2, ["'document'", "KEY=VALUE", "@FILE"]),
+    (["run", "--template", "summarise", "-i", "=x"], 2, ["KEY=VALUE"]),
+    (["run", "--template", "summarise", "-i", "document=a", "-i", "document=b"], 2, ["document", "twice"]),
+    (["run", "--template", "summarise", "-i", "document=@"], 2, ["document", "file"]),
+    (["run", "--template", "summarise", "-i", "document=@none.txt"], 2, ["document", "none.txt", "No such file"]),
+    (["run", "--template", "summarise", "-i", "document=@folder"], 2, ["document", "folder", "directory"]),
+    (["run", "--template", "summarise", "-i", "document=@latin.txt"], 2, ["latin.txt", "UTF-8", "byte 3"]),
+    (["run", "--template", "summarise", "-i", "document=a", "-i", "max_words=few"], 2, ["max_words", "integer", "few"]),
+    (["run", "--template", "summarise", "-i", "document=a", "-i", "extra=b"], 1, ["extra", "document"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--handler", "x"], 3, ["'x'", "offline"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--model", ""], 2, ["--model", "empty"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--model", "openai/gpt-4o"], 3, ["OPENAI_API_KEY"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--library", "none"], 2, ["none", "No such file"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--root", "none"], 2, ["none", "--root"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
+    (["render"], 2, ["NAME"]),
+    (["render", "sumarise"], 2, ["summarise"]),
+    (["render", "summarise"], 1, ["document", "missing"]),
+    (["match"], 2, ["REQUEST"]),
+    (["match", ""], 2, ["empty"]),
+    (["match", "x", "--limit", "9"], 2, ["--limit", "1<=x<=5"]),
+    (["lint", "none"], 2, ["none", "No such file"]),
+    (["parse", "none.txt"], 2, ["none.txt", "No such file"]),
+    (["parse", "folder"], 2, ["folder", "directory"]),
+    (["parse", "latin.txt"], 2, ["latin.txt", "UTF-8"]),
+    (["parse", "one.json", "--type", "yaml"], 2, ["--type", "json"]),
+    (["parse", "one.json", "--schema", "strnig"], 2, ["strnig", "string"]),
+    (["parse", "one.json", "--schema", "none.json"], 2, ["none.json"]),
+    (["parse", "one.json", "--schema", "string"], 1, ["string"]),
+    (["templates", "--library", "none"], 2, ["none"]),
+    (["tasks"], 2, ["list", "show"]),
+    (["tasks", "remove"], 2, ["remove"]),
+    (["tasks", "list", "--tasks", "file.txt"], 3, ["file.txt"]),
+    (["tasks", "list", "--status", "lost"], 2, ["--status", "interrupted"]),
+    (["tasks", "show", "999"], 3, ["no task 999", "tasks list"]),
+    (["tasks", "show", "abc"], 2, ["abc", "tasks list"]),
+    (["tasks", "show", "latin.txt"], 3, ["latin.txt:1", "UTF-8"]),
+    (["demo", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "code", "says"), WRONG, ids=[" ".join(w[0]) or "nothing" for w in WRONG])
+def test_wrong_usage_has_its_exit_code_and_says_what_to_do(
+    args: list[str], code: int, says: list[str], cli: Any, write: Any, tmp_path: Path
+) -> None:
+    write("file.txt", "text")
+    write("latin.txt", b"caf\xe9")
+    write("one.json", "[1]")
+    (tmp_path / "folder").mkdir()
+    with_json = [*args, "--json"] if args and args != ["tasks"] else args
+    ran = cli(*with_json)
+    assert ran.code == code, ran
+    if with_json is not args:
+        # For programs: the whole of standard output is one JSON value, also where nothing was done.
+        assert "--json" in with_json
+        data = json.loads(ran.out)
+        said = json.dumps(data, ensure_ascii=False) + ran.err
+    else:
+        said = ran.err
+    for words in says:
+        assert words.lower() in said.lower(), said
+
+
+PLAIN = [WRONG[i] for i in (7, 8, 15, 16, 23, 37)]
+
+
+@pytest.mark.parametrize(("args", "code", "says"), PLAIN, ids=[" ".join(w[0]) for w in PLAIN])
+def test_errors_for_people_go_to_standard_error(
+    args: list[str], code: int, says: list[str], cli: Any, write: Any
+) -> None:
+    write("file.txt", "text")
+    write("latin.txt", b"caf\xe9")
+    write("one.json", "[1]")
+    ran = cli(*args)
+    assert (ran.code, ran.out) == (code, "")
+    for words in says:
+        assert words.lower() in ran.err.lower(), ran.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["match", "is this review positive?"], ["match", "qqqq"], ["templates"], ["handlers"], ["tasks", "list"],
+        ["doctor"], ["lint"], ["parse", "one.json"], ["parse", "odd.txt"], ["parse", "odd.txt", "--type", "xml"],
+        ["parse", "odd.txt", "--type", "text"], ["run", "--template", "summarise", "-i", "document=a", "--handler", "offline"],
+        ["render", "summarise", "-i", "document={{ x }}"], ["demo"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_json_is_all_that_standard_output_holds(args: list[str], cli: Any, write: Any) -> None:
+    write("one.json", '{"a": "\\ud800", "b": NaN, "c": 1e999}')
+    write("odd.txt", 'no json here \x1b[31m "\u2028" \x7f')
+    ran = cli(*args, "--json")
+    assert ran.code == 0, ran
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    json.loads(ran.out, parse_constant=refuse)
+
+
+BROKEN = {
+    "empty.xml": "",
+    "broken.xml": '<task name="broken" type="atomic"><description>d</description>',
+    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode("latin-1"),
+    "café_日本.xml": '<task name="café_日本" type="atomic"><description>Say ☃.</description></task>',
+}
+
+
+def test_lint_names_each_broken_file_with_line_and_column(cli: Any, write: Any) -> None:
+    for name, content in BROKEN.items():
+        write(f"lib/{name}", content)
+    ran = cli("lint", "lib")
+    assert ran.code == 1
+    for name in ("empty.xml", "broken.xml", "latin.xml"):
+        assert f"lib/{name}:1:" in ran.out
+    assert "1 templates, 3 errors" in ran.out or "1 template, 3 errors" in ran.out
+    data = json.loads(cli("lint", "lib", "--json").out)
+    assert {d["file"] for d in data["diagnostics"] if d["severity"] == "error"} == {
+        "lib/empty.xml", "lib/broken.xml", "lib/latin.xml",
+    }  # fmt: skip
+    assert all(d["line"] >= 1 and d["column"] >= 1 and d["message"] for d in data["diagnostics"])
+    assert list(data["templates"]) == ["café_日本"]
+
+
+def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(cli: Any, write: Any) -> None:
+    for name, content in BROKEN.items():
+        write(f"lib/{name}", content)
+    ran = cli("run", "--template", "café_日本", "--library", "lib", "--handler", "offline")
+    assert ran.code == 0
+    assert ran.out.strip()
+    assert "lib/broken.xml:1:" in ran.err
+    ran = cli("run", "--template", "broken", "--library", "lib", "--handler", "offline")
+    assert ran.code == 2
+    assert "lib/broken.xml:1:" in ran.err
+
+
+def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
+    write("handlers/mine.xml", '<handler name="mine">\n<modle>x</modle></handler>')
+    ran = cli("run", "--template", "summarise", "-i", "document=x")
+    assert ran.code == 3
+    assert "handlers/mine.xml:2:" in ran.err
+    assert "modle" in ran.err
+    assert cli("handlers").code == 3
+    doctor = cli("doctor")
+    assert doctor.code == 1
+    assert "handlers/mine.xml:2:" in doctor.out
+
+
+def test_a_file_that_is_no_task_file_is_told_as_such(cli: Any, write: Any) -> None:
+    write("empty.md", "")
+    write("other.md", "# Shopping\n\n- milk\n")
+    ran = cli("tasks", "show", "empty.md")
+    assert "warning" in ran.out
+    assert cli("tasks", "show", "other.md").code in (0, 3)
+
+
+def test_a_very_long_request_and_input_are_taken(cli: Any, write: Any) -> None:
+    ran = cli("match", "word " * 20_000, "--json")
+    assert ran.code == 0
+    write("long.txt", "long " * 400_000)
+    ran = cli("run", "--template", "summarise", "-i", "document=@long.txt", "--handler", "offline")
+    assert ran.code == 0
+
+
+def test_an_input_that_is_too_large_is_refused(cli: Any, tmp_path: Path) -> None:
+    with open(tmp_path / "big.txt", "wb") as file:
+        file.truncate(60_000_000)
+    ran = cli("run", "--template", "summarise", "-i", "document=@big.txt")
+    assert ran.code == 2
+    assert "big.txt" in ran.err
+    assert "50,000,000" in ran.err
+
+
+def test_arguments_that_are_not_utf_8_are_shown_escaped(cli: Any) -> None:
+    assert cli("tasks", "show", b"\xff").code == 2
+    assert cli("run", b"\xff\xfe qqq", "--json").code == 1
+    assert cli("lint", b"\xff").code == 2
+
+
+def test_standard_input_is_read_for_a_dash(cli: Any) -> None:
+    assert json.loads(cli("parse", stdin=b"so: {'a': 1,}").out) == {"a": 1}
+    ran = cli("run", "--template", "summarise", "-i", "document=@-", "--handler", "offline", stdin=b"\xff")
+    assert ran.code == 2
+    assert "UTF-8" in ran.err
+
+
+def test_closed_standard_input_is_no_fault(cli: Any, environment: dict[str, str]) -> None:
+    from conftest import PROGRAM
+
+    command = f"{PROGRAM} run --template summarise -i document=x --handler offline <&-; {PROGRAM} parse - <&-"
+    ran = cli_shell(command, environment)
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout.strip()
+    assert "standard input is closed" in ran.stderr
+    assert ran.returncode == 2
+
+
+def cli_shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40)
+
+
+def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write: Any) -> None:
+    write("notes.md", "Some notes.")
+    for command in ("run", "render"):
+        assert "--input document=@notes.md" in cli(command, "--help").out
+    assert cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code == 0
+    assert cli("render", "summarise", "--input", "document=@notes.md").code == 0
