@@ -11,8 +11,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 
-from figures import HERE, Figure, table
+from figures import HERE, Figure, disk, table
 
 # script, its arguments, and those of `--quick`
 BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
@@ -24,6 +25,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("load.py", [], ["--runs", "1"]),
     ("match.py", [], []),
 )
+WRITING = ("throughput.py", "record.py")
 
 
 def run(script: str, arguments: list[str]) -> list[Figure] | None:
@@ -42,14 +44,17 @@ def main() -> None:
     quick = parser.parse_args().quick
     figures: list[Figure] = []
     failed: list[str] = []
-    for script, arguments, fewer in BENCHMARKS:
-        label = " ".join([script, *arguments])
-        print(f"{label} ...", file=sys.stderr, flush=True)
-        found = run(script, [*arguments, *(fewer if quick else [])])
-        if found is None:
-            failed.append(label)
-        else:
-            figures += found
+    # One folder for all, removed at the end: see `work_folder`.
+    with tempfile.TemporaryDirectory(prefix="evaluator-bench-", dir=disk()) as folder:
+        for script, arguments, fewer in BENCHMARKS:
+            label = " ".join([script, *arguments])
+            print(f"{label} ...", file=sys.stderr, flush=True)
+            place = ["--folder", folder] if script in WRITING else []
+            found = run(script, [*arguments, *place, *(fewer if quick else [])])
+            if found is None:
+                failed.append(label)
+            else:
+                figures += found
     print(table(figures))
     for label in failed:
         print(f"{label}: FAILED, see above")

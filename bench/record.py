@@ -10,14 +10,12 @@ difference.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from figures import Figure, parser_for, remarks, report, serving
+from figures import Figure, parser_for, remarks, report, serving, work_folder
 from throughput import CONCURRENCY, make_evaluator, rate_of_tasks
 
 
@@ -30,23 +28,19 @@ async def per_task(url: str, folder: Path, tasks_dir: Path | None, count: int) -
         return 1e6 / rate, (time.process_time() - before) / count * 1e6
 
 
-async def measure(count: int, rounds: int, say: Callable[[str], None]) -> list[Figure]:
-    folder = Path(tempfile.mkdtemp(prefix="evaluator-record-"))
+async def measure(count: int, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
     without: list[tuple[float, float]] = []
     recorded: list[tuple[float, float]] = []
-    try:
-        with serving() as url:
-            for number in range(rounds):
-                without.append(await per_task(url, folder, None, count))
-                tasks_dir = folder / f"round-{number}"
-                recorded.append(await per_task(url, folder, tasks_dir, count))
-                files = [path.stat().st_size for path in (tasks_dir / "done").iterdir()]
-                say(
-                    f"round {number + 1}: {without[-1][0]:.0f} us a task without, "
-                    f"{recorded[-1][0]:.0f} us with a file of {sum(files) / len(files):,.0f} bytes"
-                )
-    finally:
-        shutil.rmtree(folder)
+    with serving() as url:
+        for number in range(rounds):
+            without.append(await per_task(url, folder, None, count))
+            tasks_dir = folder / f"round-{number}"
+            recorded.append(await per_task(url, folder, tasks_dir, count))
+            sizes = [path.stat().st_size for path in (tasks_dir / "done").iterdir()]
+            say(
+                f"round {number + 1}: {without[-1][0]:.0f} us a task without, {recorded[-1][0]:.0f} us with "
+                f"a file of {sum(sizes) / len(sizes):,.0f} bytes"
+            )
 
     def difference(which: int) -> float:
         return statistics.median(a[which] - b[which] for a, b in zip(recorded, without, strict=True))
@@ -63,8 +57,10 @@ def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where the task files go, and stay")
     arguments = parser.parse_args()
-    figures = asyncio.run(measure(arguments.n, arguments.rounds, remarks(arguments.json)))
+    with work_folder(arguments.folder) as folder:
+        figures = asyncio.run(measure(arguments.n, arguments.rounds, folder, remarks(arguments.json)))
     report(figures, as_json=arguments.json)
 
 

@@ -15,17 +15,15 @@ import gc
 import json
 import os
 import pstats
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import tasks
-from figures import Figure, parser_for, remarks, report, serving
+from figures import Figure, creation_us, parser_for, remarks, report, serving, work_folder
 
+import tasks
 from evaluator import Evaluator, HandlerConfig
 
 CONCURRENCY = 64
@@ -107,58 +105,54 @@ def check_same_request(evaluator: Evaluator) -> None:
         raise SystemExit(f"the bare loop sends something else than the evaluator: {sent}")
 
 
-async def measure(backend: str, count: int, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+async def measure(
+    backend: str, count: int, rounds: int, folder: Path, say: Callable[[str], None]
+) -> list[Figure]:
     import aiohttp
 
     os.environ[KEY] = "bench-key-of-no-use"
-    folder = Path(tempfile.mkdtemp(prefix="evaluator-bench-"))
+    creation = creation_us(folder)
     bare_rates: list[float] = []
     own_rates: list[float] = []
-    try:
-        with serving() as url:
-            check_same_request(make_evaluator(backend, url, folder, None))
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
-                if backend == "litellm":
-                    async with make_evaluator(backend, url, folder, None) as first:
-                        await rate_of_tasks(first, 1)
-                    call = litellm_call(url)
-                else:
-                    call = aiohttp_call(session, f"{url}/chat/completions")
-                await rate_of_calls(call, min(count, 4 * CONCURRENCY))
-                for number in range(rounds):
-                    bare_rates.append(await rate_of_calls(call, count))
-                    tasks_dir = folder / f"round-{number}"
-                    async with make_evaluator(backend, url, folder, tasks_dir) as evaluator:
-                        await rate_of_tasks(evaluator, CONCURRENCY)
-                        own_rates.append(await rate_of_tasks(evaluator, count))
-                    files = sum(1 for _ in (tasks_dir / "done").iterdir())
-                    if files != count + CONCURRENCY:
-                        raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
-                    say(f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator {own_rates[-1]:,.0f}/s")
-    finally:
-        shutil.rmtree(folder)
+    with serving() as url:
+        check_same_request(make_evaluator(backend, url, folder, None))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
+            if backend == "litellm":
+                async with make_evaluator(backend, url, folder, None) as first:
+                    await rate_of_tasks(first, 1)
+                call = litellm_call(url)
+            else:
+                call = aiohttp_call(session, f"{url}/chat/completions")
+            await rate_of_calls(call, min(count, 4 * CONCURRENCY))
+            for number in range(rounds):
+                bare_rates.append(await rate_of_calls(call, count))
+                tasks_dir = folder / f"round-{number}"
+                async with make_evaluator(backend, url, folder, tasks_dir) as evaluator:
+                    await rate_of_tasks(evaluator, CONCURRENCY)
+                    own_rates.append(await rate_of_tasks(evaluator, count))
+                files = sum(1 for _ in (tasks_dir / "done").iterdir())
+                if files != count + CONCURRENCY:
+                    raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
+                say(f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator {own_rates[-1]:,.0f}/s")
     ratio = statistics.median(own / bare for own, bare in zip(own_rates, bare_rates, strict=True))
     return [
         Figure(f"{BARE[backend]}, calls", statistics.median(bare_rates), "/s"),
         Figure(f"recorded tasks, {backend}", statistics.median(own_rates), "/s"),
         Figure(f"recorded tasks : {BARE[backend]}", ratio, "", GOALS[backend], at_least=True),
+        Figure("  creating one empty file there", creation, "us"),
     ]
 
 
-async def profile(backend: str, count: int) -> None:
+async def profile(backend: str, count: int, folder: Path) -> None:
     """Prints the functions that take the most time of their own; the profiler makes everything slower."""
     os.environ[KEY] = "bench-key-of-no-use"
-    folder = Path(tempfile.mkdtemp(prefix="evaluator-bench-"))
-    try:
-        with serving() as url:
-            async with make_evaluator(backend, url, folder, folder / "tasks") as evaluator:
-                await rate_of_tasks(evaluator, CONCURRENCY)
-                profiler = cProfile.Profile()
-                profiler.enable()
-                await rate_of_tasks(evaluator, count)
-                profiler.disable()
-    finally:
-        shutil.rmtree(folder)
+    with serving() as url:
+        async with make_evaluator(backend, url, folder, folder / "tasks") as evaluator:
+            await rate_of_tasks(evaluator, CONCURRENCY)
+            profiler = cProfile.Profile()
+            profiler.enable()
+            await rate_of_tasks(evaluator, count)
+            profiler.disable()
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     for order, title in ((2, "own time"), (3, "with what it calls")):
         print(f"{title}: us a task, calls a task, function")
@@ -172,14 +166,17 @@ def main() -> None:
     parser.add_argument("--backend", choices=sorted(GOALS), default="openai_compatible")
     parser.add_argument("--n", type=int, help="tasks a round (default 2000; with litellm 500)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where the task files go, and stay")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     arguments = parser.parse_args()
     count = arguments.n or (500 if arguments.backend == "litellm" else 2000)
-    if arguments.profile:
-        asyncio.run(profile(arguments.backend, count))
-        return
     say = remarks(arguments.json)
-    report(asyncio.run(measure(arguments.backend, count, arguments.rounds, say)), as_json=arguments.json)
+    with work_folder(arguments.folder) as folder:
+        if arguments.profile:
+            asyncio.run(profile(arguments.backend, count, folder))
+            return
+        figures = asyncio.run(measure(arguments.backend, count, arguments.rounds, folder, say))
+    report(figures, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_cli.py from the commands; change their help, not this page. -->
 
-Results go to standard output, everything else (warnings, errors, the path of the task file) to standard error. With
-`--json` a command prints one JSON document for other programs.
+Results go to standard output; warnings, errors and the path of the task file to standard error. With `--json`
+a command prints one JSON document for other programs.
 
 | exit code | means |
 |---|---|

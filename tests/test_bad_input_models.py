@@ -24,7 +24,11 @@ Outcome = TaskResult | TaskError
 
 
 def ask(
-    tmp_path: Path, *replies: Reply | Answer, name: str = "plain", stream: bool = False, timeout_s: float = 5.0
+    tmp_path: Path,
+    *replies: Reply | Answer,
+    name: str = "plain",
+    stream: bool = False,
+    timeout_s: float = 5.0,
 ) -> tuple[Outcome, LoopbackServer, Any]:
     """The outcome of one evaluation against a server that gives `replies`, the server and the recording."""
     folder = tmp_path / "templates"
@@ -72,8 +76,7 @@ FAULTS: list[tuple[str, Reply, bool, str]] = [
     ("no JSON", Reply((b"hello",)), True, ""),
     ("nothing", Reply((b"",)), True, ""),
     ("invalid UTF-8", Reply((b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',)), True, ""),
-    (
-        "no choices", json_reply({"choices": []}), True, ""),
+    ("no choices", json_reply({"choices": []}), True, ""),
     ("wrong shape", json_reply({"choices": [{"message": 5}]}), True, ""),
     ("a list", json_reply([1, 2]), True, ""),
     ("401", error_reply(401, "who are you"), False, "who are you"),
@@ -97,9 +100,7 @@ def test_a_fault_that_stays_ends_in_an_error_after_finite_attempts(
     assert outcome.cause is not None
 
 
-@pytest.mark.parametrize(
-    "reply", [f[1] for f in FAULTS if f[2]], ids=[f[0] for f in FAULTS if f[2]]
-)
+@pytest.mark.parametrize("reply", [f[1] for f in FAULTS if f[2]], ids=[f[0] for f in FAULTS if f[2]])
 def test_a_fault_that_passes_is_retried_and_recorded(reply: Reply, tmp_path: Path) -> None:
     outcome, server, recording = ask(tmp_path, reply, Answer("fine"))
     assert outcome.unwrap().content == "fine"
@@ -140,7 +141,10 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         False,
         pytest.param(
-            True, marks=pytest.mark.xfail(strict=True, reason="text streamed before the time limit is not kept yet")
+            True,
+            marks=pytest.mark.xfail(
+                strict=True, reason="text streamed before the time limit is not kept yet"
+            ),
         ),
     ],
     ids=["whole", "streamed"],
@@ -148,7 +152,10 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_path: Path) -> None:
     if stream:
         reply = Reply(
-            (event(chunk({"content": "word "})),), content_type="text/event-stream", repeat=True, pause_s=0.001
+            (event(chunk({"content": "word "})),),
+            content_type="text/event-stream",
+            repeat=True,
+            pause_s=0.001,
         )
     else:
         reply = Reply((b" " * 65536,), length=-1, repeat=True)
@@ -174,7 +181,9 @@ RUBBISH = ["", "I would rather not.", "[1, 2", "null", "}{", "\ufffd\ufffd", "{"
 
 
 @pytest.mark.parametrize("text", RUBBISH, ids=[ascii(r[:12]) for r in RUBBISH])
-def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(text: str, tmp_path: Path) -> None:
+def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(
+    text: str, tmp_path: Path
+) -> None:
     outcome, server, recording = ask(tmp_path, Answer(text), name="json")
     assert isinstance(outcome, TaskError), outcome
     assert (outcome.type, outcome.reason) in (
@@ -202,7 +211,9 @@ BROKEN_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS])
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS]
+)
 def test_a_broken_tool_call_is_answered_with_what_is_wrong(tool: str, arguments: str, tmp_path: Path) -> None:
     call = Answer(None, "tool_calls", [("c1", tool, arguments)])
     outcome, server, recording = ask(tmp_path, call, Answer("sorry"), name="tools")
@@ -232,7 +243,15 @@ def test_a_model_that_only_ever_calls_tools_ends_at_its_turns(tmp_path: Path) ->
     assert (outcome.resource.name, server.posts) == ("turns", 10)
 
 
-ESCAPES = ["../../etc/passwd", "/etc/passwd", "link", "folder-link/passwd", "../templates-evil/x", "a\x00b", "~/.bashrc"]
+ESCAPES = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "link",
+    "folder-link/passwd",
+    "../templates-evil/x",
+    "a\x00b",
+    "~/.bashrc",
+]
 
 
 @pytest.mark.parametrize("path", ESCAPES, ids=[ascii(e) for e in ESCAPES])
@@ -265,7 +284,9 @@ def test_a_path_of_a_model_that_leaves_the_root_is_refused(path: str, tmp_path: 
     assert any(word in answer for word in ("root", "outside", "link", "not exist", "path")), answer
 
 
-def test_a_context_file_outside_the_root_is_a_warning_and_is_not_sent(make_evaluator: Any, scripted: Any, tmp_path: Path) -> None:
+def test_a_context_file_outside_the_root_is_a_warning_and_is_not_sent(
+    make_evaluator: Any, scripted: Any, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     model = scripted()
     xml = """<task name="f" type="atomic"><description>d</description><instructions>Q</instructions>
@@ -275,5 +296,7 @@ def test_a_context_file_outside_the_root_is_a_warning_and_is_not_sent(make_evalu
     assert model.prompts == ["Q"]
     warnings = result.notes["warnings"]
     assert len(warnings) == 4
-    for path, warning in zip(["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True):
+    for path, warning in zip(
+        ["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True
+    ):
         assert path in warning

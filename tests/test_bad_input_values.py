@@ -118,7 +118,7 @@ COSTLY = [
     "{{ range(10**9)|list|length }}",
     "{{ range(10**9)|sum }}",
     "{{ 'a' * 10**9 }}",
-        "{{ '%1000000000s'|format(t) }}",
+    "{{ '%1000000000s'|format(t) }}",
     "{{ 9 ** (9 ** 9) }}",
     "{{ t|center(10**9) }}",
     "{% for x in range(9999) %}{% for y in range(9999) %}{% endfor %}{% endfor %}",

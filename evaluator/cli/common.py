@@ -15,6 +15,7 @@ from evaluator.binding.types import read_typed
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.nodes import Function, TopLevel
+from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,6 +137,16 @@ def stdin_is_terminal() -> bool:
 
 def stdout_is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def stderr_is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def echo_text(text: str) -> None:
+    """A model's text on standard output: as it is, but a terminal gets no character that it would act on."""
+    # click takes colour codes out of what goes into a pipe, unless it is told not to.
+    click.echo(visible(text) if stdout_is_terminal() else text, color=True)
 
 
 def exit_code_of(outcome: TaskResult | TaskError) -> int:

@@ -9,6 +9,7 @@ import click
 from evaluator.cli.common import (
     cost_bound,
     describe_bound,
+    echo_text,
     exit_code_of,
     handler_option,
     input_option,
@@ -66,7 +67,7 @@ def render(
             if preview.tools:
                 click.echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:
-                click.echo(f"--- {message.role}\n{message.content}")
+                echo_text(f"--- {message.role}\n{message.content}")
         click.echo(f"a run makes {describe_bound(limit, model, cost)}", err=True)
         if isinstance(outcome, TaskError):
             click.echo(f"error: {outcome}", err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import (
+    echo_text,
     exit_code_of,
     handler_option,
     input_option,
@@ -17,10 +18,12 @@ from evaluator.cli.common import (
     model_option,
     print_json,
     read_inputs,
+    stderr_is_terminal,
     stdin_is_terminal,
     stdout_is_terminal,
 )
 from evaluator.errors import UsageError
+from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
 
@@ -93,12 +96,12 @@ def run(
 
 
 def _write(piece: str) -> None:
-    sys.stdout.write(piece)
+    sys.stdout.write(visible(piece))
     sys.stdout.flush()
 
 
 def _announce(path: str, what: str) -> None:
-    if path and sys.stderr.isatty():
+    if path and stderr_is_terminal():
         click.echo(click.style(f"· {path} {what}", dim=True), err=True)
 
 
@@ -107,12 +110,15 @@ def _print(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> 
         click.echo(f"warning: {warning}", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
-            click.echo(outcome.content)
+            echo_text(outcome.content)
     else:
         click.echo(f"error: {outcome}", err=True)
         for violation in outcome.violations:
             click.echo(str(violation), err=True)
         if outcome.content and not shown:
-            click.echo(f"what there was of an answer:\n{outcome.content}", err=True)
+            click.echo(f"what there was of an answer:\n{visible(outcome.content)}", err=True)
     if outcome.task_id is not None:
-        click.echo(f"task file: {tasks_dir}/done/TASK-{outcome.task_id}.md", err=True)
+        # A file that could not be closed stays with the active ones.
+        path = tasks_dir / "done" / f"TASK-{outcome.task_id}.md"
+        path = path if path.exists() else tasks_dir / "active" / path.name
+        click.echo(f"task file: {path}", err=True)

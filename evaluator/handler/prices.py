@@ -1,7 +1,7 @@
 """Context windows and prices of models, read from the table that LiteLLM ships, without importing LiteLLM.
 
-The table (3 MB of JSON) is found beside the installed package and read once, when the first model that may
-be in it is asked for. Without LiteLLM, or with a table that cannot be read, nothing is known and every
+The table (3 MB of JSON) is found beside the installed package and read when a model that may be in it is
+first asked for, some 20 ms for each such model. Without LiteLLM, or with a table that cannot be read, nothing is known and every
 function returns None. Prices are what the table says at the installed version: an estimate, not a bill.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ def max_call_cost_usd(model: str, max_context_fraction: float = 1.0, max_output:
     return cost_usd(model, Usage(int(window * max_context_fraction), answer, 0, 0, None, 1))
 
 
+@lru_cache(maxsize=256)
 def _entry(model: str) -> Mapping[str, Any] | None:
     prefix = model.partition("/")[0]
     if prefix in _UNPRICED or model == "":
@@ -107,8 +108,8 @@ def _keys(model: str) -> Iterator[tuple[str, str | None]]:
         yield name, provider
 
 
-@cache
 def _table() -> Mapping[str, Any]:
+    """The table, read anew: what is kept is one entry a model, not thousands that every collection walks."""
     try:
         spec = find_spec("litellm")
     except (ImportError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -48,7 +49,7 @@ class Evaluator:
     `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
     or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may name. `asker` answers questions to the user.
 
-    Raises: ConfigurationError, if the profile cannot be read or has no such name.
+    Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Evaluator:
         self._model = model
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
-        folders = [Path(root) for root in roots] or [Path(root) for root in default.roots] or [Path.cwd()]
+        folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
         self.library = TemplateLibrary.load() if library is None else library
         self._chooser = ModelChooser(backend=backend, notice=notice)
         self._services = Services(
@@ -246,7 +247,15 @@ class Evaluator:
         """
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}, expected 1 or more")
-        return evaluate_rows(lambda row: self.evaluate(name, row, **options), rows, concurrency)
+
+        async def one(row: Mapping[str, Any]) -> Outcome:
+            if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                return failure(
+                    "input_validation_failure", f"a row is a {type(row).__name__}, expected a mapping of names to values"
+                )
+            return await self.evaluate(name, row, **options)
+
+        return evaluate_rows(one, rows, concurrency)
 
     async def aclose(self) -> None:
         """Closes pooled connections. An Evaluator is usable again afterwards."""
@@ -271,6 +280,17 @@ def _check_types(request: object, inputs: object) -> None:
         raise UsageError(f"inputs is a {type(inputs).__name__}, expected a mapping of names to values")
     if not isinstance(request, (str, Task, Call, Cond, Function)):
         raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
+
+
+def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
+    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such folder."""
+    if isinstance(roots, (str, Path)):
+        raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
+    folders = [Path(root) for root in roots]
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
+    return folders
 
 
 def _is_request(node: object) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.binding.scopes import Scope
-from evaluator.errors import RecordError
+from evaluator.errors import EvaluatorError, RecordError
 from evaluator.handler.limits import Budget
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import ContextItem, Frame, Outcome, Run
@@ -60,8 +60,11 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     budget = Budget(start.template or "the evaluation", parent=start.budget)
     try:
         journal = _open(services, start)
-    except RecordError as error:
+    except EvaluatorError as error:
         return to_task_error(error)
+    except (OSError, ValueError) as error:
+        # A path that no file can have: too long, or with a NUL.
+        return to_task_error(_no_folder(services, error))
     run = _make_run(services, start, StepLog(journal), budget)
     task_id = None if journal is None else TaskId(journal.id)
     started = time.perf_counter()
@@ -118,6 +121,14 @@ def _open(services: Services, start: RunStart) -> Journal | None:
         template=start.template, template_sha256=start.template_sha256, request=start.request,
         inputs=start.inputs, model=start.model, parent=None if parent is None else parent.id, extra=extra,
     )  # fmt: skip
+
+
+def _no_folder(services: Services, error: Exception) -> RecordError:
+    place = ascii(str(services.store.root))[:200] if services.store is not None else "the task folder"
+    why = getattr(error, "strerror", None) or error
+    record = RecordError(f"{place}: no task file can be created: {why}; choose another folder")
+    record.__cause__ = error
+    return record
 
 
 def _link(start: RunStart, task_id: TaskId | None) -> int | None:

@@ -121,8 +121,15 @@ def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None 
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = scrub.redact(start.name) if scrub is not None and scrub.suspects(start.name) else start.name
-    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: {inline(name)} "
+    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: "
+    body = _begin_body(start, None)
+    if scrub is None or not scrub.suspects(f"{start.name}\n{body}"):
+        return _record(_RULE, f"{heading}{inline(start.name)} ", "begin", number, body, chain)
+    name = inline(scrub.redact(start.name))
+    return _record(_RULE, f"{heading}{name} ", "begin", number, _begin_body(start, scrub), chain)
+
+
+def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
     body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
     if start.backoff_s is not None:
         body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
@@ -131,7 +138,7 @@ def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None 
         body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
     if start.args is not None:
         body += value_field("Args", start.args, scrub)
-    return _record(_RULE, heading, "begin", number, body, chain)
+    return body
 
 
 def encode_end(
@@ -141,6 +148,17 @@ def encode_end(
 
     Raises: UsageError, if a value in it is not JSON.
     """
+    body = _end_body(end, None)
+    if scrub is not None and scrub.suspects(body):
+        body = _end_body(end, scrub)
+    if restate is None:
+        return _record(b"", "", "end", number, body, chain)
+    if scrub is not None and scrub.suspects(restate):
+        restate = scrub.redact(restate)
+    return _record(_RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
+
+
+def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
     body = ""
     if end.output is not None:
         body = value_field("Output", end.output, scrub)
@@ -151,11 +169,7 @@ def encode_end(
         body += json_field("Usage", end.usage, scrub)
     if end.extra is not None:
         body += value_field("Extra", end.extra, scrub)
-    if restate is None:
-        return _record(b"", "", "end", number, body, chain)
-    if scrub is not None and scrub.suspects(restate):
-        restate = scrub.redact(restate)
-    return _record(_RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
+    return body
 
 
 def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> Encoded:
@@ -165,7 +179,9 @@ def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> 
     """
     first = b""
     if summary.result is not None:
-        body = "\n" + value_field("Result", summary.result, scrub)
+        body = "\n" + value_field("Result", summary.result)
+        if scrub is not None and scrub.suspects(body):
+            body = "\n" + value_field("Result", summary.result, scrub)
         first, chain = _record(_RULE, "## Result ", "result", 0, body, chain)
     total = f"{summary.steps}"
     if summary.planned is not None:

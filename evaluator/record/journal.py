@@ -60,19 +60,19 @@ class Journal:
     """
 
     __slots__ = (
-        "_buffer", "_chain", "_failure", "_fd", "_folders", "_hint_offset", "_last", "_name", "_numbers",
-        "_offset", "_open", "_scrub", "_sync", "_synced", "id", "path", "retries", "steps",
+        "_buffer", "_chain", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_last", "_name",
+        "_numbers", "_offset", "_open", "_scrub", "_sync", "_synced", "id", "retries", "steps",
     )  # fmt: skip
 
     def __init__(
         self, fd: int, folders: Folders, name: str, header: Header, *, sync: Sync, scrub: Scrub | None
     ) -> None:
         self.id = header.task_id
-        self.path = folders.active / name
         self.steps = 0
         self.retries = 0
         self._fd, self._folders, self._name = fd, folders, name
         self._sync, self._scrub = sync, scrub
+        self._is_done = False
         self._offset = 0
         self._synced = False
         self._failure: str | None = None
@@ -82,6 +82,12 @@ class Journal:
         record, self._hint_offset = encode_header(header, scrub)
         self._buffer: list[bytes] = [record.data]
         self._chain = record.chain
+
+    @property
+    def path(self) -> Path:
+        """Where the file is now."""
+        folder = self._folders.done if self._is_done else self._folders.active
+        return folder / self._name
 
     def begin(self, start: StepStart) -> int:
         """Adds that a step begins; the effect may follow once `flush` has returned.
@@ -161,7 +167,7 @@ class Journal:
             os.rename(self._name, self._name, src_dir_fd=folders.active_fd, dst_dir_fd=folders.done_fd)
         except OSError as error:
             raise self._fail("move", error) from error
-        self.path = folders.done / self._name
+        self._is_done = True
         if self._sync != "off":
             self._to_disk(folders.done_fd)
             self._to_disk(folders.active_fd)

@@ -19,13 +19,32 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from json import encoder
 from typing import Any, Protocol, cast
 
 from evaluator.errors import UsageError
 from evaluator.record.steps import plain_json
 
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), default=plain_json).encode
-_ascii = json.JSONEncoder(ensure_ascii=True, separators=(", ", ": "), default=plain_json).encode
+
+
+def _encoder(ascii_only: bool) -> Callable[[Any], str]:
+    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value."""
+    slow = json.JSONEncoder(ensure_ascii=ascii_only, default=plain_json).encode
+    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", encoder.c_make_encoder)
+    if make is None:
+        return slow
+    quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
+    fast = make(None, plain_json, quoted, None, ": ", ", ", False, False, True)
+
+    def encode(value: Any) -> str:
+        return "".join(fast(value, 0))
+
+    return encode
+
+
+_compact = _encoder(ascii_only=False)
+_ascii = _encoder(ascii_only=True)
 
 # Control characters would act on a terminal, \r is changed by editors, and surrogates have no UTF-8.
 _UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -92,7 +111,10 @@ def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
         return f"- **{label}**:\n{_block(value)}"
     lifted: list[tuple[str, str]] = []
     try:
-        blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
+        blocks = _json(value)
+        # A line end in a text is an escape in JSON: without one there is nothing to lift out.
+        if "\\n" in blocks:
+            blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
         if scrub is not None and (scrub.suspects(blocks) or any(scrub.suspects(t) for _, t in lifted)):
             return value_field(label, scrub.redact_value(value))
     except (TypeError, ValueError, RecursionError) as error:

@@ -60,7 +60,11 @@ def cli(start: Any, environment: dict[str, str]) -> Callable[..., Ran]:
             options["stdin"] = subprocess.PIPE
         process = start(*args, env=environment | (env or {}), **options)
         out, err = process.communicate(stdin, timeout=40)
-        ran = Ran(process.returncode, (out or b"").decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace"))
+        ran = Ran(
+            process.returncode,
+            (out or b"").decode("utf-8", "replace"),
+            (err or b"").decode("utf-8", "replace"),
+        )
         assert "Traceback" not in ran.err + ran.out, ran.err
         assert "fault of evaluator" not in ran.err, ran.err
         return ran

@@ -124,7 +124,9 @@ def test_json_is_all_that_standard_output_holds(args: list[str], cli: Any, write
 BROKEN = {
     "empty.xml": "",
     "broken.xml": '<task name="broken" type="atomic"><description>d</description>',
-    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode("latin-1"),
+    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode(
+        "latin-1"
+    ),
     "café_日本.xml": '<task name="café_日本" type="atomic"><description>Say ☃.</description></task>',
 }
 
@@ -177,12 +179,20 @@ def test_a_file_that_is_no_task_file_is_told_as_such(cli: Any, write: Any) -> No
     assert cli("tasks", "show", "other.md").code in (0, 3)
 
 
-def test_a_very_long_request_and_input_are_taken(cli: Any, write: Any) -> None:
+def test_a_long_request_and_input_are_taken(cli: Any, write: Any) -> None:
     ran = cli("match", "word " * 20_000, "--json")
     assert ran.code == 0
-    write("long.txt", "long " * 400_000)
+    write("long.txt", "long " * 40_000)
     ran = cli("run", "--template", "summarise", "-i", "document=@long.txt", "--handler", "offline")
     assert ran.code == 0
+
+
+def test_an_input_that_no_window_holds_is_refused_with_both_numbers(cli: Any, write: Any) -> None:
+    write("long.txt", "long " * 400_000)
+    ran = cli("run", "--template", "summarise", "-i", "document=@long.txt", "--handler", "offline")
+    assert ran.code == 1
+    assert "RESOURCE_EXHAUSTION" in ran.err
+    assert "tokens" in ran.err
 
 
 def test_an_input_that_is_too_large_is_refused(cli: Any, tmp_path: Path) -> None:
@@ -219,12 +229,17 @@ def test_closed_standard_input_is_no_fault(cli: Any, environment: dict[str, str]
 
 
 def cli_shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40)
+    return subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40
+    )
 
 
 def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write: Any) -> None:
     write("notes.md", "Some notes.")
     for command in ("run", "render"):
         assert "--input document=@notes.md" in cli(command, "--help").out
-    assert cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code == 0
+    assert (
+        cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code
+        == 0
+    )
     assert cli("render", "summarise", "--input", "document=@notes.md").code == 0

@@ -1,0 +1,178 @@
+"""The command among others: pipes that close, full disks, odd encodings, other folders, two runs at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PROGRAM  # pyright: ignore
+
+from evaluator import TaskStore
+
+RUN = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")
+
+
+def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command.replace("evaluator ", f"{PROGRAM} ")], cwd=folder, env=environment,
+        capture_output=True, text=True, timeout=40,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluator templates --json | head -1", "evaluator templates | head -1", "evaluator --help | head -1",
+        "evaluator templates --json | true", "evaluator handlers | true", "evaluator lint | true",
+        "evaluator demo --json | true", f"evaluator {' '.join(RUN)} | true",
+        "evaluator tasks show 999 --json 2>&1 | true",
+    ],
+)  # fmt: skip
+def test_a_reader_that_leaves_early_is_no_fault(
+    command: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    done = shell(command, tmp_path, environment)
+    assert done.returncode == 0
+    for word in ("Traceback", "BrokenPipe", "Exception ignored", "fault"):
+        assert word not in done.stderr, done.stderr
+
+
+def test_a_run_whose_reader_left_is_recorded(tmp_path: Path, environment: dict[str, str]) -> None:
+    shell(f"evaluator {' '.join(RUN)} | true", tmp_path, environment)
+    assert TaskStore(tmp_path / "tasks").read(1).status == "completed"
+
+
+@pytest.mark.parametrize("command", ["templates", "templates --json", " ".join(RUN), "--help"])
+def test_a_full_disk_behind_standard_output_is_said(
+    command: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    done = shell(f"evaluator {command} > /dev/full", tmp_path, environment)
+    assert done.returncode == 3
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
+def test_json_is_valid_in_every_encoding_of_the_output(
+    encoding: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "t.xml").write_text(
+        '<task name="日本" type="atomic"><description>caf\u00e9 \u2603</description></task>'
+    )
+    done = subprocess.run(
+        [PROGRAM, "templates", "--library", "t.xml", "--json"], cwd=tmp_path, capture_output=True, timeout=40,
+        env=environment | {"PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "日本" in [row["name"] for row in json.loads(done.stdout.decode(encoding))]
+    assert b"Traceback" not in done.stderr
+
+
+def test_text_that_the_output_cannot_encode_is_escaped(cli: Any, write: Any) -> None:
+    write("t.xml", '<task name="日本" type="atomic"><description>café ☃</description></task>')
+    ran = cli("templates", "--library", "t.xml", env={"PYTHONIOENCODING": "latin-1"})
+    assert ran.code == 0
+    assert "\\u65e5" in ran.out
+
+
+def test_two_processes_share_a_folder_of_task_files(start: Any, tmp_path: Path) -> None:
+    processes = [start(*RUN) for _ in range(4)]
+    for process in processes:
+        _, err = process.communicate(timeout=40)
+        assert process.returncode == 0, err
+    found = list(TaskStore(tmp_path / "tasks").list())
+    assert [t.id for t in found] == [4, 3, 2, 1]
+    assert {t.status for t in found} == {"completed"}
+
+
+def test_it_works_from_any_folder(cli: Any, write: Any, tmp_path: Path) -> None:
+    write("project/templates/own.xml", '<task name="own" type="atomic"><description>d</description></task>')
+    write("project/data/note.md", "text")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    project = tmp_path / "project"
+    ran = cli(
+        "run", "--template", "own", "--library", project / "templates", "--root", project / "data",
+        "--tasks", project / "tasks", "--handler", "offline", cwd=elsewhere,
+    )  # fmt: skip
+    assert ran.code == 0
+    assert list(elsewhere.iterdir()) == []
+    assert TaskStore(project / "tasks").read(1).status == "completed"
+    assert cli("run", "--template", "own", "--handler", "offline", cwd=project).code == 0
+    ran = cli("run", "--template", "own", "--handler", "offline", cwd=elsewhere)
+    assert ran.code == 2
+    assert "there is no template 'own'" in ran.err
+
+
+def test_it_works_in_a_folder_that_may_not_be_written(cli: Any, tmp_path: Path) -> None:
+    ran = cli(*RUN, cwd="/proc")
+    assert ran.code == 3
+    assert "tasks" in ran.err
+    assert "another folder" in ran.err
+    assert cli("match", "a review", cwd="/proc").code == 0
+    assert cli("render", "summarise", "--input", "document=x", cwd="/proc").code == 0
+
+
+def test_a_folder_that_was_removed_under_it_is_said(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; evaluator {' '.join(RUN)}", tmp_path, environment)
+    assert done.returncode in (2, 3)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+
+
+def test_a_terminal_never_gets_control_characters_of_a_model(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    import os
+    import pty
+
+    from evaluator.testing import Answer, LoopbackServer
+
+    hostile = "red \x1b[31m title \x1b]0;owned\x07 back\b\r\nend"
+    with LoopbackServer(default=Answer(hostile)) as server:
+        (tmp_path / "handlers").mkdir()
+        (tmp_path / "handlers" / "wire.xml").write_text(
+            f'<handler name="wire"><backend>openai_compatible</backend><model>m</model>'
+            f"<base_url>{server.base_url}</base_url></handler>"
+        )
+        command = [PROGRAM, "run", "--template", "summarise", "--input", "document=x", "--handler", "wire"]
+        master, slave = pty.openpty()
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=slave,
+            stderr=subprocess.PIPE, timeout=40,
+        )  # fmt: skip
+        os.close(slave)
+        shown = os.read(master, 65536)
+        os.close(master)
+        piped = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=40
+        )
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in shown
+    assert b"\x07" not in shown
+    assert rb"\x1b[31m" in shown
+    assert b"end" in shown
+    # Into a file or a pipe goes what the model wrote.
+    assert piped.stdout == hostile.encode() + b"\n"
+
+
+def test_closed_standard_error_changes_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "t.xml").write_text(
+        '<task name="two" type="sequential"><description>d</description><steps>'
+        '<task name="a" type="atomic"><description>first</description></task>'
+        '<task name="b" type="atomic"><description>second</description></task></steps></task>'
+    )
+    done = shell("evaluator run --template two --library t.xml --handler offline 2>&-", tmp_path, environment)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+    assert TaskStore(tmp_path / "tasks").read(1).status == "completed"
+
+
+def test_render_shows_what_the_model_would_see_to_the_character(cli: Any) -> None:
+    value = "red \x1b[31m {{ x }} <b>"
+    ran = cli("render", "summarise", "--input", f"document={value}")
+    assert value in ran.out

@@ -1,0 +1,165 @@
+"""A run that is interrupted or killed: exit code 130 and a closed task file, or a file that reads as interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import TaskStore
+from evaluator.testing import LoopbackServer, Reply
+
+PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
+<base_url>{url}</base_url><limits timeout="60"/></handler>"""
+ASK = ("run", "--template", "summarise", "--input", "document=x", "--handler", "wire")
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[LoopbackServer]:
+    """A server that takes requests and never answers; the profile `wire` leads to it."""
+    with LoopbackServer(default=Reply(silent=True, end="hang")) as server:
+        (tmp_path / "handlers").mkdir()
+        (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(url=server.base_url))
+        yield server
+
+
+def wait_until(true: Any, timeout_s: float = 20) -> None:
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_closes_its_task_file_as_aborted(
+    number: int, hanging: LoopbackServer, start: Any, tmp_path: Path
+) -> None:
+    process = start(*ASK)
+    assert hanging.asked.wait(20)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert out == b""
+    assert b"Traceback" not in err
+    assert b"interrupted" in err
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    assert recording.status == "aborted"
+    assert (tmp_path / "tasks" / "done" / "TASK-1.md").is_file()
+    call = recording.steps[-1]
+    assert (call.start.kind, call.status) == ("model", "aborted")
+    assert recording.header is not None
+    assert recording.header.inputs == {"document": "x"}
+
+
+def test_an_interrupted_run_with_json_still_prints_json(hanging: LoopbackServer, start: Any) -> None:
+    import json
+
+    process = start(*ASK, "--json")
+    assert hanging.asked.wait(20)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=15)
+    assert json.loads(out) == {"error": {"message": "interrupted", "exit_code": 130}}
+
+
+def test_ctrl_c_twice_ends_at_once_without_a_traceback(hanging: LoopbackServer, start: Any) -> None:
+    process = start(*ASK)
+    assert hanging.asked.wait(20)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode in (130, -signal.SIGINT)
+    assert b"Traceback" not in err, err
+
+
+def test_a_killed_run_reads_as_interrupted_with_the_step_that_it_had_begun(
+    hanging: LoopbackServer, start: Any, cli: Any, tmp_path: Path
+) -> None:
+    process = start(*ASK)
+    assert hanging.asked.wait(20)
+    running = TaskStore(tmp_path / "tasks").read(1)
+    assert running.status == "running"
+    process.kill()
+    process.communicate(timeout=15)
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    assert recording.status == "interrupted"
+    assert recording.steps[-1].start.kind == "model"
+    assert recording.steps[-1].end is None
+    assert "x" in str(recording.steps[-1].start.args["messages"])
+    ran = cli("tasks", "list", "--status", "interrupted")
+    assert ran.code == 0
+    assert "interrupted" in ran.out
+    assert "interrupted" in cli("tasks", "show", "1").out
+    assert "1 runs in tasks were interrupted" in cli("doctor").out
+
+
+def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    (tmp_path / "s.py").write_text(
+        f"import os, time\nwith open({str(tmp_path / 'pid.new')!r}, 'w') as f: f.write(str(os.getpid()))\n"
+        f"os.rename({str(tmp_path / 'pid.new')!r}, {str(pid_file)!r})\ntime.sleep(60)"
+    )
+    (tmp_path / "s.xml").write_text(
+        '<task name="s" type="script"><description>d</description>'
+        f"<command>{sys.executable} {tmp_path / 's.py'}</command></task>"
+    )
+    process = start("run", "--template", "s", "--library", "s.xml", "--handler", "offline")
+    wait_until(pid_file.exists)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), 5)
+    assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_closed(
+    hanging: LoopbackServer, tmp_path: Path
+) -> None:
+    source = """
+    from evaluator import Evaluator
+    evaluator = Evaluator(handler="wire")
+    try:
+        evaluator.evaluate_sync("summarise", {"document": "x"})
+    except KeyboardInterrupt:
+        from evaluator import TaskStore
+        print(TaskStore("tasks").read(1).status)
+        evaluator.close()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source)], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert hanging.asked.wait(20)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert out == b"aborted\n", err
+    assert err == b""
+
+
+def test_nohup_is_respected(hanging: LoopbackServer, start: Any, tmp_path: Path) -> None:
+    process = start(*ASK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert hanging.asked.wait(20)
+    process.send_signal(signal.SIGHUP)
+    assert TaskStore(tmp_path / "tasks").read(1).status == "running"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    assert process.returncode == 130

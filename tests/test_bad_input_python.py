@@ -1,0 +1,193 @@
+"""Python callers that pass what does not fit: an error of ours that says what was expected, never a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    SimulatedBackend,
+    TaskError,
+    TaskStore,
+    TemplateLibrary,
+    UsageError,
+    parse_output,
+)
+
+ECHO = """<task name="echo" type="atomic"><description>d</description>
+<inputs><input name="t"/></inputs><instructions>{{ t }}</instructions></task>"""
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (object(), "object is not plain data"), (b"x", "bytes is not plain data"), ({1, 2}, "set is not plain data"),
+        (cyclic(), "contains itself"), (deep(), "nested more than"), ({1: 2}, "key 1"), (10**5000, "digits"),
+    ],
+    ids=["an object", "bytes", "a set", "a cycle", "100,000 levels", "a key that is no text", "a huge number"],
+)  # fmt: skip
+def test_a_value_that_is_not_plain_data_is_an_error(value: Any, says: str, make_evaluator: Any) -> None:
+    error = make_evaluator(ECHO).evaluate_sync("echo", {"t": value})
+    assert isinstance(error, TaskError)
+    assert error.reason == "input_validation_failure"
+    assert says in error.message
+    assert len(error.message) < 1000
+
+
+@pytest.mark.parametrize("folder", ["a\x00b", "a" * 300], ids=["a NUL", "300 characters"])
+def test_a_task_folder_that_no_system_can_have_is_an_error(
+    folder: str, make_evaluator: Any, tmp_path: Path
+) -> None:
+    error = make_evaluator(ECHO, tasks_dir=tmp_path / folder).evaluate_sync("echo", {"t": "x"})
+    assert isinstance(error, TaskError)
+    assert error.reason == "execution_halted"
+    assert "choose another folder" in error.message
+
+
+WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
+    (lambda e: e.evaluate_sync(None), UsageError, "expected text or a node"),  # type: ignore[arg-type]
+    (lambda e: e.evaluate_sync("echo", ["t"]), UsageError, "expected a mapping"),  # type: ignore[arg-type]
+    (lambda e: e.evaluate_batch("echo", [], concurrency=0), UsageError, "expected 1 or more"),
+    (lambda e: Evaluator(e.library, "nope"), ConfigurationError, "there are: "),
+    (lambda e: Evaluator(e.library, "offline", roots="data"), UsageError, "list of folders"),
+    (
+        lambda e: Evaluator(e.library, "offline", roots=["nowhere"]),
+        ConfigurationError,
+        "'nowhere' is not a folder",
+    ),
+    (lambda e: e.library.match(""), UsageError, "empty"),
+    (lambda e: e.library.match("x", limit=0), UsageError, "at least 1"),
+    (lambda e: e.library.get("ecko"), UsageError, "echo"),
+    (lambda e: TemplateLibrary.load("nowhere"), UsageError, "'nowhere'"),
+    (lambda e: TemplateLibrary.load("a\x00b"), UsageError, "null byte"),
+    (lambda e: TaskStore("nowhere").read("abc"), UsageError, "whole number"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "says"), WRONG_CALLS, ids=[w[2] for w in WRONG_CALLS])
+def test_a_wrong_call_raises_an_error_of_ours(
+    call: Callable[[Evaluator], Any], kind: type[Exception], says: str, make_evaluator: Any
+) -> None:
+    with pytest.raises(kind) as raised:
+        call(make_evaluator(ECHO))
+    assert says in str(raised.value)
+
+
+class Raising:
+    """A backend of a caller's own that fails in its own way."""
+
+    name = "raising"
+
+    def __init__(self, fault: Callable[[], Any]) -> None:
+        self.fault = fault
+
+    async def complete(self, request: Any, *, on_text: Any = None) -> Any:
+        return self.fault()
+
+    async def aclose(self) -> None:
+        pass
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def endless() -> Any:
+    return endless()
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (raising(ZeroDivisionError("mine")), "ZeroDivisionError: mine"), (endless, "RecursionError"),
+        (raising(MemoryError()), "MemoryError"), (raising(TimeoutError("late")), "TimeoutError: late"),
+        (lambda: None, "NoneType"), (lambda: "text", "'str'"),
+    ],
+    ids=["an exception", "a recursion", "no memory", "a timeout of its own", "None", "a text"],
+)  # fmt: skip
+def test_a_backend_that_breaks_its_contract_becomes_an_error_with_its_cause(
+    fault: Callable[[], Any], name: str, make_evaluator: Any, tmp_path: Path
+) -> None:
+    error = make_evaluator(ECHO, backend=Raising(fault)).evaluate_sync("echo", {"t": "x"})
+    assert isinstance(error, TaskError)
+    assert error.reason == "unexpected_error"
+    assert name in error.message
+    assert error.cause is not None
+    assert TaskStore(tmp_path / "tasks").read(1).status == "failed"
+
+
+@pytest.mark.parametrize("which", ["on_text", "on_event"])
+def test_a_callback_that_raises_fails_the_task_and_nothing_else(which: str, make_evaluator: Any) -> None:
+    evaluator = make_evaluator(ECHO)
+    error = evaluator.evaluate_sync("echo", {"t": "x"}, **{which: raising(ZeroDivisionError("mine"))})
+    assert isinstance(error, TaskError)
+    assert "ZeroDivisionError: mine" in error.message
+    assert evaluator.evaluate_sync("echo", {"t": "x"}).ok
+
+
+def test_a_row_that_does_not_fit_is_an_error_in_its_place(make_evaluator: Any) -> None:
+    rows: list[Any] = [{"t": "a"}, {"x": 1}, 3, None, {"t": object()}, {"t": "b"}]
+
+    async def batch() -> list[Any]:
+        return [outcome async for outcome in make_evaluator(ECHO).evaluate_batch("echo", rows)]
+
+    outcomes = asyncio.run(batch())
+    assert [o.ok for o in outcomes] == [True, False, False, False, False, True]
+    assert all(o.reason == "input_validation_failure" for o in outcomes if not o.ok)
+    assert "int, expected a mapping" in outcomes[2].message
+
+
+def test_rows_that_break_off_are_raised_after_the_results_before_them(make_evaluator: Any) -> None:
+    def rows() -> Any:
+        yield {"t": "a"}
+        yield {"t": "b"}
+        raise ValueError("the file is cut off")
+
+    seen: list[Any] = []
+
+    async def batch() -> None:
+        async for outcome in make_evaluator(ECHO).evaluate_batch("echo", rows()):
+            seen.append(outcome)
+
+    with pytest.raises(ValueError, match="cut off"):
+        asyncio.run(batch())
+    assert [o.ok for o in seen] == [True, True]
+
+
+def test_an_unknown_output_type_is_an_error_and_keeps_the_text() -> None:
+    parsed = parse_output("x", type="yaml")  # type: ignore[arg-type]
+    assert parsed.error is not None
+    assert "yaml" in parsed.error.message
+    assert parsed.text == "x"
+
+
+def test_a_tool_that_does_not_exist_is_an_error_before_a_call(make_evaluator: Any, scripted: Any) -> None:
+    xml = '<task name="t" type="atomic"><description>d</description><tools><tool name="teleport"/></tools></task>'
+    model = scripted()
+    error = make_evaluator(xml, backend=SimulatedBackend(script=model)).evaluate_sync("t")
+    assert isinstance(error, TaskError)
+    assert "teleport" in error.message
+    assert "read_file" in error.message
+    assert model.seen == []
