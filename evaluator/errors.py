@@ -10,6 +10,7 @@ EvaluatorError                  base of all that is raised here
 ├── RecordError                 the world: a task file or its folder
 │   └── CorruptRecord           a task file whose bytes are not what was written
 ├── ProviderError               the world: a model backend's answer or the way to it
+├── ContextError                the world: memory failed when it was asked for context
 ├── ToolError                   the world: a tool could not do what it was asked
 ├── SessionClosed               you: a Handler used after its task has ended
 ├── LimitReached                a limit fired; becomes RESOURCE_EXHAUSTION
@@ -152,6 +153,10 @@ class ProviderError(EvaluatorError):
 
 def _provider_error(message: str, fields: dict[str, Any]) -> ProviderError:
     return ProviderError(message, **fields)
+
+
+class ContextError(EvaluatorError):
+    """Memory failed when it was asked for context."""
 
 
 class ToolError(EvaluatorError):

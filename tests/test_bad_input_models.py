@@ -168,6 +168,18 @@ def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_pa
         assert outcome.content.startswith("word word"), outcome
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_answer_without_bound_is_refused_at_a_size_that_is_named(stream: bool, tmp_path: Path) -> None:
+    piece = event(chunk({"content": "w" * 60_000})) if stream else b" " * 65536
+    kind = "text/event-stream" if stream else "application/json"
+    reply = Reply((piece,), content_type=kind, length=None if stream else -1, repeat=True)
+    outcome, server, _ = ask(tmp_path, reply, stream=stream, timeout_s=20)
+    assert isinstance(outcome, TaskError)
+    assert "16777216" in outcome.message
+    assert (server.posts, outcome.retryable, outcome.maybe_billed) == (1, False, True)
+    assert outcome.content.startswith("www") is stream
+
+
 @pytest.mark.parametrize("text", ["", None, " \n"], ids=["empty", "null", "blank"])
 def test_an_empty_answer_is_an_error_that_says_so(text: str | None, tmp_path: Path) -> None:
     outcome, server, _ = ask(tmp_path, Answer(text, "stop"))

@@ -191,3 +191,27 @@ def test_a_tool_that_does_not_exist_is_an_error_before_a_call(make_evaluator: An
     assert "teleport" in error.message
     assert "read_file" in error.message
     assert model.seen == []
+
+
+def test_the_sync_form_inside_an_evaluation_is_refused_and_does_not_hang(make_evaluator: Any) -> None:
+    evaluator = make_evaluator(ECHO)
+
+    def nested(_: str) -> None:
+        evaluator.evaluate_sync("echo", {"t": "y"})
+
+    error = evaluator.evaluate_sync("echo", {"t": "x"}, on_text=nested)
+    assert isinstance(error, TaskError)
+    assert "use the async one" in error.message
+
+
+def test_a_cancelled_evaluation_closes_its_task_file_as_aborted(make_evaluator: Any, tmp_path: Path) -> None:
+    evaluator = make_evaluator(ECHO, backend=SimulatedBackend(hang=1.0))
+
+    async def cancelled() -> None:
+        await asyncio.wait_for(evaluator.evaluate("echo", {"t": "x"}), 0.3)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    assert recording.status == "aborted"
+    assert [s.status for s in recording.steps if s.start.kind == "model"] == ["aborted"]

@@ -160,7 +160,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
     from shutil import get_terminal_size
 
-    shown = [[" ".join(str(cell).split()) for cell in row] for row in [head, *rows]]
+    shown = [[visible(" ".join(str(cell).split())) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
     room = max(20, get_terminal_size((100, 24)).columns - sum(widths[:-1]) - 2 * (len(head) - 1))
     for row in shown:

@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
+from evaluator.handler.config import load_profiles
+from evaluator.handler.tools import builtin_tools
+from evaluator.interpreter.preflight import check_surroundings
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import bound
 
@@ -21,13 +24,17 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
 
     Prints each error and warning with file, line and column, and for each template an upper bound on the
     model calls that it can make, with --model on their cost too: every call as long as the model's window
-    and its answer allow, so what is spent is far less; retries after a failed call are not counted. Exit code 1 if there is an error (with --strict: a warning).
+    and its answer allow, so what is spent is far less; retries after a failed call are not counted.
+    Exit code 1 if there is an error (with --strict: a warning).
     """
     library = TemplateLibrary.load(*paths)
     own = [t for t in library.templates.values() if not paths or any(_inside(t.file, p) for p in paths)]
     bounds = {t.name: bound(t.node, library) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
-    errors, warnings = library.errors, library.warnings
+    surroundings = check_surroundings(library, builtin_tools().names(), load_profiles())
+    diagnostics = [*library.diagnostics, *surroundings]
+    errors = [d for d in diagnostics if d.severity == "error"]
+    warnings = [d for d in diagnostics if d.severity == "warning"]
     if as_json:
         print_json(
             {
@@ -36,7 +43,7 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
                         "severity": d.severity, "code": d.code, "message": d.message, "hint": d.hint,
                         "file": d.span.file, "line": d.span.line, "column": d.span.column,
                     }
-                    for d in library.diagnostics
+                    for d in diagnostics
                 ],
                 "templates": {
                     name: {
@@ -48,11 +55,12 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
             }
         )  # fmt: skip
     else:
-        for diagnostic in library.diagnostics:
+        for diagnostic in diagnostics:
             click.echo(library.format_diagnostic(diagnostic))
         for name, limit in sorted(bounds.items()):
             click.echo(f"{name}: {describe_bound(limit, model, costs[name])}")
-        click.echo(f"{len(own)} templates, {len(errors)} errors, {len(warnings)} warnings")
+        counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
+        click.echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
     if errors or (strict and warnings):
         raise click.exceptions.Exit(1)
 

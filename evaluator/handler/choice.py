@@ -94,6 +94,9 @@ class ModelChooser:
                 why = f"the first model that {base_url} lists"
             else:
                 model, why, base_url = self._find()
+        # Naming a model in the call takes a task out of a simulated profile; a template's own model does not.
+        if explicit and config.backend == "simulated" and not explicit.startswith("simulated"):
+            config = config.override(backend="auto")
         backend, bare = self._backend(model, config, base_url)
         return ModelChoice(backend, bare, model, why)
 

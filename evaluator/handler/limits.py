@@ -61,12 +61,10 @@ class Budget:
         return min(own, above)
 
     def charge(self, usage: Usage) -> None:
-        """Adds `usage` here and above, and warns once per limit at 80 %."""
+        """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""
         scope: Budget | None = self
         while scope is not None:
             scope.usage = scope.usage + usage
-            if scope.max_turns is not None:
-                scope._warn("turns", scope.usage.turns, scope.max_turns)
             if scope.max_cost_usd is not None and scope.usage.cost_usd is not None:
                 scope._warn("cost", scope.usage.cost_usd, scope.max_cost_usd)
             scope = scope.parent
@@ -91,10 +89,20 @@ class Budget:
             scope.check_time()
             scope = scope.parent
         self._reserve(1, cost_usd or 0.0)
+        self._warn_of_turns()
 
     def release_turn(self, cost_usd: float | None = None) -> None:
         """Ends a reservation, with the same `cost_usd`; what was used is then told to `charge`."""
         self._reserve(-1, -(cost_usd or 0.0))
+
+    def _warn_of_turns(self) -> None:
+        """Once a scope is at 80 % of its turns with a turn after the first: one that ends in time says nothing."""
+        scope: Budget | None = self
+        while scope is not None:
+            turns = scope.usage.turns + scope._reserved_turns
+            if scope.max_turns is not None and turns > 1:
+                scope._warn("turns", turns, scope.max_turns)
+            scope = scope.parent
 
     def _reserve(self, turns: int, cost_usd: float) -> None:
         scope: Budget | None = self

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from evaluator.binding.sandbox import render
 from evaluator.binding.scopes import Scope
-from evaluator.errors import ToolError
+from evaluator.errors import ContextError, ToolError
 from evaluator.interpreter.frame import ContextItem
 from evaluator.library.words import query_terms, stems
+from evaluator.memory import Memory, RelevantPath
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task, TaskType
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ async def assemble(
             await _read(path, items, services, warnings)
     if fresh:
         assert services.memory is not None
-        for found in await services.memory.get_relevant_context_for(description, MAX_FRESH):
+        for found in await _remembered(services.memory, description):
             await _read(found.path, items, services, warnings)
     return Assembled(tuple(items.values()), tuple(warnings))
 
@@ -140,10 +141,18 @@ async def _explicit_paths(
     if services.memory is None:
         warnings.append("file_paths: a description needs a memory; the evaluator was made without one")
         return []
-    relevant_paths = await services.memory.get_relevant_context_for(items[0], MAX_FRESH)
+    relevant_paths = await _remembered(services.memory, items[0])
     if not relevant_paths:
         warnings.append(f"file_paths: memory knows no path for {items[0]!r}")
     return [found.path for found in relevant_paths]
+
+
+async def _remembered(memory: Memory, description: str) -> list[RelevantPath]:
+    """Raises: ContextError, whatever a memory raises; its own exception is the cause."""
+    try:
+        return list(await memory.get_relevant_context_for(description, MAX_FRESH))
+    except Exception as error:
+        raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
 
 
 async def _paths_of_command(argv: list[str], services: Services, warnings: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from evaluator.errors import (
+    ContextError,
     ConfigurationError,
     ExpressionError,
     LimitReached,
@@ -16,7 +17,7 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.nodes import Span
-from evaluator.results import FailureReason, Resource, ResourceName, TaskError, Usage
+from evaluator.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, Usage
 
 
 def failure(
@@ -54,13 +55,11 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
                 violations=(error.diagnostic(),), usage=usage, cause=error,
             )  # fmt: skip
         case TemplateError():
-            first = error.diagnostics[0] if error.diagnostics else None
-            return TaskError(
-                "TASK_FAILURE", "; ".join(d.message for d in error.diagnostics), "input_validation_failure",
-                location=first.span if first else location, violations=error.diagnostics, usage=usage, cause=error,
-            )  # fmt: skip
+            return _of_template(error, usage, location)
+        case ContextError():
+            reason: FailureReason = "context_retrieval_failure"
         case ToolError():
-            reason: FailureReason = "tool_failure"
+            reason = "tool_failure"
         case UsageError():
             reason = "input_validation_failure"
         case RecordError() | ConfigurationError():
@@ -71,3 +70,23 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
                 usage=usage, cause=error,
             )  # fmt: skip
     return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)
+
+
+# Findings about the values given to a task, not about its template.
+_INPUT_CODES = frozenset({"missing-input", "excess-input", "wrong-type"})
+_SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})
+
+
+def _of_template(error: TemplateError, usage: Usage, location: Span | None) -> TaskError:
+    found = error.diagnostics
+    codes = {diagnostic.code for diagnostic in found}
+    kind: ErrorType = "VALIDATION_ERROR"
+    reason: FailureReason = "xml_validation_failure"
+    if codes and codes <= _INPUT_CODES:
+        kind, reason = "TASK_FAILURE", "input_validation_failure"
+    elif codes & _SYNTAX_CODES:
+        kind = "XML_PARSE_ERROR"
+    return TaskError(
+        kind, "; ".join(d.message for d in found), reason, location=found[0].span if found else location,
+        violations=found, usage=usage, cause=error,
+    )  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from evaluator.binding.sandbox import render
+from evaluator.binding.types import read_typed
 from evaluator.handler.backend import Hints, Message
 from evaluator.interpreter.context import format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.nodes import Example, OutputFormat, Task, Text
+from evaluator.output.schema import schema_text
 
 
 async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Message, ...]:
@@ -41,11 +43,17 @@ async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
 
 
 async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> str:
-    scope = prepared.scope.child(dict(example.inputs))
+    types = {declared.name: declared.type for declared in task.inputs}
+    values = {name: _typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
+    scope = prepared.scope.child(values)
     text = task.instructions or task.description
     body = await render(text, scope, functions=functions_in_text(run, prepared.frame, "shot"))
     wanted = format_instruction(task.output)
     return f"{body}\n\n{wanted}" if wanted else body
+
+
+def _typed(text: str, type_name: str) -> Any:
+    return text if type_name in ("any", "string") else read_typed(text, type_name)
 
 
 async def _resolve(run: Run, text: Text, prepared: Prepared, field: str) -> str:
@@ -63,7 +71,10 @@ def format_instruction(output: OutputFormat | None) -> str:
     if output.schema.lstrip().startswith("{"):
         return f"Answer with JSON only, valid against this JSON Schema:\n{output.schema.strip()}"
     name = _WORDS.get(output.schema)
-    return f"Answer with JSON only: {name}." if name else "Answer with JSON only."
+    if name is not None:
+        return f"Answer with JSON only: {name}."
+    shown = schema_text(output.schema)
+    return f"Answer with JSON only, valid against this JSON Schema:\n{shown}" if shown else "Answer with JSON only."
 
 
 _WORDS = {

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from evaluator.errors import UsageError
+
 T = TypeVar("T")
 
 _lock = threading.Lock()
@@ -16,7 +18,14 @@ _owner = 0
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`. Ctrl-C cancels it, waits for it to end, and is raised again."""
+    """The result of `coroutine`. Ctrl-C cancels it, waits for it to end, and is raised again.
+
+    Raises: UsageError, where the caller itself runs inside an evaluation that was started here, as an async
+    tool or an `on_text` does: waiting would stop the loop that is waited for.
+    """
+    if _is_inside():
+        coroutine.close()
+        raise UsageError("the sync form was called inside an evaluation; use the async one, with await")
     future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
     try:
         return future.result()
@@ -24,6 +33,13 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         future.cancel()
         _wait_for_cancelled()
         raise
+
+
+def _is_inside() -> bool:
+    try:
+        return asyncio.get_running_loop() is _loop
+    except RuntimeError:
+        return False
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:

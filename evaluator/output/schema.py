@@ -81,6 +81,20 @@ def compile_schema(declared: Any) -> Schema | None:
         raise BadSchema(f"{declared!r} is not a schema") from error
 
 
+def schema_text(declared: str) -> str | None:
+    """A declared schema file or `module:Model` as the text of its JSON Schema, to be shown to a model.
+
+    None where it cannot be used: reading the output then says why.
+    """
+    try:
+        schema = compile_schema(declared)
+    except BadSchema:
+        return None
+    if schema is None or schema.guide is None:
+        return None
+    return json.dumps(schema.guide.root, ensure_ascii=False)
+
+
 @lru_cache(maxsize=256)
 def _named(name: str) -> Schema | None:
     if name == "any":

@@ -176,3 +176,20 @@ def test_render_shows_what_the_model_would_see_to_the_character(cli: Any) -> Non
     value = "red \x1b[31m {{ x }} <b>"
     ran = cli("render", "summarise", "--input", f"document={value}")
     assert value in ran.out
+
+
+def test_render_and_run_agree_on_which_templates_can_be_used(cli: Any) -> None:
+    ran = cli("render", "count_text", "--input", "stdin=one two")
+    assert (ran.code, ran.out) == (0, "")
+    assert "0 model calls" in ran.err
+
+
+def test_a_control_character_of_a_template_does_not_reach_the_terminal(cli: Any, write: Any) -> None:
+    # C1 controls are legal in XML, and some terminals act on them.
+    write("lib/a.xml", '<task name="a" type="atomic"><description>\x9b31m red</description></task>')
+    write("lib/b.xml", '<task name="b" type="atomic"><description>\x1b[31m red</description></task>')
+    for args in (("templates", "--library", "lib"), ("lint", "lib"), ("match", "red", "--library", "lib")):
+        ran = cli(*args)
+        assert "\x1b" not in ran.out + ran.err
+        assert "\x9b" not in ran.out + ran.err
+    assert "lib/b.xml:1:43" in cli("lint", "lib").out

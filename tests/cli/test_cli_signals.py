@@ -155,6 +155,36 @@ def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_close
     assert err == b""
 
 
+def test_ctrl_c_in_a_batch_aborts_each_task_that_runs(hanging: LoopbackServer, tmp_path: Path) -> None:
+    source = """
+    import asyncio
+    from evaluator import Evaluator
+    async def main():
+        async with Evaluator(handler="wire") as evaluator:
+            rows = ({"document": str(n)} for n in range(100))
+            async for outcome in evaluator.evaluate_batch("summarise", rows, concurrency=3):
+                print(outcome)
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted")
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: hanging.posts == 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert (out, err) == (b"interrupted\n", b"")
+    assert [t.status for t in TaskStore(tmp_path / "tasks").list()] == ["aborted"] * 3
+
+
 def test_nohup_is_respected(hanging: LoopbackServer, start: Any, tmp_path: Path) -> None:
     process = start(*ASK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert hanging.asked.wait(20)

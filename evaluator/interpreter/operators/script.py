@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 from evaluator.binding.inputs import resolve_setting
@@ -19,7 +20,7 @@ from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.operators.atomic import read_output
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.interpreter.operators.prepared import Prepared
-from evaluator.nodes import Script
+from evaluator.nodes import OutputFormat, Script
 from evaluator.results import Status, TaskError, TaskResult
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -60,7 +61,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
         resolve_setting(task.timeout_s, "float", prepared.scope, name="timeout", minimum=0) or DEFAULT_TIMEOUT_S
     )
     if run.services.dry_run:
-        return NOT_RUN
+        return _not_run(task.output)
     remaining = prepared.budget.remaining_s()
     if remaining is not None:
         timeout = max(0.001, min(timeout, remaining))
@@ -92,6 +93,15 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
         raise LimitReached("time", round(ended.duration_s, 3), timeout, message, ended.stdout)
     steps.succeed(number, output, ended.duration_s)
     return output
+
+
+def _not_run(output: OutputFormat | None) -> Mapping[str, Any]:
+    """What stands for a script's output in a preview: where JSON is declared a value that fits, so that it goes on."""
+    if output is None or output.type != "json":
+        return NOT_RUN
+    from evaluator.handler._synthesis import synthesise
+
+    return {**NOT_RUN, "stdout": json.dumps(synthesise(output.schema, Random(0)))}
 
 
 def stdin_of(values: Mapping[str, Any]) -> str | None:

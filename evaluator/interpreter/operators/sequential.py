@@ -50,7 +50,9 @@ def accumulated(result: TaskResult, form: AccumulationFormat) -> str:
     """What a later step sees of `result` in its context: its notes in words, or its whole text."""
     if form == "full_output":
         return result.content
-    used = ", ".join(str(name) for name in result.notes.get("data_usage", ()))
+    # The inputs of a step are its own affair; what it read besides is worth telling.
+    sources = (str(name) for name in result.notes.get("data_usage", ()))
+    used = ", ".join(name for name in sources if not name.startswith("input:"))
     warned = "; ".join(str(warning) for warning in result.notes.get("warnings", ()))
     parts = [f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
     return "\n".join(part for part in parts if part)
