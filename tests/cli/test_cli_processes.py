@@ -178,7 +178,7 @@ def test_render_shows_what_the_model_would_see_to_the_character(cli: Any) -> Non
     assert value in ran.out
 
 
-def test_render_and_run_agree_on_which_templates_can_be_used(cli: Any) -> None:
+def test_render_goes_through_a_script_that_declares_json(cli: Any) -> None:
     ran = cli("render", "count_text", "--input", "stdin=one two")
     assert (ran.code, ran.out) == (0, "")
     assert "0 model calls" in ran.err
