@@ -228,7 +228,7 @@ class Journal:
     def _fail(self, what: str, error: OSError) -> RecordError:
         text = f"cannot {what} the task file: {error.strerror}"
         self._failure = f"is closed to writing, because it failed: {text}"
-        return RecordError(f"{self.path}: {text}; free space or choose another folder, then resume the task")
+        return RecordError(f"{self.path}: {text}; free space or choose another folder, then run the task again")
 
     def _release(self, why: str) -> None:
         fd, self._fd = self._fd, -1
