@@ -172,7 +172,11 @@ class LimitReached(EvaluatorError):
 
     def __init__(self, resource: str, used: float, limit: float, message: str, partial: str = "") -> None:
         super().__init__(message)
-        self.resource, self.used, self.limit, self.message, self.partial = resource, used, limit, message, partial
+        self.resource = resource
+        self.used = used
+        self.limit = limit
+        self.message = message
+        self.partial = partial
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.resource, self.used, self.limit, self.message, self.partial))

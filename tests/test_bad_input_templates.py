@@ -149,7 +149,6 @@ def test_a_pipe_or_a_folder_in_place_of_a_template_does_not_stop_the_load(tmp_pa
     assert all(str(tmp_path) in str(d) for d in library.errors)
 
 
-@pytest.mark.xfail(strict=True, reason="a broken template's name is matched as a request in words")
 def test_evaluating_a_broken_template_by_name_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "t.xml").write_text(TASK.format("\n<instructions>{{ nothing }}</instructions>"))
     library = TemplateLibrary.load(tmp_path, shipped=False)

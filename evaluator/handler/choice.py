@@ -5,7 +5,9 @@ else the first provider whose key or local server is found, else the simulated m
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.backend import Backend
@@ -53,17 +55,20 @@ class ModelChooser:
         self._backends: dict[tuple[object, ...], Backend] = {}
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
         self._found: tuple[str, str, str | None] | None = None
+        self._lock = threading.Lock()
 
     def choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
         """The model for one task.
 
         Raises: ConfigurationError, if what was named cannot be used (an unknown backend, a missing key).
         """
-        choice = self.chosen(explicit, template, config)
-        if choice is None:
-            choice = self._choose(explicit, template, config)
-            self._choices[_key(explicit, template, config)] = choice
-        return choice
+        # Side by side, each first choice would make a backend, hence a connection pool, of its own.
+        with self._lock:
+            choice = self.chosen(explicit, template, config)
+            if choice is None:
+                choice = self._choose(explicit, template, config)
+                self._choices[_key(explicit, template, config)] = choice
+            return choice
 
     def chosen(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice | None:
         """What `choose` decided before; None where it has still to decide, which may look for local servers."""
@@ -114,7 +119,7 @@ class ModelChooser:
         if config.api_key_env is None:
             return None
         value = self._environ.get(config.api_key_env)
-        if not value and config.base_url is None:
+        if not value and not _is_loopback(config.base_url):
             raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
         return value or None
 
@@ -175,6 +180,11 @@ class ModelChooser:
         self._choices.clear()
 
 
+def _is_loopback(base_url: str | None) -> bool:
+    """Whether a server on this machine is meant, which may well ask for no key."""
+    return base_url is not None and urlsplit(base_url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
     return (explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name)
 
@@ -196,7 +206,6 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
     """The first model id that an OpenAI-compatible server lists; None if none answers within `timeout_s`."""
     import http.client
     import json
-    from urllib.parse import urlsplit
 
     parts = urlsplit(base_url)
     make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

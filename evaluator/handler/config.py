@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,18 +56,22 @@ class HandlerConfig:
     simulated: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise ConfigurationError(f"profile {self.name!r}: max_turns is {self.max_turns}, expected 1 or more")
-        if not 0 < self.max_context_fraction <= 1:
-            raise ConfigurationError(
-                f"profile {self.name!r}: max_context_fraction is {self.max_context_fraction}, expected (0, 1]"
-            )
-        if self.timeout_s <= 0:
-            raise ConfigurationError(f"profile {self.name!r}: timeout_s is {self.timeout_s}, expected more than 0")
-        if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ConfigurationError(f"profile {self.name!r}: max_output_tokens must be 1 or more")
-        if self.max_cost_usd is not None and self.max_cost_usd < 0:
-            raise ConfigurationError(f"profile {self.name!r}: max_cost_usd must not be negative")
+        self._check("max_turns", self.max_turns, lambda n: n >= 1, "an integer, 1 or more", int)
+        self._check("max_context_fraction", self.max_context_fraction, lambda n: 0 < n <= 1, "a number in (0, 1]")
+        self._check("timeout_s", self.timeout_s, lambda n: 0 < n < inf, "seconds, more than 0")
+        if self.max_output_tokens is not None:
+            self._check("max_output_tokens", self.max_output_tokens, lambda n: n >= 1, "an integer, 1 or more", int)
+        if self.max_cost_usd is not None:
+            self._check("max_cost_usd", self.max_cost_usd, lambda n: 0 <= n < inf, "US dollars, 0 or more")
+        for wait in self.backoff_s:
+            self._check("backoff_s", wait, lambda n: 0 <= n < inf, "seconds, 0 or more")
+
+    def _check(
+        self, name: str, value: object, holds: Callable[[float], bool], expected: str, kind: type | None = None
+    ) -> None:
+        number = isinstance(value, kind or (int, float)) and not isinstance(value, bool)
+        if not number or not holds(cast("float", value)):
+            raise ConfigurationError(f"profile {self.name!r}: {name} is {value!r}, expected {expected}")
 
     def override(self, **changes: Any) -> HandlerConfig:
         """The same profile with each given value that is not None."""

@@ -18,12 +18,13 @@ WARN_AT = 0.8
 class Budget:
     """Turns, output tokens, wall time and cost of one scope; None where there is no limit.
 
-    `owner` names whose limit it is in messages. Not thread-safe: one event loop.
+    `owner` names whose limit it is in messages. `partial` is the last text that came in this scope, kept for
+    a task that does not end well; `maybe_billed` says that a call was cut off. Not thread-safe: one event loop.
     """
 
     __slots__ = (
-        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns", "owner", "parent", "timeout_s",
-        "usage", "warnings",
+        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent", "partial",
+        "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +43,8 @@ class Budget:
         self.timeout_s = timeout_s
         self.parent = parent
         self.usage = Usage()
+        self.partial = ""
+        self.maybe_billed = False
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self._reserved_turns = 0

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.errors import LimitReached, ProviderError, SessionClosed
+from evaluator.errors import LimitReached, ProviderError, RecordError, SessionClosed
 from evaluator.handler import prices
-from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import (
     Backend,
     FinishReason,
@@ -28,6 +27,7 @@ from evaluator.handler.backend import (
 )
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.limits import WARN_AT, Budget
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.tools import ToolContext, ToolRegistry
 from evaluator.record.steplog import StepLog
 from evaluator.results import Usage
@@ -91,7 +91,6 @@ class Handler:
         self._correction = 1.0
         self._warnings: list[str] = []
         self._warned_context = False
-        self._partial = ""
         self._closed = False
         window = config.context_window
         if window is None and choice.backend.name not in ("simulated", "replay"):
@@ -135,7 +134,7 @@ class Handler:
                 "context", self._context_tokens, limit,
                 f"the next request would hold about {self._context_tokens} tokens; {self.config.max_context_fraction:g} "
                 f"of the window of {self.choice.label} is {limit}",
-                self._partial,
+                self.budget.partial,
             )  # fmt: skip
         if not self._warned_context and self._context_tokens >= WARN_AT * limit:
             self._warned_context = True
@@ -180,7 +179,6 @@ class Handler:
             while True:
                 turn += 1
                 response = await self._turn(turn)
-                self._partial = response.content or self._partial
                 if not response.tool_calls:
                     break
                 if self._tools is None:
@@ -196,9 +194,6 @@ class Handler:
                 )  # fmt: skip
             warnings = (*self._warnings, *self.budget.warnings)
             return Outcome(response.content, response.finish_reason, self.budget.usage, warnings, response.reasoning)
-        except LimitReached as error:
-            error.partial = error.partial or self._partial
-            raise
         finally:
             self._closed = True
 
@@ -263,8 +258,9 @@ class Handler:
                 attempt=attempt, max_attempts=attempts, backoff_s=waited,
             )  # fmt: skip
             started = time.perf_counter()
+            heard: list[str] = []
             try:
-                response = await self.choice.backend.complete(self._request(), on_text=self._on_text)
+                response = await self.choice.backend.complete(self._request(), on_text=self._hearing(heard))
             except ProviderError as error:
                 duration = time.perf_counter() - started
                 steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
@@ -277,16 +273,37 @@ class Handler:
                 await self._sleep(waited)
                 self._check_time()
             except BaseException as error:
-                steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+                text = "".join(heard)
+                self.budget.partial = text or self.budget.partial
+                self.budget.maybe_billed = True
+                steps.abort(number, text, time.perf_counter() - started, f"{type(error).__name__}: {error}")
                 raise
             else:
                 if response.usage.cost_usd is None:
                     priced = replace(response.usage, cost_usd=self._cost(response.usage))
                     response = replace(response, usage=priced)
                 duration = time.perf_counter() - started
-                steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
+                self.budget.partial = response.content or self.budget.partial
+                try:
+                    steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
+                except RecordError:
+                    # It was paid for: the caller gets it, although the record could not be written.
+                    self.budget.charge(response.usage)
+                    raise
                 return response
         raise AssertionError("the last attempt returns or raises")
+
+    def _hearing(self, heard: list[str]) -> Callable[[str], None] | None:
+        """Passes streamed text on and keeps it, for a call that is cut off."""
+        on_text = self._on_text
+        if on_text is None:
+            return None
+
+        def hear(piece: str) -> None:
+            heard.append(piece)
+            on_text(piece)
+
+        return hear
 
     def _check_time(self) -> None:
         scope: Budget | None = self.budget

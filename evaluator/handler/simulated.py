@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, cast
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.handler._synthesis import synthesise
-from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.results import Usage
 
 ScriptItem: TypeAlias = str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception

@@ -146,7 +146,7 @@ class Evaluator:
 
     def _start(self, request: str | Node | Function, values: dict[str, Any], ask_model: bool) -> dict[str, Any] | TaskError:
         """The parts of a RunStart that the request decides."""
-        if isinstance(request, str) and request in self.library:
+        if isinstance(request, str) and (request in self.library or request in self.library.broken):
             return self._start_template(request, request, values)
         if isinstance(request, str) or _is_request(request):
             return self._start_matched(request, values, ask_model)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from evaluator.errors import (
-    ContextError,
     ConfigurationError,
+    ContextError,
     ExpressionError,
     LimitReached,
     ProviderError,

@@ -6,6 +6,7 @@ Whatever goes wrong below becomes a TaskError here, with what the task had used;
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from evaluator.binding.sandbox import render
 from evaluator.errors import LimitReached
@@ -29,7 +30,6 @@ from evaluator.nodes import (
     Sequential,
     Task,
 )
-from evaluator.results import Usage
 
 
 async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
@@ -54,8 +54,14 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
         prepared = await _prepare(run, task, frame, bound)
         return await _within_time(run, task, prepared)
     except Exception as error:
-        used = Usage() if prepared is None else prepared.budget.usage
-        failed = to_task_error(error, used, task.span)
+        failed = to_task_error(error, location=task.span)
+    if prepared is not None:
+        # What was used and what had come is kept, whatever ended the task.
+        budget = prepared.budget
+        failed = replace(
+            failed, usage=budget.usage, content=failed.content or budget.partial,
+            maybe_billed=failed.maybe_billed or budget.maybe_billed,
+        )  # fmt: skip
     if prepared is not None and reparse.is_recoverable(run, task, prepared, failed):
         return await reparse.recover(run, task, prepared, failed)
     return failed

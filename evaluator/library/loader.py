@@ -123,7 +123,7 @@ class TemplateLibrary:
     def get(self, name: str) -> Template:
         """The template called `name`.
 
-        Raises: UsageError that says which names are near, or what is wrong with the template.
+        Raises: UsageError that says which names are near; TemplateError, if it was found and has errors.
         """
         state = self._state
         template = state.templates.get(name)
@@ -131,10 +131,17 @@ class TemplateLibrary:
             return template
         if name in state.broken:
             found = state.checked.get(name, Checked()).diagnostics
-            why = next((f": {d}" for d in found if d.severity == "error"), "; see `diagnostics`")
-            raise UsageError(f"template {name!r} has errors{why}")
+            errors = [d for d in found if d.severity == "error"]
+            if errors:
+                raise TemplateError(errors)
+            raise UsageError(f"template {name!r} has errors, or calls one that has: evaluator lint shows them")
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
         raise UsageError(f"there is no template {name!r}; {hint}")
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The names of templates that were found and cannot be used; `get` says why."""
+        return self._state.broken
 
     def __contains__(self, name: object) -> bool:
         return name in self._state.templates

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from evaluator.binding.sandbox import render
-from evaluator.handler.choice import ModelChooser
-from evaluator.handler.config import HandlerConfig
 from evaluator.handler.session import Handler, ModelChoice
 from evaluator.handler.tools import ToolContext
 from evaluator.interpreter.frame import Outcome, Run, join
@@ -17,8 +14,6 @@ from evaluator.interpreter.toolset import tools_for
 from evaluator.nodes import Atomic, OutputFormat
 from evaluator.output import parse_output
 from evaluator.results import Status, TaskError, TaskResult
-
-_choosing = threading.Lock()
 
 
 async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
@@ -64,15 +59,7 @@ async def choose(run: Run, named: str | None, prepared: Prepared) -> ModelChoice
     """The model for this task. Looking for a local server blocks, so a first choice has a thread of its own."""
     chooser, config = run.services.chooser, prepared.config
     chosen = chooser.chosen(run.model, named, config)
-    return chosen or await asyncio.to_thread(_choose_alone, chooser, run.model, named, config)
-
-
-def _choose_alone(
-    chooser: ModelChooser, explicit: str | None, template: str | None, config: HandlerConfig
-) -> ModelChoice:
-    # Side by side, each first choice would make a backend, hence a connection pool, of its own.
-    with _choosing:
-        return chooser.choose(explicit, template, config)
+    return chosen or await asyncio.to_thread(chooser.choose, run.model, named, config)
 
 
 def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -> Outcome:
