@@ -50,10 +50,7 @@ def table(figures: Sequence[Figure]) -> str:
     """One line a figure, with a heading."""
     rows = [("what", "figure", "goal", ""), *(figure.cells() for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
-        for row in rows
-    ]
+    lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0].rstrip()), *lines[1:]])
 
 

@@ -150,9 +150,7 @@ def write(folder: Path, count: int) -> int:
             text = sequential(name, verb, topic, number)
         elif kind == 1:
             before = f"{VERBS[0]}_{TOPICS[(number - 1) // 10 % 10]}_{number - 1}"
-            text = function(f"{before}_join", verb, topic, number).replace(
-                "points, style", "points, style=plain"
-            )
+            text = function(f"{before}_join", verb, topic, number).replace("points, style", "points, style=plain")
         elif kind == 2:
             text = reduction(name, verb, topic, number)
         else:
@@ -182,9 +180,7 @@ print(json.dumps({
 
 def load_once(folder: Path, count: int) -> dict[str, Any]:
     """The times of one fresh process. Raises: SystemExit, if not all templates are good."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     if found["templates"] != count or found["errors"]:
         raise SystemExit(f"{found['templates']} of {count} templates loaded; {found['errors'][:5]}")
@@ -216,9 +212,7 @@ def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument(
-        "--profile", action="store_true", help="print where the time goes, by module, instead"
-    )
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, by module, instead")
     arguments = parser.parse_args()
     say = remarks(arguments.json)
     folder = Path(tempfile.mkdtemp(prefix="evaluator-load-"))

@@ -60,9 +60,7 @@ def template(name: str, verb: str, thing: str, manner: str, rng: random.Random) 
     def prose(length: int) -> str:
         return " ".join(rng.choices(WORDS, k=length))
 
-    example = (
-        f"""<example><input name="{thing}">{prose(40)}</input><output>"{prose(20)}"</output></example>"""
-    )
+    example = f"""<example><input name="{thing}">{prose(40)}</input><output>"{prose(20)}"</output></example>"""
     return f"""<task type="atomic" name="{name}">
   <description>{verb.capitalize()} a {thing} {manner}</description>
   <criteria>{verb}, {rng.choice(OBJECTS)}, {rng.choice(WORDS)}</criteria>

@@ -80,8 +80,7 @@ def valid_text() -> str:
         "accepted": True,
         "labels": ["finance", "planning", "minutes"],
         "items": [
-            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]}
-            for i in range(11)
+            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]} for i in range(11)
         ],
     }
     return json.dumps(record)

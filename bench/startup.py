@@ -62,8 +62,7 @@ def measure(runs: int) -> list[Figure]:
                     kept.append(elapsed)
     base, *medians = map(statistics.median, times)
     figures = [
-        Figure(what, median - base, "s", goal)
-        for (what, _, goal), median in zip(MEASURED, medians, strict=True)
+        Figure(what, median - base, "s", goal) for (what, _, goal), median in zip(MEASURED, medians, strict=True)
     ]
     return [*figures, Figure("  python -c pass, subtracted above", base, "s")]
 

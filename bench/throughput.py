@@ -105,9 +105,7 @@ def check_same_request(evaluator: Evaluator) -> None:
         raise SystemExit(f"the bare loop sends something else than the evaluator: {sent}")
 
 
-async def measure(
-    backend: str, count: int, rounds: int, folder: Path, say: Callable[[str], None]
-) -> list[Figure]:
+async def measure(backend: str, count: int, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
     import aiohttp
 
     os.environ[KEY] = "bench-key-of-no-use"

@@ -119,8 +119,17 @@ class CorruptRecord(RecordError):
 
 
 ProviderErrorKind = Literal[
-    "rate_limit", "server", "timeout", "connection", "authentication", "bad_request",
-    "not_found", "context_length", "content_filter", "malformed_response", "other",
+    "rate_limit",
+    "server",
+    "timeout",
+    "connection",
+    "authentication",
+    "bad_request",
+    "not_found",
+    "context_length",
+    "content_filter",
+    "malformed_response",
+    "other",
 ]
 
 

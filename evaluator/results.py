@@ -22,10 +22,20 @@ class Status(StrEnum):
 ErrorType = Literal["RESOURCE_EXHAUSTION", "TASK_FAILURE", "INVALID_OUTPUT", "VALIDATION_ERROR", "XML_PARSE_ERROR"]
 
 FailureReason = Literal[
-    "template_resolution_failure", "input_validation_failure", "no_matching_template",
-    "context_retrieval_failure", "context_matching_failure", "context_parsing_failure",
-    "xml_validation_failure", "output_format_failure", "execution_timeout", "execution_halted",
-    "subtask_failure", "tool_failure", "provider_failure", "unexpected_error",
+    "template_resolution_failure",
+    "input_validation_failure",
+    "no_matching_template",
+    "context_retrieval_failure",
+    "context_matching_failure",
+    "context_parsing_failure",
+    "xml_validation_failure",
+    "output_format_failure",
+    "execution_timeout",
+    "execution_halted",
+    "subtask_failure",
+    "tool_failure",
+    "provider_failure",
+    "unexpected_error",
 ]
 
 ResourceName = Literal["turns", "context", "output", "time", "cost", "depth"]
@@ -55,7 +65,15 @@ class Usage:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _USAGE_FIELDS}
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "cost_usd": self.cost_usd,
+            "turns": self.turns,
+            "tool_calls": self.tool_calls,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
@@ -64,7 +82,13 @@ class Usage:
 
 
 _USAGE_FIELDS = (
-    "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost_usd", "turns", "tool_calls",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "cost_usd",
+    "turns",
+    "tool_calls",
 )
 
 
@@ -175,8 +199,13 @@ class TaskError:
             else {"file": self.location.file, "line": self.location.line, "column": self.location.column},
             "violations": [
                 {
-                    "severity": d.severity, "code": d.code, "message": d.message, "hint": d.hint,
-                    "file": d.span.file, "line": d.span.line, "column": d.span.column,
+                    "severity": d.severity,
+                    "code": d.code,
+                    "message": d.message,
+                    "hint": d.hint,
+                    "file": d.span.file,
+                    "line": d.span.line,
+                    "column": d.span.column,
                 }
                 for d in self.violations
             ],

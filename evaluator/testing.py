@@ -322,9 +322,7 @@ async def reasoning_is_kept_apart(case: Case) -> None:
 
 @_check()
 async def a_response_without_choices_is_malformed(case: Case) -> None:
-    error = (await case.ask(json_reply({"id": "x", "model": "m", "choices": []}))).failed(
-        "malformed_response"
-    )
+    error = (await case.ask(json_reply({"id": "x", "model": "m", "choices": []}))).failed("malformed_response")
     assert error.retryable
     assert error.maybe_billed
 
@@ -365,9 +363,7 @@ async def retry_after_is_read_in_seconds_and_as_a_date(case: Case) -> None:
 @_check()
 async def a_prompt_that_is_too_long_is_told_apart(case: Case) -> None:
     message = "This model's maximum context length is 8192 tokens."
-    error = (await case.ask(error_reply(400, message, code="context_length_exceeded"))).failed(
-        "context_length"
-    )
+    error = (await case.ask(error_reply(400, message, code="context_length_exceeded"))).failed("context_length")
     assert not error.retryable
 
 
@@ -457,9 +453,7 @@ async def a_stream_that_ends_early_is_no_answer(case: Case) -> None:
 async def a_stream_that_hangs_or_never_ends_is_bounded(case: Case) -> None:
     await case.ask()
     hanging = stream_reply([chunk({"content": "half an "})], done=False, end="hang")
-    endless = Reply(
-        (event(chunk({"content": "la "})),), content_type="text/event-stream", pause_s=0.005, repeat=True
-    )
+    endless = Reply((event(chunk({"content": "la "})),), content_type="text/event-stream", pause_s=0.005, repeat=True)
     for reply in (hanging, endless):
         outcome = await case.ask(reply, stream=True, timeout_s=0.3)
         error = outcome.failed("timeout")
@@ -488,9 +482,7 @@ async def rubbish_in_a_stream_is_malformed(case: Case) -> None:
 async def events_may_be_cut_anywhere(case: Case) -> None:
     reply = Answer("naïve 😀 text").reply(stream=True)
     whole = b": hello\r\n\r\n" + b"".join(reply.pieces).replace(b"\n", b"\r\n")
-    torn = Reply(
-        tuple(whole[at : at + 7] for at in range(0, len(whole), 7)), content_type="text/event-stream"
-    )
+    torn = Reply(tuple(whole[at : at + 7] for at in range(0, len(whole), 7)), content_type="text/event-stream")
     response = (await case.ask(torn, stream=True)).ok()
     assert (response.content, response.finish_reason) == ("naïve 😀 text", "stop")
 

@@ -181,9 +181,7 @@ RUBBISH = ["", "I would rather not.", "[1, 2", "null", "}{", "\ufffd\ufffd", "{"
 
 
 @pytest.mark.parametrize("text", RUBBISH, ids=[ascii(r[:12]) for r in RUBBISH])
-def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(
-    text: str, tmp_path: Path
-) -> None:
+def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(text: str, tmp_path: Path) -> None:
     outcome, server, recording = ask(tmp_path, Answer(text), name="json")
     assert isinstance(outcome, TaskError), outcome
     assert (outcome.type, outcome.reason) in (
@@ -211,9 +209,7 @@ BROKEN_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS]
-)
+@pytest.mark.parametrize(("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS])
 def test_a_broken_tool_call_is_answered_with_what_is_wrong(tool: str, arguments: str, tmp_path: Path) -> None:
     call = Answer(None, "tool_calls", [("c1", tool, arguments)])
     outcome, server, recording = ask(tmp_path, call, Answer("sorry"), name="tools")
@@ -296,7 +292,5 @@ def test_a_context_file_outside_the_root_is_a_warning_and_is_not_sent(
     assert model.prompts == ["Q"]
     warnings = result.notes["warnings"]
     assert len(warnings) == 4
-    for path, warning in zip(
-        ["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True
-    ):
+    for path, warning in zip(["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True):
         assert path in warning

@@ -54,9 +54,7 @@ def test_a_value_that_is_not_plain_data_is_an_error(value: Any, says: str, make_
 
 
 @pytest.mark.parametrize("folder", ["a\x00b", "a" * 300], ids=["a NUL", "300 characters"])
-def test_a_task_folder_that_no_system_can_have_is_an_error(
-    folder: str, make_evaluator: Any, tmp_path: Path
-) -> None:
+def test_a_task_folder_that_no_system_can_have_is_an_error(folder: str, make_evaluator: Any, tmp_path: Path) -> None:
     error = make_evaluator(ECHO, tasks_dir=tmp_path / folder).evaluate_sync("echo", {"t": "x"})
     assert isinstance(error, TaskError)
     assert error.reason == "execution_halted"

@@ -84,9 +84,7 @@ print(*[p for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{{p}}/sta
 
 
 def test_a_script_that_prints_50_MB_is_cut_with_a_warning(run_script: Any, tmp_path: Path) -> None:
-    source = (
-        "import sys\nfor _ in range(50): sys.stdout.write('x' * 999_999 + '\\n')\nsys.stderr.write('done')"
-    )
+    source = "import sys\nfor _ in range(50): sys.stdout.write('x' * 999_999 + '\\n')\nsys.stderr.write('done')"
     outcome = run_script(source, timeout=30)
     kept = len(outcome.content)
     assert 0 < kept < 50_000_000

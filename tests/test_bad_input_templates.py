@@ -79,9 +79,7 @@ def test_a_broken_template_is_an_error_with_its_place_and_the_others_load(case: 
 
 def test_an_entity_bomb_costs_no_time(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
-    (tmp_path / "bomb.xml").write_text(
-        f'<!DOCTYPE task [<!ENTITY e0 "aaaa">{entities}]>' + TASK.format("&e11;")
-    )
+    (tmp_path / "bomb.xml").write_text(f'<!DOCTYPE task [<!ENTITY e0 "aaaa">{entities}]>' + TASK.format("&e11;"))
     started = time.perf_counter()
     library = TemplateLibrary.load(tmp_path, shipped=False)
     assert time.perf_counter() - started < 2

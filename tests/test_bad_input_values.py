@@ -59,9 +59,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=[ascii(h) for h in HOSTILE])
-def test_a_value_reaches_the_model_as_it_is(
-    value: str, make_evaluator: Any, scripted: Any, tmp_path: Path
-) -> None:
+def test_a_value_reaches_the_model_as_it_is(value: str, make_evaluator: Any, scripted: Any, tmp_path: Path) -> None:
     model = scripted(default="so: " + value)
     result = make_evaluator(ECHO, script=model).evaluate_sync("echo", {"t": value}).unwrap()
     assert model.prompts == ["say " + value]
@@ -104,9 +102,7 @@ def test_a_sandbox_escape_is_an_error_with_its_place(text: str, tmp_path: Path, 
         assert "t.xml:3:" in str(library.errors[0])
         return
     model = scripted()
-    evaluator = Evaluator(
-        library, "offline", backend=SimulatedBackend(script=model), tasks_dir=None, roots=[tmp_path]
-    )
+    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(script=model), tasks_dir=None, roots=[tmp_path])
     outcome = evaluator.evaluate_sync("p", {"t": "x"})
     assert isinstance(outcome, TaskError), f"{text} gave {model.prompts}"
     assert "t.xml:3:" in f"{outcome.location} {outcome.message}", str(outcome)

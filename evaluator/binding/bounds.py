@@ -43,9 +43,7 @@ class Bounds:
 class Pending(Exception):
     """A function template has to be called before the rendering can go on."""
 
-    def __init__(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offset: int, index: int
-    ) -> None:
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offset: int, index: int) -> None:
         super().__init__(name)
         self.name, self.args_, self.kwargs, self.offset, self.index = name, args, dict(kwargs), offset, index
 

@@ -287,12 +287,7 @@ class ExpressionCompiler:
         """`default(value, boolean)`: for what is undefined or null, with `boolean` also for what is false."""
         given: dict[str, nodes.Expr] = {str(keyword.key): keyword.value for keyword in node.kwargs}
         given.update(zip(("default_value", "boolean"), node.args, strict=False))
-        if (
-            len(node.args) > 2
-            or given.keys() - {"default_value", "boolean"}
-            or node.dyn_args
-            or node.dyn_kwargs
-        ):
+        if len(node.args) > 2 or given.keys() - {"default_value", "boolean"} or node.dyn_args or node.dyn_kwargs:
             raise Fault("default takes a value and a boolean", offset_of(node), "wrong-arity")
         fallback = self.value(given["default_value"]) if "default_value" in given else _constantly("")
         falsy = self.value(given["boolean"]) if "boolean" in given else _constantly(False)
@@ -402,6 +397,4 @@ class ExpressionCompiler:
 
 
 def no_neighbour(name: str) -> Fault:
-    return Fault(
-        f"loop.{name} is not there on this turn; test it with 'is defined'", None, "undefined-attribute"
-    )
+    return Fault(f"loop.{name} is not there on this turn; test it with 'is defined'", None, "undefined-attribute")

@@ -123,16 +123,12 @@ def _truncate(
     return (cut if killwords else cut.rsplit(" ", 1)[0]) + end
 
 
-def _wordwrap(
-    run: Run, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
-) -> str:
+def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n") -> str:
     text = _text(run, value)
     if _width(width) == 0:
         raise Fault("width is at least 1", None, "wrong-type")
     run.charge(len(text) + len(wrapstring) * (len(text) // width + text.count(" ") + 1))
-    return "\n".join(
-        wrapstring.join(_wrapped(run, line, width, break_long_words)) for line in text.split("\n")
-    )
+    return "\n".join(wrapstring.join(_wrapped(run, line, width, break_long_words)) for line in text.split("\n"))
 
 
 def _wrapped(run: Run, line: str, width: int, break_words: bool) -> list[str]:
@@ -180,9 +176,7 @@ def _format(run: Run, value: Any, *args: Any, **kwargs: Any) -> str:
         extra += len(given) if isinstance(given, str) else 0
         values.append(given)
     run.charge(len(text) + extra)
-    return _DIRECTIVE.sub(lambda m: f"%{m[2]}{m[3]}{'' if m[4] is None else '.' + m[4]}{m[5]}", text) % tuple(
-        values
-    )
+    return _DIRECTIVE.sub(lambda m: f"%{m[2]}{m[3]}{'' if m[4] is None else '.' + m[4]}{m[5]}", text) % tuple(values)
 
 
 def _title(run: Run, value: Any) -> str:
@@ -317,9 +311,7 @@ def _sort(
     return sorted(_list(run, value), key=_keyed(run, attribute, case_sensitive), reverse=bool(reverse))
 
 
-def _dictsort(
-    run: Run, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
-) -> list[Any]:
+def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False) -> list[Any]:
     if by not in ("key", "value"):
         raise Fault("by is 'key' or 'value'", None, "wrong-type")
     return _sort(run, _items(run, value), reverse, case_sensitive, 0 if by == "key" else 1)
@@ -357,9 +349,7 @@ def _unique(run: Run, value: Any, case_sensitive: bool = False, attribute: Any =
     return list(seen.values())
 
 
-def _groupby(
-    run: Run, value: Any, attribute: Any, default: Any = MISSING, case_sensitive: bool = False
-) -> list[Any]:
+def _groupby(run: Run, value: Any, attribute: Any, default: Any = MISSING, case_sensitive: bool = False) -> list[Any]:
     groups: dict[Any, dict[str, Any]] = {}
     for item in items_of(run, value):
         run.tick()

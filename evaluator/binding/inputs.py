@@ -47,9 +47,7 @@ def bind_inputs(
         elif entry.required:
             about = f": {entry.description}" if entry.description else ""
             message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
-            problems.append(
-                Diagnostic("error", "missing-input", message, location, f"declared at {entry.span}")
-            )
+            problems.append(Diagnostic("error", "missing-input", message, location, f"declared at {entry.span}"))
         else:
             values[entry.name] = None
     if problems:
@@ -68,9 +66,7 @@ def check_type(value: Any, type_name: str, what: str, span: Span) -> Diagnostic 
     return Diagnostic("error", "wrong-type", message, span)
 
 
-def _take(
-    entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]
-) -> None:
+def _take(entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]) -> None:
     try:
         value = plain(value, f"input {entry.name!r}")
     except UsageError as error:

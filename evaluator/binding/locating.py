@@ -46,7 +46,5 @@ def label(node: nodes.Node) -> str:
     base, path = free_path(node)
     if not isinstance(base, nodes.Name):
         return "the value"
-    shown = "".join(
-        f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]" for part in path
-    )
+    shown = "".join(f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]" for part in path)
     return f"'{base.name}{shown}'"

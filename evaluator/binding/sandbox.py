@@ -102,9 +102,7 @@ def _once(text: Text, work: Callable[[], T]) -> T:
         raise located(0, "cannot be resolved", error).located(text) from error
 
 
-async def _awaiting(
-    text: Text, scope: Scope, functions: FunctionCaller, bounds: Bounds, work: Callable[[Run], T]
-) -> T:
+async def _awaiting(text: Text, scope: Scope, functions: FunctionCaller, bounds: Bounds, work: Callable[[Run], T]) -> T:
     """Work from the start each time a call's result has come in; calls already made are not made again."""
     results: list[Any] = []
     while True:

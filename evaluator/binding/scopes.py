@@ -114,6 +114,4 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    raise UsageError(
-        f"{path}: {kind.__name__} is not plain data (text, number, boolean, null, list or mapping)"
-    )
+    raise UsageError(f"{path}: {kind.__name__} is not plain data (text, number, boolean, null, list or mapping)")

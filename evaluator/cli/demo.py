@@ -48,9 +48,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     library = TemplateLibrary.load(shipped("templates"))
     profiles = load_profiles(shipped("handlers"))
     offline = profiles["offline"]
-    evaluator = Evaluator(
-        library, offline, profiles=profiles, tasks_dir=tasks_dir, roots=[data]
-    )
+    evaluator = Evaluator(library, offline, profiles=profiles, tasks_dir=tasks_dir, roots=[data])
     if not as_json:
         click.echo("Answers are simulated: no key, no network. Matching is real, so are the task files.\n")
         _show_matching(library)
@@ -80,7 +78,11 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
 
 
 def _show_matching(library: TemplateLibrary) -> None:
-    for request in ("is this review positive or negative?", "make this text shorter", "reboot the mail server"):
+    for request in (
+        "is this review positive or negative?",
+        "make this text shorter",
+        "reboot the mail server",
+    ):
         best = library.match(request, limit=3)
         click.echo(f"match {request!r}: " + ", ".join(f"{m.template.name} {m.score:.2f}" for m in best))
     click.echo()

@@ -20,7 +20,9 @@ PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "
 
 @click.command(epilog="Example:  evaluator doctor")
 @library_option
-@click.option("--tasks", "tasks_dir", default="tasks", type=click.Path(path_type=Path), help="The folder of task files.")
+@click.option(
+    "--tasks", "tasks_dir", default="tasks", type=click.Path(path_type=Path), help="The folder of task files."
+)
 @json_option
 def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """Show what is configured and what is missing. Makes no model call; names keys, never shows one.

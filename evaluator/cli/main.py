@@ -48,7 +48,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches
@@ -101,7 +103,10 @@ def main(argv: list[str] | None = None) -> Any:
             # The reader of our output has gone, as `| head` does; nothing is left to say.
             code = EXIT_FAILED
         else:
-            code, message = EXIT_CONFIGURATION, f"error: {error.filename or 'output'}: {error.strerror or error}"
+            code, message = (
+                EXIT_CONFIGURATION,
+                f"error: {error.filename or 'output'}: {error.strerror or error}",
+            )
         _drop_output()
     except Exception as error:
         code, message = _of_exception(error)
@@ -121,7 +126,10 @@ def _of_exception(error: Exception) -> tuple[int, str]:
     if os.environ.get("EVALUATOR_DEBUG"):
         raise error
     what = f"{type(error).__name__}: {error}"
-    return EXIT_FAILED, f"error: this is a fault of evaluator: {what}\n  hint: set EVALUATOR_DEBUG=1 to see where"
+    return (
+        EXIT_FAILED,
+        f"error: this is a fault of evaluator: {what}\n  hint: set EVALUATOR_DEBUG=1 to see where",
+    )
 
 
 @contextmanager

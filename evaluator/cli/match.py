@@ -30,9 +30,7 @@ def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) ->
             ]
         )  # fmt: skip
         return
-    rows = [
-        [m.template.name, f"{m.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in m.why[:6])] for m in matches
-    ]
+    rows = [[m.template.name, f"{m.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in m.why[:6])] for m in matches]
     print_table(["template", "score", "why"], rows)
     if not matches or matches[0].score < LOW_SCORE:
         click.echo(f"No template fits: every score is below {LOW_SCORE:.2f}.")

@@ -63,7 +63,9 @@ def render(
     else:
         for number, preview in enumerate(seen, 1):
             simulated = "" if preview.exact else ", after simulated answers"
-            click.echo(f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} tokens{simulated})")
+            click.echo(
+                f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} tokens{simulated})"
+            )
             if preview.tools:
                 click.echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:

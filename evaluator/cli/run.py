@@ -28,7 +28,7 @@ from evaluator.results import TaskError, TaskResult
 
 
 @click.command(
-    epilog='Examples:\n\n\b\n  evaluator run --template summarise --input document=@notes.md\n'
+    epilog="Examples:\n\n\b\n  evaluator run --template summarise --input document=@notes.md\n"
     '  evaluator run "translate this into French" --input text="Good morning" --input language=French'
 )
 @click.argument("request", required=False)

@@ -96,21 +96,15 @@ def failure(
 
 def malformed(message: str, *, retryable: bool = True, partial: str | None = None) -> ProviderError:
     """A response that came and cannot be used: it may have been billed."""
-    return ProviderError(
-        message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial
-    )
+    return ProviderError(message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial)
 
 
 def timed_out(timeout_s: float, *, partial: str | None = None, idle: bool = False) -> ProviderError:
     what = "the stream was silent for" if idle else "no complete answer within"
-    return ProviderError(
-        f"{what} {timeout_s:g} s", kind="timeout", retryable=True, maybe_billed=True, partial=partial
-    )
+    return ProviderError(f"{what} {timeout_s:g} s", kind="timeout", retryable=True, maybe_billed=True, partial=partial)
 
 
-def error_in_body(
-    data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()
-) -> ProviderError | None:
+def error_in_body(data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()) -> ProviderError | None:
     """The error that a provider reported inside a 200 response or a stream, or None."""
     if not isinstance(data, dict) or not data.get("error"):
         return None

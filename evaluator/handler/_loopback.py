@@ -62,8 +62,7 @@ class Answer:
         message: dict[str, Any] = {"role": "assistant", "content": self.content, **self.extra}
         if self.tool_calls:
             message["tool_calls"] = [
-                {"id": i, "type": "function", "function": {"name": n, "arguments": a}}
-                for i, n, a in self.tool_calls
+                {"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in self.tool_calls
             ]
         data: dict[str, Any] = {
             "id": "chatcmpl-1",

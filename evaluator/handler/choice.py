@@ -76,7 +76,7 @@ class ModelChooser:
 
     def _choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
         base_url = config.base_url
-        for model, why in (
+        for model, why in (  # noqa: B007 (used after the loop)
             (explicit, "named in the call"),
             (template, "named by the template"),
             (config.model, f"named by the profile {config.name!r}"),
@@ -186,7 +186,15 @@ def _is_loopback(base_url: str | None) -> bool:
 
 
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
-    return (explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name)
+    return (
+        explicit,
+        template,
+        config.model,
+        config.backend,
+        config.base_url,
+        config.api_key_env,
+        config.name,
+    )
 
 
 def find_provider(environ: Mapping[str, str], *, probe_local: bool = True) -> tuple[str, str, str | None]:
@@ -223,5 +231,3 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
         return None
     finally:
         connection.close()
-
-

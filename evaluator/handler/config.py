@@ -67,7 +67,12 @@ class HandlerConfig:
             self._check("backoff_s", wait, lambda n: 0 <= n < inf, "seconds, 0 or more")
 
     def _check(
-        self, name: str, value: object, holds: Callable[[float], bool], expected: str, kind: type | None = None
+        self,
+        name: str,
+        value: object,
+        holds: Callable[[float], bool],
+        expected: str,
+        kind: type | None = None,
     ) -> None:
         number = isinstance(value, kind or (int, float)) and not isinstance(value, bool)
         if not number or not holds(cast("float", value)):

@@ -23,8 +23,8 @@ class Budget:
     """
 
     __slots__ = (
-        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent", "partial",
-        "timeout_s", "usage", "warnings",
+        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns",
+        "maybe_billed", "owner", "parent", "partial", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(

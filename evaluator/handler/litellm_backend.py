@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import json
 import logging
+import math
 import os
 import threading
 import warnings
@@ -71,9 +72,7 @@ class LiteLLMBackend:
             parts.append("api_key='***'")
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    async def complete(
-        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
-    ) -> ModelResponse:
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt. Raises: ProviderError; and what `on_text` itself raises, as it is."""
         if self._litellm is None:
             self._litellm = await asyncio.to_thread(load_litellm)
@@ -110,12 +109,17 @@ class LiteLLMBackend:
         close = getattr(self._litellm, "close_litellm_async_clients", None)
         if close is not None and not _active:
             await close()
+            # LiteLLM would go on handing out the clients that it has just closed.
+            cache = getattr(self._litellm, "in_memory_llm_clients_cache", None)
+            if cache is not None:
+                cache.flush_cache()
 
     def _arguments(self, request: ModelRequest, raw: list[Any]) -> dict[str, Any]:
         arguments = request_body(request)
         arguments.update(self._fixed)
         # The call's own clock ends it before; this one ends what LiteLLM may leave running behind.
-        arguments["timeout"] = request.timeout_s + 1
+        # LiteLLM keeps a client for each timeout: a few values only, or every call would make one.
+        arguments["timeout"] = float(2 ** math.ceil(math.log2(request.timeout_s + 1)))
 
         def keep(details: Mapping[str, Any]) -> None:
             if details.get("original_response") is not None:

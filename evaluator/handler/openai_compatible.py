@@ -81,9 +81,7 @@ class OpenAICompatibleBackend:
         key = ", api_key='***'" if "Authorization" in self._headers else ""
         return f"{type(self).__name__}({url!r}{key})"
 
-    async def complete(
-        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
-    ) -> ModelResponse:
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One POST. Raises: ProviderError; and what `on_text` itself raises, as it is."""
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop) or self._open(loop)
@@ -242,9 +240,7 @@ class OpenAICompatibleBackend:
         )
 
     def _too_large(self, partial: str | None = None) -> ProviderError:
-        return malformed(
-            f"the response is larger than {self._max_bytes} bytes", retryable=False, partial=partial
-        )
+        return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False, partial=partial)
 
     def _transport(self, exc: Exception) -> ProviderError:
         """What went wrong on the way, and whether the request may have reached the model before."""
@@ -289,9 +285,7 @@ def _checked_host(base_url: str) -> str:
     except ValueError as exc:
         raise ConfigurationError(f"the base URL cannot be read: {exc}") from exc
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise ConfigurationError(
-            "the base URL must look like http://host:port/v1, without a query or a fragment"
-        )
+        raise ConfigurationError("the base URL must look like http://host:port/v1, without a query or a fragment")
     return host
 
 

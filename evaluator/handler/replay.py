@@ -47,9 +47,7 @@ class ReplayBackend:
             spoken = Message("assistant", answer.content, answer.tool_calls).to_dict()
             conversations[session] = [*messages, spoken]
 
-    async def complete(
-        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
-    ) -> ModelResponse:
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """The recorded response. Raises: ProviderError, not retryable, where the record holds none."""
         answers = self._answers.get(_key([message.to_dict() for message in request.messages]))
         if not answers:

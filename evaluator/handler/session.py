@@ -96,6 +96,7 @@ class Handler:
         if window is None and choice.backend.name not in ("simulated", "replay"):
             window = prices.context_window(choice.label)
         self._window = window
+        self._cost_limited = self._has_cost_limit()
 
     # -- context accounting ---------------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ class Handler:
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
+        if self._window is None and not self._cost_limited:
+            return
         tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
         for call in message.tool_calls:
             tokens += estimate_tokens(call.name) + estimate_tokens(call.arguments)
@@ -132,8 +135,8 @@ class Handler:
         if self._context_tokens > limit:
             raise LimitReached(
                 "context", self._context_tokens, limit,
-                f"the next request would hold about {self._context_tokens} tokens; {self.config.max_context_fraction:g} "
-                f"of the window of {self.choice.label} is {limit}",
+                f"the next request would hold about {self._context_tokens} tokens; "
+                f"{self.config.max_context_fraction:g} of the window of {self.choice.label} is {limit}",
                 self.budget.partial,
             )  # fmt: skip
         if not self._warned_context and self._context_tokens >= WARN_AT * limit:
@@ -208,7 +211,7 @@ class Handler:
         }
         if self._sent:
             args["after"] = f"turn[{turn - 1}]"
-        most = self._turn_cost() if self._has_cost_limit() else None
+        most = self._turn_cost() if self._cost_limited else None
         self.budget.reserve_turn(most)
         try:
             response = await self._attempts(path, args)

@@ -78,9 +78,7 @@ class SimulatedBackend:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(seed={self._seed})"
 
-    async def complete(
-        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
-    ) -> ModelResponse:
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """The simulated answer. Raises: ProviderError, on purpose; an exception of the script, as it is."""
         digest = _digest(request)
         item = self._scripted(request)

@@ -38,6 +38,9 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     for declared in task.inputs:
         if declared.name not in given and declared.task is None and declared.source is None:
             await _from_scope(run, declared, given, frame)
+    if all(declared.task is None and declared.source is None for declared in task.inputs):
+        values = bind_inputs(task.inputs, given, location=task.span)
+        return Bound(frame.scope.child(values), values)
     # Nested tasks and `from` see the plain inputs beside them.
     frame = replace(frame, scope=frame.scope.child(dict(given)))
     nested = [i for i in task.inputs if i.task is not None and i.name not in given]

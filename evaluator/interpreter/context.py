@@ -118,9 +118,7 @@ def relevant(items: Sequence[ContextItem], description: str, characters: int) ->
     return kept
 
 
-async def _explicit_paths(
-    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str]
-) -> list[str]:
+async def _explicit_paths(file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str]) -> list[str]:
     items = [(await render(text, scope)).strip() for text in file_paths.items]
     if file_paths.source == "literal":
         return items
@@ -189,5 +187,3 @@ async def _read(path: str, items: dict[str, ContextItem], services: Services, wa
 def format_items(items: Sequence[ContextItem]) -> str:
     """The items as the model sees them, each with its source."""
     return "\n\n".join(f'<context source="{item.source}">\n{item.content}\n</context>' for item in items)
-
-

@@ -47,7 +47,8 @@ class Evaluator:
     folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
     the first one also being where scripts run (default: the current folder). `memory` answers
     `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
-    or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may name. `asker` answers questions to the user.
+    or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
+    name. `asker` answers questions to the user.
 
     Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
     """
@@ -144,7 +145,9 @@ class Evaluator:
             ),
         )  # fmt: skip
 
-    def _start(self, request: str | Node | Function, values: dict[str, Any], ask_model: bool) -> dict[str, Any] | TaskError:
+    def _start(
+        self, request: str | Node | Function, values: dict[str, Any], ask_model: bool
+    ) -> dict[str, Any] | TaskError:
         """The parts of a RunStart that the request decides."""
         if isinstance(request, str) and (request in self.library or request in self.library.broken):
             return self._start_template(request, request, values)
@@ -161,7 +164,9 @@ class Evaluator:
             **_arguments(request, values),
         }  # fmt: skip
 
-    def _start_template(self, name: str, request: str, values: dict[str, Any], score: float | None = None) -> dict[str, Any]:
+    def _start_template(
+        self, name: str, request: str, values: dict[str, Any], score: float | None = None
+    ) -> dict[str, Any]:
         template = self.library.get(name)
         node = template.node
         if isinstance(node, Function):
@@ -171,7 +176,9 @@ class Evaluator:
             "template_sha256": template.sha256, "arguments": values,
         }  # fmt: skip
 
-    def _start_function(self, node: Function, request: str, sha256: str | None, values: dict[str, Any]) -> dict[str, Any]:
+    def _start_function(
+        self, node: Function, request: str, sha256: str | None, values: dict[str, Any]
+    ) -> dict[str, Any]:
         async def body(run: Run, frame: Frame) -> Outcome:
             return await call_function(run, node, [], values, node.span, frame)
 
@@ -210,7 +217,9 @@ class Evaluator:
 
         return {**start, "body": body}
 
-    def evaluate_sync(self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
+    def evaluate_sync(
+        self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Outcome:
         """`evaluate` for code that is not async; works inside a running event loop too (a notebook's)."""
         return run_sync(self.evaluate(request, inputs, **options))
 
@@ -251,7 +260,8 @@ class Evaluator:
         async def one(row: Mapping[str, Any]) -> Outcome:
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return failure(
-                    "input_validation_failure", f"a row is a {type(row).__name__}, expected a mapping of names to values"
+                    "input_validation_failure",
+                    f"a row is a {type(row).__name__}, expected a mapping of names to values",
                 )
             return await self.evaluate(name, row, **options)
 
@@ -314,5 +324,3 @@ def _no_match(words: str, matches: list[Match]) -> TaskError:
         f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its exact name, "
         "or add a template for it",
     )
-
-

@@ -21,12 +21,15 @@ from evaluator.results import ErrorType, FailureReason, Resource, ResourceName, 
 
 
 def failure(
-    reason: FailureReason, message: str, *, location: Span | None = None, content: str = "", usage: Usage | None = None
+    reason: FailureReason,
+    message: str,
+    *,
+    location: Span | None = None,
+    content: str = "",
+    usage: Usage | None = None,
 ) -> TaskError:
     """A TASK_FAILURE with its reason."""
-    return TaskError(
-        "TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage()
-    )
+    return TaskError("TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage())
 
 
 def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:

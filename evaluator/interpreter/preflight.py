@@ -11,9 +11,7 @@ from evaluator.library.near import did_you_mean
 from evaluator.nodes import Node, Task, TopLevel, children
 
 
-def check_surroundings(
-    library: TemplateLibrary, tools: Collection[str], profiles: Collection[str]
-) -> list[Diagnostic]:
+def check_surroundings(library: TemplateLibrary, tools: Collection[str], profiles: Collection[str]) -> list[Diagnostic]:
     """An error for each tool and each handler profile that a template names and nobody has."""
     known = {*tools, SUBTASK, *library.templates}
     found: list[Diagnostic] = []

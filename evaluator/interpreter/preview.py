@@ -46,9 +46,7 @@ class LookingBackend:
     def name(self) -> str:
         return "simulated"
 
-    async def complete(
-        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
-    ) -> ModelResponse:
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
         tools = tuple(spec.name for spec in request.tools)
         exact = not self.seen

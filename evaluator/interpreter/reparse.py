@@ -87,9 +87,7 @@ def read_task(run: Run, original: Task, text: str) -> Task:
             problems = [*_forbidden(node, original), *_unsound(run, node)]
             if not problems:
                 return node
-    raise TemplateError(
-        problems or [Diagnostic("error", "no-task", "the answer is not one <task>", original.span)]
-    )
+    raise TemplateError(problems or [Diagnostic("error", "no-task", "the answer is not one <task>", original.span)])
 
 
 def _unsound(run: Run, node: Task) -> list[Diagnostic]:

@@ -18,7 +18,7 @@ from evaluator.nodes import Node
 from evaluator.record.journal import Journal
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import FinalStatus, Summary
-from evaluator.results import TaskId, TaskResult
+from evaluator.results import TaskError, TaskId, TaskResult, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     number = _link(start, task_id)
     try:
         outcome = await _evaluate(run, start)
-        outcome = replace(outcome, usage=budget.usage, task_id=task_id)
+        outcome = _finished(outcome, budget.usage, task_id)
         try:
             _close(journal, outcome, time.perf_counter() - started)
         except RecordError as error:
@@ -87,11 +87,15 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     return outcome
 
 
+def _finished(outcome: Outcome, usage: Usage, task_id: TaskId | None) -> Outcome:
+    if isinstance(outcome, TaskError):
+        return outcome.with_task(task_id, usage)
+    return TaskResult(outcome.status, outcome.content, outcome.parsed_content, outcome.notes, usage, task_id)
+
+
 async def _evaluate(run: Run, start: RunStart) -> Outcome:
     try:
-        frame = Frame(
-            start.scope, "", start.context, start.arguments, is_subtask=start.is_subtask, budget=run.budget
-        )
+        frame = Frame(start.scope, "", start.context, start.arguments, is_subtask=start.is_subtask, budget=run.budget)
         if start.body is not None:
             return await start.body(run, frame)
         assert start.node is not None

@@ -20,9 +20,7 @@ def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
         max_context_fraction=resolve_setting(
             said.max_context_fraction, "float", scope, name="max_context_fraction", minimum=0, maximum=1
         ),
-        max_output_tokens=resolve_setting(
-            said.max_output_tokens, "int", scope, name="max_output_tokens", minimum=1
-        ),
+        max_output_tokens=resolve_setting(said.max_output_tokens, "int", scope, name="max_output_tokens", minimum=1),
         timeout_s=resolve_setting(said.timeout_s, "float", scope, name="timeout", minimum=0),
         max_cost_usd=resolve_setting(said.max_cost_usd, "float", scope, name="max_cost", minimum=0),
     )

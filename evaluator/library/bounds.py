@@ -89,9 +89,7 @@ class _Counter:
         self._max_turns = max_turns
         self.lines: list[str] = []
 
-    def count(
-        self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int, stack: tuple[str, ...]
-    ) -> _Range:
+    def count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int, stack: tuple[str, ...]) -> _Range:
         at = len(self.lines)
         self.lines.append("")
         texts = self._in_texts(node, level, stack)
@@ -140,9 +138,7 @@ class _Counter:
             return (1, 1), _name(node)
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else _fixed(stated)
-        said = (
-            "turns set by a variable" if turns is None else f"at most {turns} turn{'' if turns == 1 else 's'}"
-        )
+        said = "turns set by a variable" if turns is None else f"at most {turns} turn{'' if turns == 1 else 's'}"
         return (1, turns), f"{_name(node)}, {said}"
 
     def _loop(self, node: DirectorEvaluatorLoop, level: int, stack: tuple[str, ...]) -> tuple[_Range, str]:
@@ -198,9 +194,7 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
         if "(" not in text.value or not has_markup(text.value):
             return []
         blocks = {match[1] for match in _BLOCK.finditer(text.value)}
-        plain = (
-            not blocks and " if " not in text.value and " or " not in text.value and " and " not in text.value
-        )
+        plain = not blocks and " if " not in text.value and " or " not in text.value and " and " not in text.value
         return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in analyse(text).calls]
     except ExpressionError:
         return []

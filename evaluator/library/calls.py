@@ -94,9 +94,7 @@ def _arity(
     else:
         word, names = "input", [declared.name for declared in target.inputs]
         required = [
-            i.name
-            for i in target.inputs
-            if i.required and i.default is None and i.source is None and i.task is None
+            i.name for i in target.inputs if i.required and i.default is None and i.source is None and i.task is None
         ]
     takes = f"it takes {', '.join(names)}" if names else "it takes nothing"
     if positional > len(names):
@@ -212,9 +210,7 @@ def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
             message = f"the call never ends: {chain}"
             yield (
                 name,
-                Diagnostic(
-                    "error", "endless-call", message, graph[name][cycle[1]][1], "put a <cond> around it"
-                ),
+                Diagnostic("error", "endless-call", message, graph[name][cycle[1]][1], "put a <cond> around it"),
             )
             continue
         cycle = _cycle(graph, name, "text")

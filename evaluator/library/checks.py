@@ -15,9 +15,7 @@ from evaluator.library.scoping import ScopeWalk
 from evaluator.nodes import Span, TopLevel
 
 
-def check(
-    templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None
-) -> list[Diagnostic]:
+def check(templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None) -> list[Diagnostic]:
     """Findings about `templates`, whose `ref`s are resolved, in the order of their places.
 
     With `known_tools` a tool that is neither one of them nor a template is an error. Where several templates

@@ -138,9 +138,7 @@ def read_beneath(root: Root, relative: str, at: Span) -> tuple[bytes, Stamp]:
             if not stat.S_ISREG(info.st_mode):
                 raise _refusal("unreadable", f"{root.name_of(relative)} is not a regular file", at)
             if info.st_size > MAX_FILE_BYTES:
-                message = (
-                    f"{root.name_of(relative)} has {info.st_size:,} bytes; the limit is {MAX_FILE_BYTES:,}"
-                )
+                message = f"{root.name_of(relative)} has {info.st_size:,} bytes; the limit is {MAX_FILE_BYTES:,}"
                 raise _refusal("too-large", message, at)
             return _read_all(descriptor, info.st_size, root.name_of(relative), at), Stamp.of(info)
         finally:

@@ -166,9 +166,7 @@ class TemplateLibrary:
             if not request.strip():
                 raise UsageError("the request is empty: there is nothing to match")
         elif isinstance(request, Call | Cond):
-            raise UsageError(
-                f"a {type(request).__name__.lower()} is not matched; it names its templates itself"
-            )
+            raise UsageError(f"a {type(request).__name__.lower()} is not matched; it names its templates itself")
         return self._ranker().rank(request, limit)
 
     def _ranker(self) -> Ranker:
@@ -248,10 +246,7 @@ class TemplateLibrary:
             after = _assemble(((entry, *added), *before.entries[1:]), refused, _reusable(before, entry))
             mine = {n for n, _ in entry.templates}
             errors = [
-                d
-                for n in sorted(mine)
-                for d in after.checked.get(n, Checked()).diagnostics
-                if d.severity == "error"
+                d for n in sorted(mine) for d in after.checked.get(n, Checked()).diagnostics if d.severity == "error"
             ]
             duplicates = len(mine) < len(entry.templates)
             if duplicates:
@@ -265,9 +260,7 @@ class TemplateLibrary:
 def _without(entry: Entry, names: Sequence[str]) -> Entry:
     kept = tuple((name, node) for name, node in entry.templates if name not in names)
     return (
-        entry
-        if len(kept) == len(entry.templates)
-        else replace(entry, templates=kept, names=tuple(n for n, _ in kept))
+        entry if len(kept) == len(entry.templates) else replace(entry, templates=kept, names=tuple(n for n, _ in kept))
     )
 
 
@@ -294,9 +287,7 @@ def _reusable(state: _State, entry: Entry) -> dict[str, Checked]:
 def _refers(node: TopLevel | Node | None) -> bool:
     if node is None:
         return True
-    return (isinstance(node, Task) and node.ref is not None) or any(
-        _refers(child) for child in children(node)
-    )
+    return (isinstance(node, Task) and node.ref is not None) or any(_refers(child) for child in children(node))
 
 
 def _assemble(
@@ -336,9 +327,7 @@ def _assemble(
     for found in checked.values():
         diagnostics += found.diagnostics
     templates = {
-        name: Template(
-            name, node, entry.shown, _digest(name, claimed, resolver), tuple(checked[name].diagnostics)
-        )
+        name: Template(name, node, entry.shown, _digest(name, claimed, resolver), tuple(checked[name].diagnostics))
         for name, (_, entry) in claimed.items()
         if name not in broken and (node := sound.get(name)) is not None
     }

@@ -129,9 +129,7 @@ class LexicalRanker:
         if limit < 1 or not self._templates:
             return []
         if self._index is None:
-            self._index = _Index(
-                [cast(Atomic, t.node) for t in self._templates], [t.name for t in self._templates]
-            )
+            self._index = _Index([cast(Atomic, t.node) for t in self._templates], [t.name for t in self._templates])
         if isinstance(request, str):
             terms = query_terms(request)
         elif isinstance(request, Atomic):
@@ -161,8 +159,7 @@ class _Index:
 
     def _add(self, doc: int, counts: Mapping[str, Mapping[int, int]], relative: Sequence[float]) -> None:
         factors = [
-            _WEIGHTS[field] / (1 - _DISCOUNT[field] + _DISCOUNT[field] * relative[i])
-            for i, field in enumerate(FIELDS)
+            _WEIGHTS[field] / (1 - _DISCOUNT[field] + _DISCOUNT[field] * relative[i]) for i, field in enumerate(FIELDS)
         ]
         for term, by_field in counts.items():
             total, best, best_field = 0.0, 0.0, 0

@@ -120,11 +120,7 @@ class ScopeWalk:
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
         self.diagnostics += check_structure(node, self._known_tools)
-        given = {
-            i.name: Binding(of_type(i.type) or ANY)
-            for i in node.inputs
-            if i.source is None and i.task is None
-        }
+        given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.source is None and i.task is None}
         inner = dict(outer)
         for declared in node.inputs:
             inner[declared.name] = self._input(declared, outer, given, top)
@@ -157,9 +153,7 @@ class ScopeWalk:
     def _input(self, declared: Input, outer: Bindings, given: Bindings, top: bool) -> Binding:
         """The input's binding; what its value comes from is checked in the scope around the task."""
         own = given.get(declared.name)
-        around = (
-            {**{name: b for name, b in given.items() if name != declared.name}, **outer} if top else outer
-        )
+        around = {**{name: b for name, b in given.items() if name != declared.name}, **outer} if top else outer
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)

@@ -18,9 +18,7 @@ from evaluator.library.near import did_you_mean, listed
 from evaluator.nodes import Text
 
 Kind = Literal["any", "string", "number", "integer", "boolean", "object", "array", "null"]
-KINDS: frozenset[str] = frozenset(
-    {"any", "string", "number", "integer", "boolean", "object", "array", "null"}
-)
+KINDS: frozenset[str] = frozenset({"any", "string", "number", "integer", "boolean", "object", "array", "null"})
 MAX_SCHEMA_BYTES = 1_000_000
 _MAX_DEPTH = 24
 
@@ -93,9 +91,7 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             message = f"{_called(shape, said)} is always empty and has no field `{part}`"
             return WrongPath(index, message, hint)
         elif isinstance(part, str) and part not in _METHODS["string"]:
-            return WrongPath(
-                index, f"{_called(shape, said)} is a {shape.kind} and has no field `{part}`", None
-            )
+            return WrongPath(index, f"{_called(shape, said)} is a {shape.kind} and has no field `{part}`", None)
         else:
             return ANY
     return shape
@@ -166,9 +162,7 @@ def of_schema(declared: str, folder: str | None) -> Shape:
         return ANY
     if declared.endswith(".json") or "/" in declared:
         return ANY if folder is None else _of_file(declared, folder)
-    hint = did_you_mean(
-        declared, SCHEMA_NAMES, "use object, array, string[], number, …, a .json file or module:Model"
-    )
+    hint = did_you_mean(declared, SCHEMA_NAMES, "use object, array, string[], number, …, a .json file or module:Model")
     raise BadSchema("unknown-schema", f"unknown schema `{declared}`", hint)
 
 
@@ -176,9 +170,7 @@ def _of_file(href: str, folder: str) -> Shape:
     path = os.path.join(folder, href)
     try:
         if not os.path.isfile(path):
-            raise BadSchema(
-                "missing-schema", f"there is no schema file `{href}`", "the path is relative to this file"
-            )
+            raise BadSchema("missing-schema", f"there is no schema file `{href}`", "the path is relative to this file")
         if os.path.getsize(path) > MAX_SCHEMA_BYTES:
             raise BadSchema("bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes")
         with open(path, encoding="utf-8") as file:
@@ -224,13 +216,10 @@ def _of_object(node: dict[str, Any], root: dict[str, Any], depth: int) -> Shape:
     if not isinstance(properties, dict) or not properties:
         return OBJECT
     fields: dict[str | int, Shape] = {
-        name: _of_json_schema(value, root, depth + 1)
-        for name, value in cast("dict[str, Any]", properties).items()
+        name: _of_json_schema(value, root, depth + 1) for name, value in cast("dict[str, Any]", properties).items()
     }
     more = node.get("additionalProperties", False)
-    return Shape(
-        "object", fields, bool(more) or "patternProperties" in node or "unevaluatedProperties" in node
-    )
+    return Shape("object", fields, bool(more) or "patternProperties" in node or "unevaluatedProperties" in node)
 
 
 def _pointed(reference: str, root: dict[str, Any]) -> Any:

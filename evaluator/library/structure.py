@@ -54,13 +54,9 @@ def _function(node: Function) -> Iterator[Diagnostic]:
         shape = of_type(param.type)
         if shape is None:
             hint = did_you_mean(param.type, SCHEMA_NAMES)
-            yield _error(
-                "unknown-type", f"parameter `{param.name}` has unknown type `{param.type}`", node.span, hint
-            )
+            yield _error("unknown-type", f"parameter `{param.name}` has unknown type `{param.type}`", node.span, hint)
         elif param.default is not None and not literal_fits(param.default, shape):
-            message = (
-                f"the default of parameter `{param.name}` is no {param.type}: {shortened(param.default)}"
-            )
+            message = f"the default of parameter `{param.name}` is no {param.type}: {shortened(param.default)}"
             yield _error("default-type", message, node.span)
         if param.default is not None:
             optional = param.name
@@ -123,13 +119,9 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
         for name in node.over:
             if name not in names:
                 hint = did_you_mean(name, names, f"the inputs are {listed(names)}")
-                yield _error(
-                    "unknown-input", f"`over` names no input of this task: `{name}`", node.span, hint
-                )
+                yield _error("unknown-input", f"`over` names no input of this task: `{name}`", node.span, hint)
         if not names:
-            yield _warning(
-                "nothing-to-reduce", "reduce has no inputs, so there is nothing to go over", node.span
-            )
+            yield _warning("nothing-to-reduce", "reduce has no inputs, so there is nothing to go over", node.span)
     elif isinstance(node, DirectorEvaluatorLoop):
         yield from _loop(node)
 
@@ -185,9 +177,7 @@ def _examples(node: Task) -> Iterator[Diagnostic]:
 
 
 def must_be_given(declared: Input) -> bool:
-    return (
-        declared.required and declared.default is None and declared.source is None and declared.task is None
-    )
+    return declared.required and declared.default is None and declared.source is None and declared.task is None
 
 
 _ACCUMULATES = frozenset({"sequential", "reduce", "director_evaluator_loop"})
@@ -232,9 +222,7 @@ def _loop(node: DirectorEvaluatorLoop) -> Iterator[Diagnostic]:
         yield _error("no-iterations", f"max_iterations is {most}; it must be at least 1", node.span)
     # A stated 5 is the default too, and reads the same from the tree.
     if node.termination_condition is None and most == 5:
-        message = (
-            "the loop states no termination_condition; it ends when the evaluator reports success, or after 5"
-        )
+        message = "the loop states no termination_condition; it ends when the evaluator reports success, or after 5"
         hint = "add <termination_condition> or <max_iterations>"
         yield _warning("loop-by-default", message, node.span, hint)
     if node.termination_condition is not None and truth(node.termination_condition) is False:

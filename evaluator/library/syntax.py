@@ -295,9 +295,7 @@ def _parse(tokens: Iterable[Token], expression: bool) -> nodes.Node:
 
 def _explained(message: str, source: str) -> str:
     """Jinja's message without what does not apply here, and with a hint where the mistake is a known one."""
-    message = re.sub(r" at \d+$", "", message.removesuffix(".")).replace(
-        "unexpected char ", "unexpected character "
-    )
+    message = re.sub(r" at \d+$", "", message.removesuffix(".")).replace("unexpected char ", "unexpected character ")
     for sign, hint in _HINTS:
         if sign in message:
             return f"{message}; {hint}"
@@ -330,9 +328,7 @@ def _check_tree(tree: nodes.Node) -> None:
         kind = type(node)
         if kind in _FORBIDDEN:
             what, hint = _FORBIDDEN[kind]
-            found.append(
-                Fault(f"{what} is not allowed; {hint}", offset_of(node), "forbidden-statement", True)
-            )
+            found.append(Fault(f"{what} is not allowed; {hint}", offset_of(node), "forbidden-statement", True))
         elif kind is nodes.Name:
             # Jinja takes an operator in a name's place for a name.
             if cast(nodes.Name, node).name in _OPERATORS:
@@ -373,9 +369,7 @@ def free_path(node: nodes.Node) -> tuple[nodes.Node, tuple[str | int, ...]]:
         if isinstance(node, nodes.Getattr):
             path.append(node.attr)
         elif (
-            isinstance(node, nodes.Getitem)
-            and isinstance(node.arg, nodes.Const)
-            and type(node.arg.value) in (str, int)
+            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and type(node.arg.value) in (str, int)
         ):
             path.append(node.arg.value)
         else:
@@ -501,9 +495,7 @@ class _Walker:
 
     def target(self, target: nodes.Node, bound: set[str]) -> None:
         if isinstance(target, nodes.NSRef) and target.name not in bound:
-            message = (
-                f"{target.name!r} is not a namespace; make one with {{% set {target.name} = namespace() %}}"
-            )
+            message = f"{target.name!r} is not a namespace; make one with {{% set {target.name} = namespace() %}}"
             raise Fault(message, offset_of(target), "undefined-variable")
         bound |= _names(target)
 

@@ -50,9 +50,7 @@ class Memory(Protocol):
     the content of a file.
     """
 
-    async def get_relevant_context_for(
-        self, request: ContextRequest | str, limit: int = 10
-    ) -> list[RelevantPath]: ...
+    async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]: ...
 
 
 class InMemoryIndex:
@@ -121,9 +119,7 @@ class InMemoryIndex:
             if not holders:
                 del self._documents[term]
 
-    async def get_relevant_context_for(
-        self, request: ContextRequest | str, limit: int = 10
-    ) -> list[RelevantPath]:
+    async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
         terms = query_terms(request) if isinstance(request, str) else _request_terms(request)
         gained: dict[str, list[tuple[float, str]]] = {}
         known = unknown = 0.0

@@ -159,9 +159,7 @@ class _Scan:
     ) -> None:
         foreign = self._fence is not None and self._fence not in _DATA_FENCES
         citation = (
-            unsure
-            or not value
-            or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
+            unsure or not value or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
         )
         alone = not citation or self._alone(start, end)
         if bare and not alone:

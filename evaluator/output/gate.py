@@ -64,9 +64,7 @@ def parse_output(
     if type != "text":
         return ParsedOutput(None, (), OutputError("bad_schema", f"there is no output type {type!r}"), text)
     ignored = schema is not None and schema not in ("string", "any", "text", "", str)
-    return ParsedOutput(
-        text, ("a schema has no effect where the type is text",) if ignored else (), None, text
-    )
+    return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
 
 
 def _finish(settled: Settled, warnings: list[str], text: str) -> ParsedOutput:
@@ -170,9 +168,7 @@ def _read_text(inner: str, schema: Schema) -> Settled:
         if written:
             found = settle(written, schema)
             if found.error is None:
-                return Settled(
-                    found.value, (f"the string was read from the text at {where}", *found.warnings), None
-                )
+                return Settled(found.value, (f"the string was read from the text at {where}", *found.warnings), None)
     return Settled(None, (), first.error)
 
 
@@ -181,9 +177,7 @@ def _settle_with(value: str, schema: Schema, warning: str) -> tuple[Any, tuple[s
     return settled.value, (warning, *settled.warnings), settled.error
 
 
-def _read_blocks(
-    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
-) -> ParsedOutput:
+def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
     choice = choose(found.blocks, schema)
     if choice is None:
         return _no_json(found, schema, warnings, text, body)
@@ -206,9 +200,7 @@ def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
     return bool(before.strip("` \t\r\n") or after.strip("` \t\r\n"))
 
 
-def _no_json(
-    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
-) -> ParsedOutput:
+def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
     if found.problem is None:
         reason = "the text is empty" if not body.strip() else "no JSON was found in the text"
         if found.repairs and not found.answer.strip():
@@ -234,9 +226,7 @@ def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
     warnings += read.warnings
     if read.error is not None:
         if schema is not None:
-            return ParsedOutput(
-                None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text
-            )
+            return ParsedOutput(None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text)
         return ParsedOutput(text, (*warnings, f"{read.error}: the text was kept as one string"), None, text)
     value = read.value
     if isinstance(value, dict) and len(value) > 1:

@@ -21,12 +21,8 @@ _SCALAR = (
     r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n\]}}]|,{grouped})"
     r"|(true|false|null)(?=[ \t\r\n,\]}}])"
 )
-_ITEM = re.compile(
-    _WS + "(?:" + _SCALAR.format(ws=_WS, after=r'["\[{\]}\d-]', grouped="") + rf"){_WS}(,)?", re.A
-)
-_MEMBER = re.compile(
-    _WS + "(?:" + _SCALAR.format(ws=_WS, after="[\"'}]", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A
-)
+_ITEM = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after=r'["\[{\]}\d-]', grouped="") + rf"){_WS}(,)?", re.A)
+_MEMBER = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after="[\"'}]", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A)
 _RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
 _SPACE = re.compile(rf"{WS}*+")
 _COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+")
@@ -270,20 +266,13 @@ class BlockReader:
         return self._put_written(written, position, end, array)
 
     def _put_written(self, written: str, position: int, end: int, array: bool) -> int:
-        number = (
-            read_number(written) if written[0] not in "$€£¥₹0" or written.startswith(("0.", "0_")) else None
-        )
+        number = read_number(written) if written[0] not in "$€£¥₹0" or written.startswith(("0.", "0_")) else None
         if number is not None and "," not in written and not written.endswith(("$", "€", "£", "¥", "₹")):
             self._put(number)
             if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", written, re.A):
                 self.repairs["number"] = None
             return end
-        if (
-            array
-            and self.evidence
-            and self._on_new_line(position)
-            and self.text[end : end + 1] not in (",", "]")
-        ):
+        if array and self.evidence and self._on_new_line(position) and self.text[end : end + 1] not in (",", "]"):
             return self._garbage(position, "a value")
         if array and not self._comma:
             return self._garbage(position, "a comma or a closing bracket")

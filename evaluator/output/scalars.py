@@ -34,9 +34,7 @@ _PROSE_NUMBER = re.compile(
     rf"(?<![\w.,/%^])[-+−–﹣－]?{_CURRENCY}?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
 )
 _FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
-_LEADING_WORD = re.compile(
-    r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I
-)
+_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I)
 
 
 def read_number(text: str) -> int | float | None:

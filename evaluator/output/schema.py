@@ -171,9 +171,7 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
 
     for reference in _references(document):
         if not reference.startswith("#"):
-            raise BadSchema(
-                f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed"
-            )
+            raise BadSchema(f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed")
     kind: Any = validators.validator_for(document, default=validators.Draft202012Validator)
     try:
         kind.check_schema(document)
@@ -266,12 +264,8 @@ def _adapted(model: Any, instance: bool) -> Schema:
     label = getattr(model, "__name__", None) or str(model)
     try:
         adapter: Any = pydantic.TypeAdapter(model)
-    except (
-        Exception
-    ) as error:  # Pydantic raises errors of several families for types that it cannot describe.
-        raise BadSchema(
-            f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
-        ) from error
+    except Exception as error:  # Pydantic raises errors of several families for types that it cannot describe.
+        raise BadSchema(f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}") from error
     guide: Guide | None = None
     by_document: Check = _always
     try:
@@ -304,6 +298,4 @@ def _always(_value: Any) -> OutputError | None:
 def _explain_model(failure: Any) -> OutputError:
     first = failure.errors(include_url=False, include_context=False)[0]
     actual = describe(first.get("input"))
-    return OutputError(
-        "schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual
-    )
+    return OutputError("schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual)

@@ -4,15 +4,14 @@ number of times: every decision looks ahead over at most the white space and the
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Literal
 
 Position = Literal["key", "object", "array"]
 
 WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
 OPENING = "\"'“”„‟‘’‚‛＂`"
-REASONING_WORDS = (
-    r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
-)
+REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
 QUOTE = "[\"'“”„‟‘’‚‛＂`]"
@@ -34,9 +33,7 @@ _DOUBLE, _SINGLE = '“”„‟"', "‘’‚‛'"
 # The next line opens with a key: the string's own closing quote was forgotten.
 _NEXT_KEY = r"\n[ \t]{0,64}\"[^\"\\\n]{1,64}\"[ \t]{0,8}:"
 
-_ESCAPE = re.compile(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
-)
+_ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE_AT = re.compile(r"\\[\s\S]")
@@ -61,23 +58,18 @@ def _without_partial(raw: str) -> str:
     return raw
 
 
-def _compile() -> tuple[dict[tuple[str, str], re.Pattern[str]], dict[tuple[str, str], re.Pattern[str]]]:
-    sound: dict[tuple[str, str], re.Pattern[str]] = {}
-    loose: dict[tuple[str, str], re.Pattern[str]] = {}
-    for quote in OPENING:
-        ends = _closers(quote)
-        for position, after in _AFTER.items():
-            sound[quote, position] = re.compile(rf"((?:[^{ends}\\]++|\\[\s\S])*+)[{ends}](?={after})")
-            newline = (
-                rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n" if position == "array" else ""
-            )
-            loose[quote, position] = re.compile(
-                rf"(?:[^{ends}\\<\n]++|\\[\s\S]|[{ends}](?!{after}){newline}|<(?!{CLOSING_TAG[1:]}))*+", re.I
-            )
-    return sound, loose
+# Compiled at first use: all sixty take longer than everything else that is imported.
+@cache
+def _sound(quote: str, position: Position) -> re.Pattern[str]:
+    ends = _closers(quote)
+    return re.compile(rf"((?:[^{ends}\\]++|\\[\s\S])*+)[{ends}](?={_AFTER[position]})")
 
 
-_SOUND, _LOOSE = _compile()
+@cache
+def _loose(quote: str, position: Position) -> re.Pattern[str]:
+    ends, after = _closers(quote), _AFTER[position]
+    newline = rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n" if position == "array" else ""
+    return re.compile(rf"(?:[^{ends}\\<\n]++|\\[\s\S]|[{ends}](?!{after}){newline}|<(?!{CLOSING_TAG[1:]}))*+", re.I)
 
 
 class ReadString:
@@ -89,7 +81,7 @@ class ReadString:
         quote = text[start]
         self.repairs: list[str] = []
         self.cut = self.stopped = False
-        match = _SOUND[quote, position].match(text, start + 1)
+        match = _sound(quote, position).match(text, start + 1)
         if match is not None:
             raw, self.end = match[1], match.end()
         else:
@@ -99,7 +91,7 @@ class ReadString:
         self.value = self._decode(raw, quote)
 
     def _loose(self, text: str, start: int, quote: str, position: Position) -> str:
-        found = _LOOSE[quote, position].match(text, start + 1)
+        found = _loose(quote, position).match(text, start + 1)
         stop = found.end() if found is not None else start + 1
         raw = text[start + 1 : stop]
         if any(closer in raw for closer in _closers(quote)):

@@ -40,12 +40,8 @@ _RULE = re.compile(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
-_TOTAL = re.compile(
-    r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*", re.I
-)
-_SPAN = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I
-)
+_TOTAL = re.compile(r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*", re.I)
+_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I)
 _UNITS = {"": 0.001, "m": 60.0, "s": 1.0, "h": 3600.0}
 
 _ENDED: dict[str, EndStatus] = {
@@ -138,9 +134,7 @@ class _Reader:
         while key in section.fields:
             count += 1
             key = f"{key.partition('#')[0]}#{count}"
-        item = _Field(
-            label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line
-        )
+        item = _Field(label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line)
         section.fields[key] = item
         return item
 
@@ -171,9 +165,7 @@ class _Reader:
         total = 0.0
         for span in spans:
             unit = (span[2] or "").casefold()
-            total += float(span[1]) * (
-                0.001 if unit in ("ms", "millisecond", "milliseconds") else _UNITS[unit[:1]]
-            )
+            total += float(span[1]) * (0.001 if unit in ("ms", "millisecond", "milliseconds") else _UNITS[unit[:1]])
         return round(total, 6)
 
     def status(self, item: _Field) -> EndStatus | None:
@@ -281,9 +273,7 @@ def read_foreign(data: bytes, path: str = "<bytes>") -> Recording:
             }
             continue
         if section.text:
-            reader.warnings.append(
-                f"line {section.line}: text outside the fields of this section is left out"
-            )
+            reader.warnings.append(f"line {section.line}: text outside the fields of this section is left out")
     header, said = _header(reader, top, int(title[1]), extra)
     status: RunStatus = said if summary is None else summary.status
     if summary is not None and said not in ("running", status):

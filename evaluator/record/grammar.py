@@ -305,9 +305,7 @@ def _read_header(state: State, data: bytes, size: int) -> bool:
     if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[5], 16):
         raise _corrupt(state, data, 0, "the title line is not what was written")
     if int(title[2]) > FORMAT_VERSION:
-        raise RecordError(
-            f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}"
-        )
+        raise RecordError(f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}")
     at = newline + 2
     body = at + _HINT_BYTES
     end = body + int(title[3])

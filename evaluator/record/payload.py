@@ -27,11 +27,10 @@ from evaluator.errors import UsageError
 from evaluator.record.steps import plain_json
 
 
-
 def _encoder(ascii_only: bool) -> Callable[[Any], str]:
     """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value."""
     slow = json.JSONEncoder(ensure_ascii=ascii_only, default=plain_json).encode
-    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", encoder.c_make_encoder)
+    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
     if make is None:
         return slow
     quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
@@ -229,10 +228,7 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
     while fence := _FENCE.match(data, at, end):
         begin = fence.end()
         stop = begin + int(fence[3])
-        if (
-            stop + len(fence[1]) + 2 > end
-            or data[stop : stop + len(fence[1]) + 2] != b"\n" + fence[1] + b"\n"
-        ):
+        if stop + len(fence[1]) + 2 > end or data[stop : stop + len(fence[1]) + 2] != b"\n" + fence[1] + b"\n":
             raise ValueError("a payload has not the length that its fence says")
         text = data[begin:stop].decode()
         item = json.loads(text) if fence[2] == b"json" else text

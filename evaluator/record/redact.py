@@ -24,7 +24,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     ("bearer", "BEARER ", r"(?<=BEARER )[A-Za-z0-9._~+/-]{16,}=*"),
     ("aws-key", "AKIA", r"(?<![A-Za-z0-9])AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("aws-key", "ASIA", r"(?<![A-Za-z0-9])ASIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    ("github-token", "gh", r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{30,}"),
+    *(("github-token", f"gh{kind}_", rf"(?<![A-Za-z0-9])gh{kind}_[A-Za-z0-9]{{30,}}") for kind in "pousr"),
     ("github-token", "github_pat_", r"github_pat_[A-Za-z0-9_]{30,}"),
     ("google-key", "AIza", r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}"),
     ("slack-token", "xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}"),
@@ -58,16 +58,12 @@ class Redactor:
         # Longest first: of two secrets of which one begins with the other, the longer is the one meant.
         ordered = sorted(names, key=len, reverse=True)
         self._names = names
-        self._needles: tuple[str, ...] = tuple(ordered) + tuple(
-            dict.fromkeys(trigger for _, trigger, _ in _PATTERNS)
-        )
+        self._needles: tuple[str, ...] = tuple(ordered) + tuple(dict.fromkeys(trigger for _, trigger, _ in _PATTERNS))
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._patterns = [(name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS]
 
     @classmethod
-    def from_environment(
-        cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()
-    ) -> Redactor:
+    def from_environment(cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> Redactor:
         """Hides what the environment holds under names with KEY, TOKEN, SECRET, PASSWORD and the like in
         them, unless it is a number, a path or a flag; and under the names in `also` whatever it is."""
         variables = os.environ if environment is None else environment
@@ -109,10 +105,7 @@ class Redactor:
             return self.redact(value)
         if isinstance(value, Mapping):
             items = cast("Mapping[Any, Any]", value).items()
-            return {
-                self.redact(key) if isinstance(key, str) else key: self.redact_value(item)
-                for key, item in items
-            }
+            return {self.redact(key) if isinstance(key, str) else key: self.redact_value(item) for key, item in items}
         if isinstance(value, list | tuple):
             return [self.redact_value(item) for item in cast("list[Any]", value)]
         return value

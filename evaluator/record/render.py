@@ -70,9 +70,7 @@ class _Renderer:
 
     def step(self, step: Step) -> Iterator[str]:
         start, end = step.start, step.end
-        name = (
-            f"Step {step.number}{' (retry)' if step.is_retry else ''}: {visible(start.name, one_line=True)}"
-        )
+        name = f"Step {step.number}{' (retry)' if step.is_retry else ''}: {visible(start.name, one_line=True)}"
         yield f"{self.paint(name, 'heading')}  {self.paint(step.status, step.status)}"
         facts = [start.kind, visible(start.path, one_line=True)]
         if start.max_attempts > 1:

@@ -52,15 +52,11 @@ class StepLog:
         """
         if self.journal is None:
             return 0
-        number = self.journal.begin(
-            StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s)
-        )
+        number = self.journal.begin(StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s))
         self.journal.flush()
         return number
 
-    def succeed(
-        self, number: int, output: Any, duration_s: float, *, usage: Mapping[str, Any] | None = None
-    ) -> None:
+    def succeed(self, number: int, output: Any, duration_s: float, *, usage: Mapping[str, Any] | None = None) -> None:
         self._end(number, StepEnd("success", output, duration_s, None, usage, None))
 
     def fail(self, number: int, output: Any, duration_s: float, error: str) -> None:
@@ -69,9 +65,7 @@ class StepLog:
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         self._end(number, StepEnd("aborted", output, duration_s, error, None, None))
 
-    def note(
-        self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None
-    ) -> None:
+    def note(self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None) -> None:
         """A step without an effect (resolve, parse, match): begun and ended at once, written with the next flush."""
         if self.journal is None:
             return

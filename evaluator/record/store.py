@@ -193,9 +193,7 @@ class TaskStore:
             active, done = self.root / "active", self.root / "done"
             folders = Folders(active, _checked_folder(active), done, -1)
             folders.done_fd = _checked_folder(done)
-            self._counter = os.open(
-                _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
-            )
+            self._counter = os.open(_COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
         except OSError as error:
             raise _unusable(self.root / _COUNTER, error) from error
         finally:
@@ -312,16 +310,12 @@ def _checked_folder(path: Path) -> int:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if path.is_symlink():
-            raise RecordError(
-                f"{path}: the task folder is a link; name the folder that it leads to"
-            ) from error
+            raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
         raise _unusable(path, error) from error
     info = os.fstat(fd)
     problem = None
     if info.st_uid != os.geteuid():
-        problem = (
-            f"belongs to user {info.st_uid}, not to this one ({os.geteuid()}); choose a folder of your own"
-        )
+        problem = f"belongs to user {info.st_uid}, not to this one ({os.geteuid()}); choose a folder of your own"
     elif info.st_mode & stat.S_IWOTH:
         problem = f"can be written by everybody; run: chmod o-w '{path}'"
     elif not os.access(path, os.W_OK | os.X_OK):
@@ -333,9 +327,7 @@ def _checked_folder(path: Path) -> int:
 
 
 def _unusable(path: Path, error: OSError) -> RecordError:
-    return RecordError(
-        f"{path}: no task file can be created: {error.strerror}; free space or choose another folder"
-    )
+    return RecordError(f"{path}: no task file can be created: {error.strerror}; free space or choose another folder")
 
 
 @lru_cache(maxsize=1)

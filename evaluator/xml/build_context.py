@@ -99,15 +99,11 @@ class Builder:
                 out.append(child)
             elif (partial := self._partial(child)) is not None:
                 if view.tag != "input" and (text := partial.source.text_of(partial.element)).value:
-                    self.error(
-                        "misplaced-text", f"<{view.tag}> holds elements, and this partial has text", text.span
-                    )
+                    self.error("misplaced-text", f"<{view.tag}> holds elements, and this partial has text", text.span)
                 out += self.children(partial)
         return out
 
-    def sorted_children(
-        self, view: View, allowed: frozenset[str], where: str | None = None
-    ) -> dict[str, View]:
+    def sorted_children(self, view: View, allowed: frozenset[str], where: str | None = None) -> dict[str, View]:
         """The children by tag; a finding for each that is given twice or may not stand here."""
         found: dict[str, View] = {}
         for child in self.children(view):
@@ -199,9 +195,7 @@ class Builder:
         if key not in self.includes:
             self.includes.append(key)
         if source.root.tag != "partial":
-            self.error(
-                "include", f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span
-            )
+            self.error("include", f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span)
             return None
         return View(source, source.root, (*chain, key))
 
@@ -233,9 +227,7 @@ class Builder:
         )
         return None
 
-    def decimal(
-        self, text: Text, name: str, most: float | None = None, zero: bool = False
-    ) -> float | Text | None:
+    def decimal(self, text: Text, name: str, most: float | None = None, zero: bool = False) -> float | Text | None:
         """A number above 0 (or 0, if `zero`) and at most `most`, or the text itself with its placeholder."""
         value = text.value.strip()
         if _PLACEHOLDER.search(value):

@@ -104,9 +104,7 @@ def context(b: Builder, view: View) -> ContextSettings:
         return _choice(b, value, choices, f"<{name}>", text.span)
 
     data = b.text(found["accumulate_data"]) if "accumulate_data" in found else None
-    accumulate = (
-        None if data is None else word("accumulate_data", ("true", "false", "1", "0")) in ("true", "1")
-    )
+    accumulate = None if data is None else word("accumulate_data", ("true", "false", "1", "0")) in ("true", "1")
     return ContextSettings(
         inherit_context=word("inherit_context", ("full", "subset", "none")),
         accumulate_data=accumulate,
@@ -163,9 +161,7 @@ def output_format(b: Builder, view: View) -> OutputFormat:
     schema, inline = view.get("schema"), b.text(view)
     kind = view.get("type") or ("json" if schema or inline.value.strip() else "text")
     if kind not in ("text", "json", "xml"):
-        b.error(
-            "invalid-value", f"type must be text, json or xml, not {kind[:60]!r}", view.attribute_span("type")
-        )
+        b.error("invalid-value", f"type must be text, json or xml, not {kind[:60]!r}", view.attribute_span("type"))
         kind = "text"
     if inline.value.strip():
         if schema is not None:
@@ -187,9 +183,7 @@ def _check_json_schema(b: Builder, text: Text) -> None:
     except json.JSONDecodeError as error:
         b.error("invalid-schema", f"not valid JSON: {error.msg}", text.locate(error.pos), hint)
     except (RecursionError, ValueError):
-        b.error(
-            "invalid-schema", "this JSON is nested too deeply or holds a number that is too long", text.span
-        )
+        b.error("invalid-schema", "this JSON is nested too deeply or holds a number that is too long", text.span)
     else:
         if not isinstance(value, dict):
             b.error("invalid-schema", "an inline JSON Schema is an object", text.span, hint)
@@ -202,9 +196,7 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
     if children:
         text = b.own_text(view)
         if text.value.strip():
-            b.error(
-                "misplaced-text", "<command> has <arg> children and text; one of them is enough", text.span
-            )
+            b.error("misplaced-text", "<command> has <arg> children and text; one of them is enough", text.span)
         if shell:
             b.error("misplaced-element", "a shell command is one text, without <arg>", children[0].span)
         return tuple(b.text(child) for child in children)

@@ -82,9 +82,7 @@ def task(b: Builder, view: View) -> Task:
         b.error("invalid-value", f"type must be one of {', '.join(TASK_TYPES)}", view.attribute_span("type"))
     type_ = kind if kind in TASK_TYPES else "atomic"
     if view.get("concurrency") is not None and type_ != "reduce":
-        b.error(
-            "misplaced-attribute", "only a reduce task has concurrency", view.attribute_span("concurrency")
-        )
+        b.error("misplaced-attribute", "only a reduce task has concurrency", view.attribute_span("concurrency"))
     ref = view.get("ref")
     children = b.sorted_children(view, _COMMON | _OWN[type_], f"<{view.tag}> of type {type_}")
     opened = _Open(view, type_, ref, children)
@@ -103,9 +101,7 @@ def _common(b: Builder, opened: _Open) -> dict[str, Any]:
         b.error("missing-element", f"the <description> of this <{view.tag}> {what}", view.span)
     inputs = children.get("inputs")
     if inputs is not None and inputs.get("over") is not None and opened.type != "reduce":
-        b.error(
-            "misplaced-attribute", "only a reduce task iterates `over` inputs", inputs.attribute_span("over")
-        )
+        b.error("misplaced-attribute", "only a reduce task iterates `over` inputs", inputs.attribute_span("over"))
     shown = children.get("examples")
     return {
         "name": view.get("name"),
@@ -148,9 +144,7 @@ def _inputs(b: Builder, view: View) -> tuple[Input, ...]:
         one = _input(b, child)
         if one.name in found:
             line = found[one.name].span.line
-            b.error(
-                "duplicate-name", f"the input {one.name!r} is given twice; first on line {line}", one.span
-            )
+            b.error("duplicate-name", f"the input {one.name!r} is given twice; first on line {line}", one.span)
         found.setdefault(one.name, one)
     return tuple(found.values())
 
@@ -168,9 +162,7 @@ def _input(b: Builder, view: View) -> Input:
     nested = b.children(view)
     inner = _single(b, view, nested, optional=True)
     if inner is not None and source is not None:
-        b.error(
-            "two-sources", f"the input {name!r} has both `from` and a nested <{nested[0].tag}>", view.span
-        )
+        b.error("two-sources", f"the input {name!r} has both `from` and a nested <{nested[0].tag}>", view.span)
     required = b.flag(view, "required") if view.get("required") is not None else default is None
     return Input(name, kind, required, default, source, inner, b.own_text(view).value, view.span)
 
@@ -182,9 +174,7 @@ def _single(b: Builder, view: View, found: list[View], optional: bool = False) -
         if child.tag not in _NODES:
             b.unexpected(child, f"<{view.tag}>", frozenset(_NODES))
     for extra in nodes[1:]:
-        b.error(
-            "duplicate-element", f"<{view.tag}> holds one task, call or cond; this is another", extra.span
-        )
+        b.error("duplicate-element", f"<{view.tag}> holds one task, call or cond; this is another", extra.span)
     if nodes:
         return node(b, nodes[0])
     if not optional:
@@ -243,9 +233,7 @@ def _sequential(b: Builder, opened: _Open, common: dict[str, Any]) -> Task:
         step = node(b, child)
         if step.name is not None and step.name in names:
             line = names[step.name].span.line
-            b.error(
-                "duplicate-name", f"the step {step.name!r} is given twice; first on line {line}", step.span
-            )
+            b.error("duplicate-name", f"the step {step.name!r} is given twice; first on line {line}", step.span)
         elif step.name is not None:
             names[step.name] = step
         steps.append(step)
@@ -263,9 +251,7 @@ def _reduce(b: Builder, opened: _Open, common: dict[str, Any]) -> Task:
         declared = {one.name for one in common["inputs"]}
         for name in over:
             if name not in declared:
-                b.error(
-                    "unknown-input", f"there is no input {name!r} to iterate", inputs.attribute_span("over")
-                )
+                b.error("unknown-input", f"there is no input {name!r} to iterate", inputs.attribute_span("over"))
         if not declared and opened.ref is None:
             b.error("missing-element", "a reduce task needs at least one <input>", inputs.span)
     concurrency = None

@@ -69,9 +69,7 @@ def validate(source: Source, kind: Kind) -> list[Diagnostic]:
 def _fast(kind: Kind) -> etree.XMLSchema:
     path = schemas_dir() / f"{kind}.xsd"
     try:
-        return etree.XMLSchema(
-            etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False))
-        )
+        return etree.XMLSchema(etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False)))
     except (OSError, etree.LxmlError) as error:
         raise ConfigurationError(f"{path} cannot be used: {error}") from error
 
@@ -152,9 +150,7 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
         message = f"<{tag}> is incomplete; expected {_or([f'<{name}>' for name in names])}"
         return Diagnostic("error", "missing-element", message, source.locate(element))
     text = source.text_of(element)
-    return _bad_value(
-        kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element)
-    )
+    return _bad_value(kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element))
 
 
 def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Diagnostic:

@@ -248,9 +248,7 @@ def _too_deep(span: Span, limits: Limits) -> TemplateError:
 
 def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:
     message = f"{size:,} bytes; at most {limits.max_bytes:,} are read"
-    return _error(
-        "too-large", message, Span(file), "put large material into files and name them in <file_paths>"
-    )
+    return _error("too-large", message, Span(file), "put large material into files and name them in <file_paths>")
 
 
 def _error(code: str, message: str, span: Span, hint: str | None = None) -> TemplateError:

@@ -51,9 +51,7 @@ def to_xml(node: TopLevel | Node) -> str:
 def _node(node: Node, pad: str, space: str | None = None) -> list[str]:
     if isinstance(node, Call):
         arguments = [_text("arg", one.value, pad + "  ", {"name": one.name}) for one in node.args]
-        return _element(
-            "call", pad, {"template": node.template, "name": node.name, "xml:space": space}, arguments
-        )
+        return _element("call", pad, {"template": node.template, "name": node.name, "xml:space": space}, arguments)
     if isinstance(node, Cond):
         inner: list[str] = []
         for case in node.cases:
@@ -91,9 +89,7 @@ def _common(task: Task, pad: str) -> list[str]:
     over = " ".join(task.over) if isinstance(task, Reduce) and task.over else None
     lines += _inputs(task.inputs, pad, over)
     if task.tools:
-        lines += _element(
-            "tools", pad, {}, [_empty("tool", pad + "  ", {"name": name}) for name in task.tools]
-        )
+        lines += _element("tools", pad, {}, [_empty("tool", pad + "  ", {"name": name}) for name in task.tools])
     lines += _examples(task, pad)
     lines += _context(task, pad)
     if task.file_paths is not None:
@@ -102,9 +98,7 @@ def _common(task: Task, pad: str) -> list[str]:
         # What was given by name has no braces; what was inline is a JSON object.
         inline = output.schema is not None and output.schema.lstrip().startswith("{")
         declared: Attributes = {"type": output.type, "schema": None if inline else output.schema}
-        lines.append(
-            _text("output_format", Text((output.schema or "") if inline else "", output.span), pad, declared)
-        )
+        lines.append(_text("output_format", Text((output.schema or "") if inline else "", output.span), pad, declared))
     for name in ("manual_xml", "disable_reparsing"):
         value: bool | Text = getattr(task, name)
         if value is not False:
@@ -116,8 +110,7 @@ def _examples(task: Task, pad: str) -> list[str]:
     lines: list[str] = []
     for example in task.examples:
         inner = [
-            _text("input", _as_text(value), pad + "    ", {"name": name})
-            for name, value in example.inputs.items()
+            _text("input", _as_text(value), pad + "    ", {"name": name}) for name, value in example.inputs.items()
         ]
         inner.append(_text("output", _as_text(example.output), pad + "    "))
         lines += _element("example", pad + "  ", {}, inner)
@@ -224,9 +217,7 @@ def _function(function: Function, pad: str) -> list[str]:
         "params": ", ".join(_param(one) for one in function.params) or None,
         "returns": function.returns,
     }
-    described = (
-        [_text("description", _as_text(function.description), pad + "  ")] if function.description else []
-    )
+    described = [_text("description", _as_text(function.description), pad + "  ")] if function.description else []
     return _element("template", pad, attributes, [*described, *_node(function.body, pad + "  ")])
 
 

@@ -23,9 +23,7 @@ def text(value: str, line: int = 1) -> Text:
     return Text(value, span, (Mark(0, span),))
 
 
-def declare(
-    name: str, type: str = "any", *, required: bool = True, default: str | None = None, **more: Any
-) -> Input:
+def declare(name: str, type: str = "any", *, required: bool = True, default: str | None = None, **more: Any) -> Input:
     return Input(
         name,
         type,
@@ -77,9 +75,7 @@ def test_every_problem_is_reported_at_once() -> None:
         ("number", "{{ first }}.5", 1.5),
     ],
 )
-def test_a_default_is_rendered_and_read_as_the_declared_type(
-    type_name: str, default: str, expected: Any
-) -> None:
+def test_a_default_is_rendered_and_read_as_the_declared_type(type_name: str, default: str, expected: Any) -> None:
     declared = [declare("first"), declare("x", type_name, default=default)]
     bound = bind_inputs(declared, {"first": 1}, location=HERE, scope=Scope({"base": 7}))
     assert bound["x"] == expected
@@ -144,9 +140,7 @@ def test_arguments_bind_by_position_and_by_name_with_typed_defaults() -> None:
         ([object(), 1, "s"], {}, "wrong-type", "not plain data"),
     ],
 )
-def test_arguments_that_do_not_fit_are_errors_at_the_call(
-    args: Any, kwargs: Any, code: str, part: str
-) -> None:
+def test_arguments_that_do_not_fit_are_errors_at_the_call(args: Any, kwargs: Any, code: str, part: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         bind_arguments(PARAMS, args, kwargs, name="f", span=HERE)
     assert (caught.value.code, caught.value.span) == (code, HERE)
@@ -228,9 +222,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("value", "fitting"), MATCHES)
 def test_types_match_as_in_json_schema(value: Any, fitting: str) -> None:
-    assert [name for name in NAMES if matches(value, name)] == [
-        name for name in NAMES if name in fitting.split()
-    ]
+    assert [name for name in NAMES if matches(value, name)] == [name for name in NAMES if name in fitting.split()]
 
 
 @pytest.mark.parametrize(

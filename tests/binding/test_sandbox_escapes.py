@@ -144,8 +144,7 @@ BOMBS = [
     "{% set a = namespace(x=[1]) %}{% for i in range(60) %}{% set a.x = [a.x, a.x] %}{% endfor %}{{ a.x }}",
     "{% set a = namespace(x=[1]) %}{% set b = namespace(x=[1]) %}{% for i in range(60) %}"
     "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}{{ a.x == b.x }}",
-    "{% set a = namespace(x=[1]) %}{% for i in range(60) %}{% set a.x = [a.x, a.x] %}{% endfor %}"
-    "{{ [a.x] | unique }}",
+    "{% set a = namespace(x=[1]) %}{% for i in range(60) %}{% set a.x = [a.x, a.x] %}{% endfor %}{{ [a.x] | unique }}",
     "{% set a = namespace(x=1) %}{% for i in range(999) %}{% set a.x = [a.x] %}{% endfor %}{{ a.x }}",
     "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + [big ~ i] %}{% endfor %}",
     "{% for i in range(99) %}{{ big }}{% endfor %}",

@@ -150,9 +150,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize(("value", "column", "code", "part"), FAILING)
-def test_what_cannot_be_resolved_is_located_to_the_column(
-    value: str, column: int, code: str, part: str
-) -> None:
+def test_what_cannot_be_resolved_is_located_to_the_column(value: str, column: int, code: str, part: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         shown(value)
     assert (caught.value.code, caught.value.span.column) == (code, column)
@@ -216,9 +214,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    async def __call__(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int
-    ) -> Any:
+    async def __call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
         await asyncio.sleep(0)
         self.calls.append((name, args, kwargs, span.column, index))
         return f"{name}{index}"
@@ -247,9 +243,7 @@ def test_a_result_of_a_function_is_a_value_and_never_rendered() -> None:
 
 def test_an_expression_awaits_functions_too() -> None:
     caller = Recorder()
-    value = asyncio.run(
-        evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller)
-    )
+    value = asyncio.run(evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller))
     assert value is True
 
 

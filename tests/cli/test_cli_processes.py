@@ -31,9 +31,7 @@ def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess
         "evaluator tasks show 999 --json 2>&1 | true",
     ],
 )  # fmt: skip
-def test_a_reader_that_leaves_early_is_no_fault(
-    command: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_reader_that_leaves_early_is_no_fault(command: str, tmp_path: Path, environment: dict[str, str]) -> None:
     done = shell(command, tmp_path, environment)
     assert done.returncode == 0
     for word in ("Traceback", "BrokenPipe", "Exception ignored", "fault"):
@@ -46,9 +44,7 @@ def test_a_run_whose_reader_left_is_recorded(tmp_path: Path, environment: dict[s
 
 
 @pytest.mark.parametrize("command", ["templates", "templates --json", " ".join(RUN), "--help"])
-def test_a_full_disk_behind_standard_output_is_said(
-    command: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_full_disk_behind_standard_output_is_said(command: str, tmp_path: Path, environment: dict[str, str]) -> None:
     done = shell(f"evaluator {command} > /dev/full", tmp_path, environment)
     assert done.returncode == 3
     assert "No space left on device" in done.stderr
@@ -124,9 +120,7 @@ def test_a_folder_that_was_removed_under_it_is_said(tmp_path: Path, environment:
     assert done.stderr.strip()
 
 
-def test_a_terminal_never_gets_control_characters_of_a_model(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_terminal_never_gets_control_characters_of_a_model(tmp_path: Path, environment: dict[str, str]) -> None:
     import os
     import pty
 

@@ -124,9 +124,7 @@ def test_json_is_all_that_standard_output_holds(args: list[str], cli: Any, write
 BROKEN = {
     "empty.xml": "",
     "broken.xml": '<task name="broken" type="atomic"><description>d</description>',
-    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode(
-        "latin-1"
-    ),
+    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode("latin-1"),
     "café_日本.xml": '<task name="café_日本" type="atomic"><description>Say ☃.</description></task>',
 }
 
@@ -229,17 +227,12 @@ def test_closed_standard_input_is_no_fault(cli: Any, environment: dict[str, str]
 
 
 def cli_shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40
-    )
+    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40)
 
 
 def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write: Any) -> None:
     write("notes.md", "Some notes.")
     for command in ("run", "render"):
         assert "--input document=@notes.md" in cli(command, "--help").out
-    assert (
-        cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code
-        == 0
-    )
+    assert cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code == 0
     assert cli("render", "summarise", "--input", "document=@notes.md").code == 0

@@ -25,9 +25,7 @@ _XSD = "{http://www.w3.org/2001/XMLSchema}"
 def words(page: str) -> set[str]:
     """Every word that stands in backticks on a page, those of fences included."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(
-        r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE
-    )
+    quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return {word for piece in quoted for word in re.findall(r"[\w-]+", piece)}
 
 
@@ -35,14 +33,9 @@ def words(page: str) -> set[str]:
 def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(schema: str, page: str) -> None:
     tree = etree.parse(ROOT / "schemas" / schema)
     declared = {
-        found.get("name")
-        for tag in ("element", "attribute")
-        for found in tree.iter(_XSD + tag)
-        if found.get("name")
+        found.get("name") for tag in ("element", "attribute") for found in tree.iter(_XSD + tag) if found.get("name")
     }
-    declared |= {
-        word for found in tree.iter(_XSD + "enumeration") for word in re.findall(r"\w+", found.get("value"))
-    }
+    declared |= {word for found in tree.iter(_XSD + "enumeration") for word in re.findall(r"\w+", found.get("value"))}
     assert len(declared) > 20
     assert declared - words(page) == set()
 

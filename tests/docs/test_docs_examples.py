@@ -166,9 +166,7 @@ def test_commands_that_are_shown_can_be_given(block: Block) -> None:
 def links() -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     for page in PAGES:
-        text = re.sub(
-            r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-        )
+        text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         found += [(page, target) for target in _LINK.findall(text)]
     return found
 

@@ -21,9 +21,7 @@ def test_openai_compatible(check: Check) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_litellm(check: Check) -> None:
-    asyncio.run(
-        check.run(lambda base_url: LiteLLMBackend(base_url=base_url, api_key=KEY), model=f"openai/{MODEL}")
-    )
+    asyncio.run(check.run(lambda base_url: LiteLLMBackend(base_url=base_url, api_key=KEY), model=f"openai/{MODEL}"))
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if not check.wire], ids=str)

@@ -157,9 +157,7 @@ def test_arguments_that_are_no_json_object_are_wrapped_when_sent_back() -> None:
         ({"content": "\ud800"}, "stop", "\ud800", None),
     ],
 )
-def test_odd_messages_are_read(
-    message: dict[str, Any], finish: str, content: str, reasoning: str | None
-) -> None:
+def test_odd_messages_are_read(message: dict[str, Any], finish: str, content: str, reasoning: str | None) -> None:
     response = read_completion({"choices": [{"message": message, "finish_reason": finish}]})
     assert (response.content, response.reasoning) == (content, reasoning)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.handler._synthesis import synthesise
-from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.backend import Hints, Message, ModelResponse, ToolCall
 from evaluator.handler.simulated import Script, SimulatedBackend
+from evaluator.handler.tokens import estimate_tokens
 from evaluator.testing import a_request
 
 EXAMPLES = (({"text": "the cat sat"}, "feline"), ({"text": "stocks fell today"}, "finance"))
@@ -120,9 +120,7 @@ def test_a_wrong_label_is_another_label() -> None:
     assert answer(SimulatedBackend(wrong=1), hints=hints).content == "finance"
 
 
-@pytest.mark.parametrize(
-    "settings", [{"wrong": 1.1}, {"hang": -0.1}, {"fail": float("nan")}, {"latency_s": -1}]
-)
+@pytest.mark.parametrize("settings", [{"wrong": 1.1}, {"hang": -0.1}, {"fail": float("nan")}, {"latency_s": -1}])
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         SimulatedBackend(**settings)

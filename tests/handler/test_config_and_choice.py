@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
+from evaluator.errors import LimitReached
 from evaluator.handler.choice import ModelChooser, first_model
 from evaluator.handler.limits import Budget
-from evaluator.errors import LimitReached
 from evaluator.results import Usage
 from evaluator.testing import LoopbackServer, json_reply
 
@@ -137,4 +137,3 @@ def test_time_is_that_of_the_nearest_limit():
     now[0] = 10.0
     with pytest.raises(LimitReached, match="outer"):
         inner.reserve_turn()
-

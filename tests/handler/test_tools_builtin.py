@@ -62,9 +62,7 @@ def test_run_script_runs_in_the_folder_once_allowed(folder):
 
 
 def test_run_script_says_that_time_ran_out(folder):
-    outcome = call(
-        folder, "run_script", CallbackAsker(lambda question: "y"), command=["sleep", "30"], timeout_s=0.1
-    )
+    outcome = call(folder, "run_script", CallbackAsker(lambda question: "y"), command=["sleep", "30"], timeout_s=0.1)
     assert json.loads(outcome.content) | {"stderr": ""} == {
         "exit_code": None, "stdout": "", "stderr": "", "signal": 9, "timed_out": True,
     }  # fmt: skip

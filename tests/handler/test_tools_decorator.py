@@ -124,9 +124,7 @@ def test_a_value_arrives_as_what_the_annotation_says(annotation, value, expected
     assert type(given) is type(expected)
 
 
-@pytest.mark.parametrize(
-    "annotation", [bytes, set[int], tuple[int, int], Callable, complex, dict[int, str], Chain]
-)
+@pytest.mark.parametrize("annotation", [bytes, set[int], tuple[int, int], Callable, complex, dict[int, str], Chain])
 def test_an_annotation_that_a_schema_cannot_express_is_named(annotation):
     with pytest.raises(UsageError, match="parameter 'value'"):
         schema_of(annotation)

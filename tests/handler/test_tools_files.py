@@ -36,9 +36,7 @@ def root(tmp_path):
     return inside
 
 
-@pytest.mark.parametrize(
-    "path", ["a.txt", "./a.txt", "sub/../a.txt", "sub//b.py", "{root}/a.txt", "{root}/./sub/b.py"]
-)
+@pytest.mark.parametrize("path", ["a.txt", "./a.txt", "sub/../a.txt", "sub//b.py", "{root}/a.txt", "{root}/./sub/b.py"])
 def test_what_lies_beneath_a_root_is_read(root, path):
     access = FileAccess([root])
     if ".." in path:

@@ -22,7 +22,11 @@ TABLE = [
 @pytest.mark.parametrize(("operator", "inherit", "accumulate", "fresh"), TABLE)
 def test_the_defaults_are_those_of_the_operator(operator, inherit, accumulate, fresh):
     policy = DEFAULTS[operator]
-    assert (policy.inherit_context, policy.accumulate_data, policy.fresh_context) == (inherit, accumulate, fresh)
+    assert (policy.inherit_context, policy.accumulate_data, policy.fresh_context) == (
+        inherit,
+        accumulate,
+        fresh,
+    )
 
 
 def test_a_subtask_of_any_type_has_its_own_defaults():

@@ -86,7 +86,9 @@ def test_a_batch_gives_each_row_its_outcome_in_order(make_evaluator):
             order.append(number)
             return await super().complete(request)
 
-    evaluator = make_evaluator(TASKS, backend=Uneven(script=lambda r: "bad" if r.messages[-1].content.endswith(" 3") else "ok"))
+    evaluator = make_evaluator(
+        TASKS, backend=Uneven(script=lambda r: "bad" if r.messages[-1].content.endswith(" 3") else "ok")
+    )
     rows = [{"review": str(i)} for i in range(20)]
     rows[5] = {"wrong": 1}
 
@@ -216,15 +218,21 @@ def test_nothing_is_recorded_where_that_was_asked_for(make_evaluator, tmp_path):
 
 def test_outcomes_are_json(make_evaluator):
     evaluator = make_evaluator(TASKS, script=["x"])
-    for outcome in (asyncio.run(evaluator.evaluate("mood", {"review": "r"})), asyncio.run(evaluator.evaluate("mood"))):
+    for outcome in (
+        asyncio.run(evaluator.evaluate("mood", {"review": "r"})),
+        asyncio.run(evaluator.evaluate("mood")),
+    ):
         assert json.loads(json.dumps(outcome.to_dict()))["status"] == outcome.status
 
 
 def test_rendering_makes_no_call_and_runs_no_script(make_evaluator, scripted, tmp_path):
-    xml = TASKS + """<task name="both" type="sequential"><description>d</description><steps>
+    xml = (
+        TASKS
+        + """<task name="both" type="sequential"><description>d</description><steps>
       <task name="s" type="script"><description>d</description><command>touch ran</command></task>
       <task name="t" type="atomic"><description>d</description><instructions>after {{ steps.s.content }}</instructions></task>
     </steps></task>"""
+    )
     script = scripted()
     evaluator = make_evaluator(xml, script=script)
     outcome, seen = evaluator.render("both")

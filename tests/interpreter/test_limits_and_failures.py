@@ -53,7 +53,11 @@ def test_a_task_that_takes_too_long_ends_at_its_time_limit(make_evaluator):
     evaluator = make_evaluator(ASK.format(handler='<handler timeout="0.2"/>'), backend=SimulatedBackend(hang=1.0))
     error = run(evaluator)
     assert isinstance(error, TaskError)
-    assert (error.type, error.resource.name, error.reason) == ("RESOURCE_EXHAUSTION", "time", "execution_timeout")
+    assert (error.type, error.resource.name, error.reason) == (
+        "RESOURCE_EXHAUSTION",
+        "time",
+        "execution_timeout",
+    )
 
 
 def test_a_cost_limit_with_an_unknown_price_is_refused_before_the_call(make_evaluator):

@@ -54,9 +54,7 @@ def test_an_answer_without_text_is_an_error(make_evaluator):
     assert "nothing" in error.message
 
 
-@pytest.mark.parametrize(
-    ("inputs", "code"), [({}, "missing-input"), ({"q": "x", "z": 1}, "excess-input")]
-)
+@pytest.mark.parametrize(("inputs", "code"), [({}, "missing-input"), ({"q": "x", "z": 1}, "excess-input")])
 def test_wrong_inputs_are_errors_before_a_call(make_evaluator, scripted, inputs, code):
     script = scripted()
     error = run(make_evaluator(ASK, script=script), "ask", inputs)
@@ -92,7 +90,9 @@ def test_accumulated_notes_of_earlier_steps_are_context(make_evaluator, scripted
     run(make_evaluator(SEQUENCE, script=script), "seq", {"topic": "metals"})
     assert "step:outline" not in script.prompts[0]
     full = SEQUENCE.replace(
-        "<steps>", "<context_management><accumulation_format>full_output</accumulation_format></context_management><steps>", 1
+        "<steps>",
+        "<context_management><accumulation_format>full_output</accumulation_format></context_management><steps>",
+        1,
     )
     script = scripted({"outline": '{"title": "Tin"}', "draft": "the draft"})
     run(make_evaluator(full, script=script), "seq", {"topic": "metals"})

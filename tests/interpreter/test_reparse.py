@@ -51,7 +51,10 @@ def test_it_is_off_unless_asked_for_so_that_the_bound_on_calls_holds(make_evalua
     [
         ("I cannot", "no <task>"),
         ('<task type="script"><description>d</description><command>touch pwned</command></task>', "script"),
-        ('<task type="atomic"><description>d</description><tools><tool name="run_script"/></tools></task>', "tool"),
+        (
+            '<task type="atomic"><description>d</description><tools><tool name="run_script"/></tools></task>',
+            "tool",
+        ),
         ('<task type="atomic"><description>{{ nobody }}</description></task>', "nobody"),
         (
             '<task type="atomic"><description>d</description><file_paths source="command"><command>touch pwned'
@@ -60,7 +63,9 @@ def test_it_is_off_unless_asked_for_so_that_the_bound_on_calls_holds(make_evalua
         ),
     ],
 )
-def test_a_decomposition_that_cannot_be_used_leaves_the_first_error(make_evaluator, scripted, tmp_path, decomposed, why):
+def test_a_decomposition_that_cannot_be_used_leaves_the_first_error(
+    make_evaluator, scripted, tmp_path, decomposed, why
+):
     error, script = evaluate(make_evaluator, scripted, decomposed)
     assert isinstance(error, TaskError)
     assert (error.type, error.content) == ("RESOURCE_EXHAUSTION", "half")

@@ -1,5 +1,4 @@
 """The bound on model calls is one that no run can pass."""
-# ruff: noqa: E501  (templates are written as authors write them)
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ def role(tag: str, turns: int) -> str:
 
 
 def sequential(*steps: str) -> str:
-    return (
-        f'<task type="sequential" name="t"><description>d</description><steps>{"".join(steps)}</steps></task>'
-    )
+    return f'<task type="sequential" name="t"><description>d</description><steps>{"".join(steps)}</steps></task>'
 
 
 def reduction(kind: str) -> str:
@@ -134,7 +131,7 @@ def test_given_inputs_make_the_items_known(tmp_path):
     assert "3 items" in found.explanation
 
 
-def test_a_recursion_has_no_bound(tmp_path, tools_granted=True):
+def test_a_recursion_has_no_bound(tmp_path):
     body = '<cond><case test="a"><call template="f"><arg>a</arg></call></case></cond>'
     library, node = the_task(tmp_path, FUNCTION.format(body))
     found = bound(node, library, tools_granted=True)

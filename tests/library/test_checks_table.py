@@ -1,5 +1,4 @@
 """Each mistake that an author makes is found, with its code, line and column."""
-# ruff: noqa: E501  (templates are written as authors write them)
 
 from __future__ import annotations
 
@@ -270,9 +269,7 @@ ERRORS = [
     ),
     (
         "a default of the wrong type",
-        atomic(
-            '<inputs><input name="n" type="integer" default="many"/></inputs><instructions>{{n}}</instructions>'
-        ),
+        atomic('<inputs><input name="n" type="integer" default="many"/></inputs><instructions>{{n}}</instructions>'),
         "default-type",
         3,
         49,
@@ -413,17 +410,13 @@ WARNINGS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("xml", "code", "line", "column"), [row[1:] for row in ERRORS], ids=[r[0] for r in ERRORS]
-)
+@pytest.mark.parametrize(("xml", "code", "line", "column"), [row[1:] for row in ERRORS], ids=[r[0] for r in ERRORS])
 def test_a_mistake_is_an_error_at_its_place(tmp_path, xml, code, line, column):
     found = [(d.code, d.span.line, d.span.column) for d in findings(tmp_path, xml) if d.severity == "error"]
     assert found == [(code, line, column)]
 
 
-@pytest.mark.parametrize(
-    ("xml", "code", "line", "column"), [row[1:] for row in WARNINGS], ids=[r[0] for r in WARNINGS]
-)
+@pytest.mark.parametrize(("xml", "code", "line", "column"), [row[1:] for row in WARNINGS], ids=[r[0] for r in WARNINGS])
 def test_a_doubt_is_a_warning_at_its_place(tmp_path, xml, code, line, column):
     found = findings(tmp_path, xml)
     assert [d for d in found if d.severity == "error"] == []

@@ -46,12 +46,8 @@ def atomic(name: str, description: str, **fields: object) -> Template:
 
 
 LIBRARY = (
-    atomic(
-        "summarise", "Summarise a document in a few sentences", inputs=(declared("document", "The text"),)
-    ),
-    atomic(
-        "translate", "Translate a text into another language", inputs=(declared("text", "What to translate"),)
-    ),
+    atomic("summarise", "Summarise a document in a few sentences", inputs=(declared("document", "The text"),)),
+    atomic("translate", "Translate a text into another language", inputs=(declared("text", "What to translate"),)),
     atomic("getInvoiceTotal", "Read an amount"),
     atomic("classify", "Assign a category", criteria=text("spam, ham, label")),
     atomic("judge_play", "Judge a draft", subtype="evaluator"),
@@ -99,9 +95,7 @@ def test_a_request_finds_its_template_by_other_forms_of_its_words(request_: str,
             atomic(
                 "a5",
                 "Does something",
-                output=OutputFormat(
-                    "json", json.dumps({"properties": {"latitude": {"type": "number"}}}), Span()
-                ),
+                output=OutputFormat("json", json.dumps({"properties": {"latitude": {"type": "number"}}}), Span()),
             ),
             "latitude",
         ),
@@ -167,9 +161,7 @@ def test_a_variable_in_a_description_is_not_matched_by_its_name() -> None:
 
 
 def test_a_node_is_matched_by_what_it_declares() -> None:
-    node = Atomic(
-        description=text("Put a letter into other words"), inputs=(declared("text", "What to translate"),)
-    )
+    node = Atomic(description=text("Put a letter into other words"), inputs=(declared("text", "What to translate"),))
     assert best(node) == "translate"
 
 
@@ -226,7 +218,5 @@ def test_other_scripts_are_matched_too() -> None:
 
 def test_a_name_outweighs_an_example() -> None:
     named = atomic("harvest", "Does something")
-    shown = replace(
-        named, name="other", node=Atomic(description=text("x"), examples=(Example({}, "harvest", Span()),))
-    )
+    shown = replace(named, name="other", node=Atomic(description=text("x"), examples=(Example({}, "harvest", Span()),)))
     assert names(LexicalRanker([shown, named]).rank("harvest")) == ["harvest", "other"]

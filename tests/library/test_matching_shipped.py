@@ -43,9 +43,7 @@ def test_the_set_is_large_enough_and_labelled_in_both_halves() -> None:
 
 
 @pytest.mark.parametrize(("half", "first", "five"), [("tuning", 0.95, 1.0), ("held_out", 0.90, 1.0)])
-def test_the_right_template_comes_first_or_among_five(
-    results: Any, half: str, first: float, five: float
-) -> None:
+def test_the_right_template_comes_first_or_among_five(results: Any, half: str, first: float, five: float) -> None:
     names = [
         (row["template"], [match.template.name for match in found])
         for row, found in results

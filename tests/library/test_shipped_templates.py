@@ -84,9 +84,7 @@ def test_every_example_input_is_declared(task: nodes.Task, example: nodes.Exampl
 @pytest.mark.parametrize(
     ("path", "task"), [(p, t) for p, t in ALL if isinstance(t, nodes.Atomic)], ids=lambda v: str(v)[:40]
 )
-def test_every_required_input_has_a_value_in_each_example_of_a_matched_template(
-    path: str, task: nodes.Task
-) -> None:
+def test_every_required_input_has_a_value_in_each_example_of_a_matched_template(path: str, task: nodes.Task) -> None:
     required = {each.name for each in task.inputs if each.required and each.source is None}
     for example in task.examples:
         assert required <= set(example.inputs), path
@@ -133,9 +131,7 @@ def test_the_decompose_example_is_a_valid_task() -> None:
     assert isinstance(library.get("answer").node, nodes.Sequential)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples" / "data").rglob("*.jsonl")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "data").rglob("*.jsonl")), ids=lambda path: path.name)
 def test_the_example_rows_are_complete_and_have_their_own_ids(path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) >= 20

@@ -99,11 +99,7 @@ FILLERS = st.text("ab {}\r\n\t%#é", max_size=12).filter(
 
 
 @given(
-    st.lists(
-        st.tuples(
-            FILLERS, IDENTIFIERS, st.sampled_from(["{{%s}}", "{{ %s }}", "{{-  %s -}}", "{{\r\n%s+1}}"])
-        )
-    )
+    st.lists(st.tuples(FILLERS, IDENTIFIERS, st.sampled_from(["{{%s}}", "{{ %s }}", "{{-  %s -}}", "{{\r\n%s+1}}"])))
 )
 def test_every_offset_is_where_the_name_stands(parts: list[tuple[str, str, str]]) -> None:
     value = "".join(filler + form % name for filler, name, form in parts)

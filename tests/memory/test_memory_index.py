@@ -122,12 +122,8 @@ def test_the_index_is_a_memory() -> None:
     assert isinstance(InMemoryIndex(), Memory)
 
 
-@given(
-    st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40), max_size=8), st.text(max_size=60)
-)
-def test_any_index_and_request_give_ordered_scores_between_0_and_1(
-    entries: dict[str, str], request_: str
-) -> None:
+@given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40), max_size=8), st.text(max_size=60))
+def test_any_index_and_request_give_ordered_scores_between_0_and_1(entries: dict[str, str], request_: str) -> None:
     found = ask(InMemoryIndex(entries), request_)
     scores = [relevant.score for relevant in found]
     assert scores == sorted(scores, reverse=True)

@@ -19,9 +19,7 @@ SCALARS = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
 )
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
-)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
 CONTAINERS = st.lists(VALUES, min_size=1) | st.dictionaries(st.text(), VALUES, min_size=1)
 PROSE = st.sampled_from(["", "Here it is: ", "Sure!\n\n", "It's done.\n", "I think <b>this</b>:\n"])
 FRAGMENTS = st.lists(
@@ -31,9 +29,7 @@ FRAGMENTS = st.lists(
          "\ud800", "\x00", "４", '{"k": "v"}', "[1]", "(", "<a>", "%"]
     ), max_size=40,
 ).map("".join)  # fmt: skip
-SCHEMAS = st.sampled_from(
-    [None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"]
-)
+SCHEMAS = st.sampled_from([None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"])
 
 
 @settings(deadline=None, max_examples=60)

@@ -21,9 +21,7 @@ ITEMS = {
         "ok": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
         "note": {"type": ["string", "number"]},
     },
-    "$defs": {
-        "item": {"type": "object", "properties": {"price": {"type": "number"}, "count": {"type": "integer"}}}
-    },
+    "$defs": {"item": {"type": "object", "properties": {"price": {"type": "number"}, "count": {"type": "integer"}}}},
 }
 CHOICE = {"enum": ["good", "bad"]}
 
@@ -60,9 +58,7 @@ READ: list[tuple[str, Any, Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("text", "schema", "value", "fragments"), READ)
-def test_the_schema_guides_the_reading(
-    text: str, schema: Any, value: Any, fragments: tuple[str, ...]
-) -> None:
+def test_the_schema_guides_the_reading(text: str, schema: Any, value: Any, fragments: tuple[str, ...]) -> None:
     for declared in (schema, json.dumps(schema)) if isinstance(schema, dict) else (schema,):
         parsed = parse_output(text, schema=declared)
         assert parsed.error is None, parsed.error

@@ -91,9 +91,7 @@ def expected(run: Run, records: int) -> tuple[Step, ...]:
 SMALL = Run(
     Header(3, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m"),
     (
-        Step(
-            1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")
-        ),
+        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")),
         Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0), StepEnd("success", "hi", 1.5)),
         Step(2, StepStart("parse", "parse", "text", None, "f2"), StepEnd("success", {"a": [1, "x\ny"]}, 0.0)),
     ),
@@ -272,10 +270,7 @@ def check_changed(whole: Recording, changed: bytes) -> None:
         return
     # Not refused: then it says that it is torn, and what it holds is a prefix.
     assert read.tail == "torn"
-    assert (
-        same(read.steps, whole.steps[: len(read.steps)])
-        or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
-    )
+    assert same(read.steps, whole.steps[: len(read.steps)]) or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
     assert read.summary is None
 
 

@@ -167,9 +167,7 @@ def test_the_sync_policy_says_what_reaches_the_disk_when(
     assert ("file" in calls[len(flushed) :]) == (sync != "off")
 
 
-def test_after_a_failed_sync_nothing_more_is_written(
-    store: TaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_failed_sync_nothing_more_is_written(store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 

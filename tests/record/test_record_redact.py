@@ -36,9 +36,7 @@ def test_values_under_telling_names_are_hidden_and_settings_are_not() -> None:
             "MONKEY": "bananas-bananas",
         }
     )
-    text = (
-        "key-value-1 token-value pass-value-9 secret-value 1234567 sequential 100000000 /etc/ssl/private.key"
-    )
+    text = "key-value-1 token-value pass-value-9 secret-value 1234567 sequential 100000000 /etc/ssl/private.key"
     assert redactor.redact(text + " bananas-bananas") == (
         "[redacted:OPENAI_API_KEY] [redacted:GITHUB_TOKEN] [redacted:DB_PASSWORD] [redacted:my_secret]"
         " 1234567 sequential 100000000 /etc/ssl/private.key bananas-bananas"
@@ -57,9 +55,7 @@ def test_a_bearer_token_is_hidden_and_the_word_is_not() -> None:
     assert Redactor().redact("the bearer of this letter") == "the bearer of this letter"
 
 
-@pytest.mark.parametrize(
-    "text", ["task-management-and-other-things", "ask-me-anything-at-all-please", "risk-free"]
-)
+@pytest.mark.parametrize("text", ["task-management-and-other-things", "ask-me-anything-at-all-please", "risk-free"])
 def test_words_that_only_contain_a_prefix_are_left_alone(text: str) -> None:
     assert Redactor().redact(text) is text
 

@@ -66,13 +66,11 @@ def test_colours_add_nothing_but_colours() -> None:
 
 def test_recorded_text_cannot_act_on_the_terminal() -> None:
     hostile = "\x1b]0;title\x07 \x1b[2J \r \u202e \x9b31m \ud800 é ✓"
-    step = Step(
-        1, StepStart(hostile, "tool", hostile, {hostile: hostile}), StepEnd("failed", [hostile], 0.1, hostile)
-    )
+    step = Step(1, StepStart(hostile, "tool", hostile, {hostile: hostile}), StepEnd("failed", [hostile], 0.1, hostile))
     shown = render_text(Recording(Header(1, hostile, hostile), (step,), warnings=(hostile,)))
-    assert not {
-        c for c in shown if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" or "\ud800" <= c < "\ue000"
-    } - {"\n"}
+    assert not {c for c in shown if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" or "\ud800" <= c < "\ue000"} - {
+        "\n"
+    }
     assert visible("é ✓\n\tx") == "é ✓\n\tx"
     assert visible("a\nb", one_line=True) == "a\\nb"
 

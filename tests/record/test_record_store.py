@@ -173,9 +173,7 @@ def open_to_all(root: Path) -> None:
         (open_to_all, "chmod o-w"),
     ],
 )
-def test_a_folder_that_cannot_be_trusted_is_refused(
-    root: Path, prepare: Callable[[Path], None], says: str
-) -> None:
+def test_a_folder_that_cannot_be_trusted_is_refused(root: Path, prepare: Callable[[Path], None], says: str) -> None:
     prepare(root)
     with pytest.raises(RecordError, match=says):
         TaskStore(root).create()
@@ -279,9 +277,7 @@ def test_a_file_created_a_moment_ago_is_not_yet_called_interrupted(root: Path) -
     assert store.read(2).status == "interrupted"
 
 
-def test_a_task_that_is_finished_while_it_is_looked_for_is_found(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_is_finished_while_it_is_looked_for_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TaskStore(root)
     task_id = finish(store)
     places = [root / "active" / f"TASK-{task_id}.md", store.path_of(task_id)]

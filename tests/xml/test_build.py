@@ -251,10 +251,7 @@ def test_a_command_is_split_like_a_shell_does(line, expected):
     found = split_command(Text(line, Span()))
     assert [one.value for one in found] == expected
     assert all(
-        line[one.locate(i).column - 1] == c
-        for one in found
-        for i, c in enumerate(one.value)
-        if "\n" not in line
+        line[one.locate(i).column - 1] == c for one in found for i, c in enumerate(one.value) if "\n" not in line
     )
 
 

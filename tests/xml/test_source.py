@@ -178,8 +178,7 @@ def test_every_part_is_at_its_line_and_column():
     body = source.text_of(child)
     assert body.value == "Hi {{name}} <x> 😀é\n  <<raw>> <b>!end"
     places = {
-        word: str(body.locate(body.value.index(word)))[9:]
-        for word in ("Hi", "name", "x>", "é", "<b>", "!", "end")
+        word: str(body.locate(body.value.index(word)))[9:] for word in ("Hi", "name", "x>", "é", "<b>", "!", "end")
     }
     assert places == {
         "Hi": "7:3", "name": "7:8", "x>": "7:19", "é": "7:26", "<b>": "8:22", "!": "8:28", "end": "8:39"
@@ -245,11 +244,7 @@ def test_every_character_of_a_text_is_where_it_says(parts, opening):
     assert kept == "".join("".join(one for one, _ in characters).split())
 
 
-@given(
-    st.lists(
-        st.sampled_from(["x", "é😀", "&lt;", "&#10;", "\n", "\t", " ", "<<v>>", "{{w}}", "'"]), max_size=10
-    )
-)
+@given(st.lists(st.sampled_from(["x", "é😀", "&lt;", "&#10;", "\n", "\t", " ", "<<v>>", "{{w}}", "'"]), max_size=10))
 def test_an_attribute_reads_as_the_parser_reads_it(parts):
     source = read_source('<a\n b="' + "".join(parts) + '"/>')
     text = source.attribute_text(source.root, "b")

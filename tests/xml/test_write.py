@@ -85,9 +85,7 @@ setting = st.sampled_from([Text("{{ n }}", AT), None])
 expressions = st.sampled_from(["a < b", 'x == "y"', "not z", "f(a)\n and b"]).map(
     lambda value: Expression(Text(value, AT))
 )
-attribute_expressions = st.sampled_from(["a < b", 'x["y"]', "a && b"]).map(
-    lambda value: Expression(Text(value, AT))
-)
+attribute_expressions = st.sampled_from(["a < b", 'x["y"]', "a && b"]).map(lambda value: Expression(Text(value, AT)))
 calls = st.builds(
     Call,
     names,
@@ -136,9 +134,7 @@ def common(nodes):
 
 def tasks(nodes):
     shared = common(nodes)
-    scripts = st.builds(
-        Script, description=texts, command=st.tuples(filled, texts), timeout_s=st.floats(0.001, 1e5)
-    )
+    scripts = st.builds(Script, description=texts, command=st.tuples(filled, texts), timeout_s=st.floats(0.001, 1e5))
     return st.one_of(
         st.builds(Atomic, **shared),
         st.builds(
@@ -157,9 +153,7 @@ def tasks(nodes):
 
 
 def conds(nodes):
-    cases = st.lists(st.builds(Case, attribute_expressions, nodes, st.just(AT)), min_size=1, max_size=2).map(
-        tuple
-    )
+    cases = st.lists(st.builds(Case, attribute_expressions, nodes, st.just(AT)), min_size=1, max_size=2).map(tuple)
     return st.builds(Cond, cases, st.none() | nodes, st.none() | names, st.just(AT))
 
 

@@ -64,8 +64,7 @@ def terminal_present() -> bool:
 def visible(text: str) -> str:
     """The text with every character that is not printable, save line feed and tab, written as an escape."""
     return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
-        for char in text
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
     )
 
 

@@ -29,9 +29,7 @@ async def read_file(context: ToolContext, path: str, start_line: int = 1, max_li
     if not found.truncated:
         return found.text
     last = start_line + max_lines - 1
-    return (
-        f"{found.text}[lines {start_line} to {last} of {found.total_lines}; go on with start_line={last + 1}]"
-    )
+    return f"{found.text}[lines {start_line} to {last} of {found.total_lines}; go on with start_line={last + 1}]"
 
 
 @tool(retryable=True, effect=False)
@@ -86,9 +84,7 @@ async def ask_user(context: ToolContext, question: str) -> str:
         question: one question, complete in itself
     """
     if context.asker is None:
-        raise ToolError(
-            "there is nobody to ask in this run; go on without an answer and say what you assumed"
-        )
+        raise ToolError("there is nobody to ask in this run; go on without an answer and say what you assumed")
     return await context.asker.ask(question)
 
 

@@ -112,9 +112,7 @@ class FileAccess:
             with os.scandir(descriptor) as scan:
                 for item in scan:
                     if len(entries) == limit:
-                        raise ToolError(
-                            f"{str(path)!r} holds more than {limit} entries; use a pattern instead"
-                        )
+                        raise ToolError(f"{str(path)!r} holds more than {limit} entries; use a pattern instead")
                     entries.append(_entry(item))
         except OSError as error:
             raise _tool_error(str(path), error) from error
@@ -190,9 +188,7 @@ class FileAccess:
             raise ToolError(f"{path!r} is {_what(status.st_mode)}, not a regular file")
         if status.st_nlink > 1:
             os.close(descriptor)
-            raise ToolError(
-                f"{path!r} has {status.st_nlink} hard links and may be a file from outside; it is not read"
-            )
+            raise ToolError(f"{path!r} has {status.st_nlink} hard links and may be a file from outside; it is not read")
         return descriptor
 
     def _open(self, path: str, flags: int) -> int:

@@ -272,13 +272,9 @@ def _validator(tool: Tool) -> Any:
 
 def _check_tool(tool: Tool) -> None:
     if not _NAME.fullmatch(tool.name):
-        raise ConfigurationError(
-            f"{tool.name!r} is no tool name: letters, digits, '_' and '-', 1 to 64 of them"
-        )
+        raise ConfigurationError(f"{tool.name!r} is no tool name: letters, digits, '_' and '-', 1 to 64 of them")
     if tool.spec.parameters.get("type") != "object":
-        raise ConfigurationError(
-            f"tool {tool.name!r}: its parameters have to be a JSON Schema of type object"
-        )
+        raise ConfigurationError(f"tool {tool.name!r}: its parameters have to be a JSON Schema of type object")
     if tool.policy not in ("allow", "ask", "deny"):
         raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
 

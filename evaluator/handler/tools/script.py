@@ -118,9 +118,7 @@ async def run_script(
     return _result(run, report)
 
 
-def _check(
-    words: list[str], argv: Sequence[str] | str, environment: Mapping[str, str], timeout_s: float
-) -> None:
+def _check(words: list[str], argv: Sequence[str] | str, environment: Mapping[str, str], timeout_s: float) -> None:
     if os.name != "posix":
         raise ToolError("scripts need a POSIX system (Linux or macOS)")
     if not words or not words[0] or (isinstance(argv, str) and not argv.strip()):
@@ -142,9 +140,7 @@ def _encode(text: str) -> bytes:
     try:
         return os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise ToolError(
-            f"the command holds a character that the system cannot take: {error.reason}"
-        ) from error
+        raise ToolError(f"the command holds a character that the system cannot take: {error.reason}") from error
 
 
 def _start_failure(program: str, cwd: Path | None, stage: str, code: int) -> ToolError:
@@ -155,9 +151,7 @@ def _start_failure(program: str, cwd: Path | None, stage: str, code: int) -> Too
     if code == errno.EACCES:
         return ToolError(f"{program!r} is not executable (no execute permission, or a folder)")
     if code == errno.ENOEXEC:
-        return ToolError(
-            f"{program!r} is no program that the system can run; does it lack a first line '#!…'?"
-        )
+        return ToolError(f"{program!r} is no program that the system can run; does it lack a first line '#!…'?")
     if code == errno.E2BIG:
         return ToolError("the command's arguments and environment are too long for the system; use stdin")
     return ToolError(f"{program!r} cannot be started: {os.strerror(code)}")
@@ -266,9 +260,7 @@ class _Run:
             pass  # it died before it had read its order
         if not self.report:
             await self.abort()
-            raise ToolError(
-                "the script's supervisor was killed or stopped from outside; the script was killed"
-            )
+            raise ToolError("the script's supervisor was killed or stopped from outside; the script was killed")
         # Pipes can be held open only by a process that was given them and is not of the tree.
         await asyncio.wait([self.stdout.ended, self.stderr.ended], timeout=_PIPE_GRACE_S)
         return marshal.loads(self.report)
@@ -354,9 +346,7 @@ def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
         if os.path.isdir("/proc/self"):
             if process.poll() is None:
                 found += _launcher.kill_descendants(process.pid)
-            found += sum(
-                _kill_if_marked(int(name), needle) for name in os.listdir("/proc") if name.isdecimal()
-            )
+            found += sum(_kill_if_marked(int(name), needle) for name in os.listdir("/proc") if name.isdecimal())
         if process.poll() is None:
             process.kill()
             found += 1

@@ -36,9 +36,7 @@ def shape_of(annotation: Any, where: str, within: tuple[Any, ...] = ()) -> Shape
     anything else.
     """
     if annotation in within:
-        raise UsageError(
-            f"{where}: {_name(annotation)} contains itself, which a tool's schema cannot express"
-        )
+        raise UsageError(f"{where}: {_name(annotation)} contains itself, which a tool's schema cannot express")
     if annotation is Any:
         return Shape({}, _same)
     if annotation in _SCALARS:
@@ -98,27 +96,18 @@ def _record(
     build: Callable[..., Any],
 ) -> Shape:
     hints = resolve_hints(annotation, where)
-    shapes = {
-        name: shape_of(_unmarked(hints[name]), f"{where}.{name}", (*within, annotation))
-        for name, _ in declared
-    }
+    shapes = {name: shape_of(_unmarked(hints[name]), f"{where}.{name}", (*within, annotation)) for name, _ in declared}
     schema = {
         "type": "object",
         "properties": {name: shape.schema for name, shape in shapes.items()},
         "required": [name for name, required in declared if required],
         "additionalProperties": False,
     }
-    return Shape(
-        schema, lambda value: build(**{name: shapes[name].convert(item) for name, item in value.items()})
-    )
+    return Shape(schema, lambda value: build(**{name: shapes[name].convert(item) for name, item in value.items()}))
 
 
 def _unmarked(annotation: Any) -> Any:
-    return (
-        get_args(annotation)[0]
-        if get_origin(annotation) in (typing.Required, typing.NotRequired)
-        else annotation
-    )
+    return get_args(annotation)[0] if get_origin(annotation) in (typing.Required, typing.NotRequired) else annotation
 
 
 def _union(args: tuple[Any, ...], where: str, within: tuple[Any, ...]) -> Shape:
@@ -160,9 +149,7 @@ def resolve_hints(subject: Any, where: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(subject, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise UsageError(
-            f"{where}: its annotations cannot be read ({error}); define types at module level"
-        ) from error
+        raise UsageError(f"{where}: its annotations cannot be read ({error}); define types at module level") from error
 
 
 def _unsupported(annotation: Any, where: str) -> UsageError:
@@ -173,11 +160,7 @@ def _unsupported(annotation: Any, where: str) -> UsageError:
 
 
 def _name(annotation: Any) -> str:
-    return (
-        annotation.__qualname__
-        if isinstance(annotation, type) and not get_args(annotation)
-        else repr(annotation)
-    )
+    return annotation.__qualname__ if isinstance(annotation, type) and not get_args(annotation) else repr(annotation)
 
 
 def _same(value: Any) -> Any:

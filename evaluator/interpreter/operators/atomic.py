@@ -80,7 +80,7 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -
     if error.expected and error.expected not in message:
         message += f": expected {error.expected}, got {error.actual}"
     return TaskError(
-        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT", message, "output_format_failure", location=wanted.span, content=result.content,
-        notes=notes, usage=result.usage, retryable=True,
+        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT", message, "output_format_failure",
+        location=wanted.span, content=result.content, notes=notes, usage=result.usage, retryable=True,
         details={"path": error.path, "expected": error.expected, "actual": error.actual},
     )  # fmt: skip

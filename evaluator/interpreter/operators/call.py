@@ -49,9 +49,7 @@ async def call_template(
         return await call_function(run, target, positional, named, span, frame)
     names = [declared.name for declared in target.inputs]
     if len(positional) > len(names):
-        raise ExpressionError(
-            f"{name!r} takes {len(names)} inputs, {len(positional)} were given", span, "wrong-arity"
-        )
+        raise ExpressionError(f"{name!r} takes {len(names)} inputs, {len(positional)} were given", span, "wrong-arity")
     arguments = dict(zip(names, positional, strict=False))
     for key, value in named.items():
         if key in arguments:
@@ -149,5 +147,3 @@ def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:
         return value_of(outcome)
 
     return call
-
-

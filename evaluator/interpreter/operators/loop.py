@@ -146,9 +146,7 @@ async def _done(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, state
     return bool(await evaluate_expression(task.termination_condition, scope, functions=functions))
 
 
-def _failed(
-    error: TaskError, prepared: Prepared, state: State, most: int, history: list[dict[str, Any]]
-) -> TaskError:
+def _failed(error: TaskError, prepared: Prepared, state: State, most: int, history: list[dict[str, Any]]) -> TaskError:
     kept = "" if state.director is None else state.director.content
     details = {
         **error.details, "failed_step": {"iteration": state.iteration}, "total_steps": most,

@@ -76,9 +76,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
     run.event(prepared.frame.path, "script")
     started = time.perf_counter()
     try:
-        ended = await run_script(
-            argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root
-        )
+        ended = await run_script(argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root)
     except BaseException as error:
         steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
         raise

@@ -44,8 +44,6 @@ async def run(run: Run, task: Sequential, prepared: Prepared) -> Outcome:
     return result if task.output is None else read_output(run, result, task.output, prepared.frame.path)
 
 
-
-
 def accumulated(result: TaskResult, form: AccumulationFormat) -> str:
     """What a later step sees of `result` in its context: its notes in words, or its whole text."""
     if form == "full_output":
@@ -63,7 +61,12 @@ def partial(result: TaskResult, form: AccumulationFormat) -> Any:
 
 
 def _failed(
-    error: TaskError, task: Sequential, prepared: Prepared, number: int, label: str, done: list[tuple[str, TaskResult]]
+    error: TaskError,
+    task: Sequential,
+    prepared: Prepared,
+    number: int,
+    label: str,
+    done: list[tuple[str, TaskResult]],
 ) -> TaskError:
     form = prepared.policy.accumulation_format
     details = {
@@ -79,5 +82,3 @@ def _failed(
         error, message=f"step {number} of {len(task.steps)} ({label}) failed: {error.message}",
         details=details, usage=prepared.budget.usage, notes={**prepared.notes(), **error.notes},
     )  # fmt: skip
-
-
