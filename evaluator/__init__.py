@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from evaluator.errors import MissingExtra as MissingExtra
     from evaluator.errors import ProviderError as ProviderError
     from evaluator.errors import RecordError as RecordError
-    from evaluator.errors import TaskFailed as TaskFailed
     from evaluator.errors import TemplateError as TemplateError
     from evaluator.errors import ToolError as ToolError
     from evaluator.errors import UsageError as UsageError
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from evaluator.results import Resource as Resource
     from evaluator.results import Status as Status
     from evaluator.results import TaskError as TaskError
+    from evaluator.results import TaskFailed as TaskFailed
     from evaluator.results import TaskResult as TaskResult
     from evaluator.results import Usage as Usage
 
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "evaluator.errors": (
         "ConfigurationError", "CorruptRecord", "Diagnostic", "EvaluatorError", "MissingExtra", "ProviderError",
-        "RecordError", "TaskFailed", "TemplateError", "ToolError", "UsageError",
+        "RecordError", "TemplateError", "ToolError", "UsageError",
     ),
     "evaluator.handler.backend": ("Backend", "Message", "ModelRequest", "ModelResponse", "ToolCall"),
     "evaluator.handler.config": ("HandlerConfig", "load_profiles"),
@@ -72,7 +72,7 @@ _HOMES = {
     "evaluator.nodes": ("Span",),
     "evaluator.output": ("ParsedOutput", "parse_output"),
     "evaluator.record.store": ("TaskStore",),
-    "evaluator.results": ("Resource", "Status", "TaskError", "TaskResult", "Usage"),
+    "evaluator.results": ("Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

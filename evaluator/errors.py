@@ -14,7 +14,7 @@ EvaluatorError                  base of all that is raised here
 ├── ToolError                   the world: a tool could not do what it was asked
 ├── SessionClosed               you: a Handler used after its task has ended
 ├── LimitReached                a limit fired; becomes RESOURCE_EXHAUSTION
-└── TaskFailed                  carries a TaskError; raised by `TaskError.unwrap()` only
+└── TaskFailed (in `results`)    carries a TaskError; raised by `TaskError.unwrap()` only
 
 `Diagnostic` and `TaskError` (in `results`) are values: they are returned, printed and recorded.
 """
@@ -23,12 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from evaluator.nodes import Span
-
-if TYPE_CHECKING:
-    from evaluator.results import TaskError
 
 Severity = Literal["error", "warning"]
 
@@ -189,14 +186,3 @@ class LimitReached(EvaluatorError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.resource, self.used, self.limit, self.message, self.partial))
-
-
-class TaskFailed(EvaluatorError):
-    """Raised by `unwrap()`; `error` is the TaskError."""
-
-    def __init__(self, error: TaskError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.error,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NewType, NoReturn
 
-from evaluator.errors import Diagnostic, TaskFailed
+from evaluator.errors import Diagnostic, EvaluatorError
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
@@ -221,3 +221,14 @@ class TaskError:
 
     def with_task(self, task_id: TaskId | None, usage: Usage) -> TaskError:
         return replace(self, task_id=task_id, usage=usage)
+
+
+class TaskFailed(EvaluatorError):
+    """Raised by `unwrap()`; `error` is the TaskError."""
+
+    def __init__(self, error: TaskError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.error,))

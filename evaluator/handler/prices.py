@@ -4,6 +4,7 @@ The table (3 MB of JSON) is found beside the installed package and read when a m
 first asked for, some 20 ms for each such model. Without LiteLLM, or with a table that cannot be read, nothing
 is known and every function returns None. Prices are what the table says at the installed version: an estimate,
 not a bill.
+"""
 
 from __future__ import annotations
 

@@ -11,13 +11,12 @@ from evaluator.errors import (
     LimitReached,
     ProviderError,
     RecordError,
-    TaskFailed,
     TemplateError,
     ToolError,
     UsageError,
 )
 from evaluator.nodes import Span
-from evaluator.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, Usage
+from evaluator.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, TaskFailed, Usage
 
 
 def failure(

@@ -14,11 +14,11 @@ from evaluator.binding.inputs import bind_arguments
 from evaluator.binding.sandbox import FunctionCaller, evaluate_expression, render
 from evaluator.binding.scopes import Scope
 from evaluator.binding.types import read_typed
-from evaluator.errors import ExpressionError, TaskFailed, UsageError
+from evaluator.errors import ExpressionError, UsageError
 from evaluator.interpreter.frame import Frame, Outcome, Run, join, value_of
 from evaluator.nodes import Argument, Call, Expression, Function, Span, Task, Text
 from evaluator.output import parse_output
-from evaluator.results import TaskError, TaskResult
+from evaluator.results import TaskError, TaskFailed, TaskResult
 
 MAX_CALL_DEPTH = 50
 
