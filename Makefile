@@ -5,10 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench lock clean
+.PHONY: help demo test lint docs bench lock clean
 
 help: ## Show what the targets do
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(STAMP) ## Run the shipped templates offline against the simulated model
 	@$(BIN)/evaluator demo
@@ -21,6 +21,10 @@ lint: $(STAMP) ## Check style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+docs: $(STAMP) ## Build the documentation into docs/_build
+	$(BIN)/python docs/generate_cli.py
+	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 
 bench: $(STAMP) ## Measure the figures of bench/README.md
 	$(BIN)/python bench/all.py

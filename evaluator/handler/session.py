@@ -92,6 +92,7 @@ class Handler:
         self._warnings: list[str] = []
         self._warned_context = False
         self._closed = False
+        self._one_tool = asyncio.Lock()
         window = config.context_window
         if window is None and choice.backend.name not in ("simulated", "replay"):
             window = prices.context_window(choice.label)
@@ -338,7 +339,10 @@ class Handler:
     # -- tools ----------------------------------------------------------------------------------------------
 
     async def _call_tools(self, calls: Sequence[ToolCall], turn: int) -> None:
-        """Runs the calls of one turn, subtasks in parallel, and adds their answers in the order of the calls."""
+        """Runs the calls of one turn and adds their answers in the order of the calls.
+
+        Subtasks run side by side; other tools one after the other, since one may depend on what another did.
+        """
         answers = await asyncio.gather(
             *(self._call_tool(call, f"turn[{turn}]/tool[{i}]") for i, call in enumerate(calls, 1)),
             return_exceptions=True,
@@ -357,7 +361,18 @@ class Handler:
         recorded = steps.recorded(path, fingerprint)
         if recorded is not None:
             return str(recorded.output)
+        if self._is_direct(call.name):
+            async with self._one_tool:
+                return await self._run_tool(call, path, args, fingerprint)
+        return await self._run_tool(call, path, args, fingerprint)
+
+    def _is_direct(self, name: str) -> bool:
+        tool = None if self._tools is None else self._tools.get(name)
+        return tool is None or tool.kind == "direct"
+
+    async def _run_tool(self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str) -> str:
         assert self._tools is not None and self._tool_context is not None
+        steps = self._steps
         number = steps.begin(path, "tool", call.name, args, fingerprint)
         started = time.perf_counter()
         left = self.budget.remaining_s()

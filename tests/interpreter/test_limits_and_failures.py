@@ -197,3 +197,26 @@ def test_inputs_that_are_not_plain_data_are_an_error(make_evaluator):
     error = run(make_evaluator(xml), "t", {"x": object()})
     assert isinstance(error, TaskError)
     assert "x" in error.message
+
+
+def test_tools_of_one_turn_run_one_after_the_other_in_the_order_of_the_calls(make_evaluator):
+    from evaluator import tool
+
+    log = []
+
+    @tool
+    async def note(text: str) -> str:
+        """Notes a text.
+
+        text: what to note
+        """
+        log.append(f"begin {text}")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        log.append(f"end {text}")
+        return text
+
+    xml = ASK.replace("list_files", "note").format(handler="")
+    calls = [{"tool": "note", "arguments": {"text": name}} for name in "ab"]
+    run(make_evaluator(xml, script=[calls, "done"], tools=[note])).unwrap()
+    assert log == ["begin a", "end a", "begin b", "end b"]
