@@ -108,6 +108,8 @@ def _announce(path: str, what: str) -> None:
 def _print(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
     for warning in outcome.notes.get("warnings", ()):
         click.echo(f"warning: {warning}", err=True)
+    if str(outcome.notes.get("model", "")).startswith("simulated"):
+        click.echo("note: the answer is simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
             echo_text(outcome.content)

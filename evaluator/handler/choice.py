@@ -22,7 +22,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("ANTHROPIC_API_KEY", "anthropic/claude-haiku-4-5"),
     ("GEMINI_API_KEY", "gemini/gemini-2.5-flash"),
     ("MISTRAL_API_KEY", "mistral/mistral-small-latest"),
-    ("GROQ_API_KEY", "groq/llama-3.1-8b-instant"),
+    ("GROQ_API_KEY", "groq/openai/gpt-oss-20b"),
     ("OPENROUTER_API_KEY", "openrouter/openai/gpt-4o-mini"),
 )
 LOCAL_SERVERS: tuple[tuple[str, str], ...] = (

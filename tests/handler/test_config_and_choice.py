@@ -6,7 +6,8 @@ import pytest
 
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
 from evaluator.errors import LimitReached
-from evaluator.handler.choice import ModelChooser, first_model
+from evaluator.handler import prices
+from evaluator.handler.choice import KEYS, ModelChooser, first_model
 from evaluator.handler.limits import Budget
 from evaluator.results import Usage
 from evaluator.testing import LoopbackServer, json_reply
@@ -137,3 +138,9 @@ def test_time_is_that_of_the_nearest_limit():
     now[0] = 10.0
     with pytest.raises(LimitReached, match="outer"):
         inner.reserve_turn()
+
+
+@pytest.mark.parametrize("model", [model for _, model in KEYS])
+def test_the_model_that_a_key_stands_for_has_a_known_price_and_window(model):
+    assert prices.context_window(model)
+    assert prices.max_call_cost_usd(model)
