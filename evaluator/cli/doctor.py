@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from evaluator.cli.common import json_option, library_option, print_json
-from evaluator.errors import ConfigurationError
 from evaluator.library import TemplateLibrary
 
 PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "click")
@@ -74,11 +73,9 @@ def _model() -> dict[str, Any]:
 def _profiles() -> list[dict[str, Any]]:
     from evaluator.handler.config import load_profiles
 
-    try:
-        profiles = load_profiles()
-    except ConfigurationError as error:
-        return [_finding("handlers", str(error), "problem")]
+    profiles = load_profiles()
     found = [_finding("handlers", ", ".join(sorted(profiles)))]
+    found += [_finding(f"handler {name}", problem, "problem") for name, problem in profiles.broken.items()]
     for name, profile in sorted(profiles.items()):
         if profile.api_key_env and not os.environ.get(profile.api_key_env):
             found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
+from evaluator.errors import UsageError
 from evaluator.handler.config import load_profiles
 from evaluator.handler.tools import builtin_tools
 from evaluator.interpreter.preflight import check_surroundings
@@ -27,11 +28,15 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     and its answer allow, so what is spent is far less; retries after a failed call are not counted.
     Exit code 1 if there is an error (with --strict: a warning).
     """
+    if not paths and not Path("templates").is_dir():
+        raise UsageError("there is no templates/ here; say what to check: evaluator lint FOLDER")
+    paths = paths or (Path("templates"),)
     library = TemplateLibrary.load(*paths)
-    own = [t for t in library.templates.values() if not paths or any(_inside(t.file, p) for p in paths)]
+    own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
     bounds = {t.name: bound(t.node, library) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
-    surroundings = check_surroundings(library, builtin_tools().names(), load_profiles())
+    profiles = load_profiles()
+    surroundings = check_surroundings(library, builtin_tools().names(), [*profiles, *profiles.broken])
     diagnostics = [*library.diagnostics, *surroundings]
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]

@@ -47,11 +47,15 @@ def handlers(as_json: bool) -> None:
     profiles = load_profiles()
     if as_json:
         print_json([profile.to_dict() for _, profile in sorted(profiles.items())])
-        return
-    print_table(
-        ["profile", "backend", "model", "turns", "timeout", "description"],
-        [
-            [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
-            for name, p in sorted(profiles.items())
-        ],
-    )
+    else:
+        print_table(
+            ["profile", "backend", "model", "turns", "timeout", "description"],
+            [
+                [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
+                for name, p in sorted(profiles.items())
+            ],
+        )
+    for problem in profiles.broken.values():
+        click.echo(problem, err=True)
+    if profiles.broken:
+        raise click.exceptions.Exit(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -105,18 +106,32 @@ def _announce(path: str, what: str) -> None:
         click.echo(click.style(f"· {path} {what}", dim=True), err=True)
 
 
+def printed(outcome: TaskResult) -> str:
+    """What goes to standard output: the value that was read, as JSON, where a format was declared; else the text."""
+    if outcome.parsed_content is None or isinstance(outcome.parsed_content, str):
+        return outcome.content
+    return json.dumps(outcome.parsed_content, ensure_ascii=False)
+
+
 def _print(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
     for warning in outcome.notes.get("warnings", ()):
         click.echo(f"warning: {warning}", err=True)
+    matched = outcome.notes.get("matched")
+    if matched is not None:
+        click.echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
     if str(outcome.notes.get("model", "")).startswith("simulated"):
         click.echo("note: the answer is simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
-            echo_text(outcome.content)
+            echo_text(printed(outcome))
     else:
-        click.echo(f"error: {outcome}", err=True)
-        for violation in outcome.violations:
-            click.echo(str(violation), err=True)
+        if outcome.violations:
+            # Each finding says the same as the message, with its place.
+            click.echo(f"error: {outcome.type}({outcome.reason})", err=True)
+            for violation in outcome.violations:
+                click.echo(str(violation), err=True)
+        else:
+            click.echo(f"error: {outcome}", err=True)
         if outcome.content and not shown:
             click.echo(f"what there was of an answer:\n{visible(outcome.content)}", err=True)
     if outcome.task_id is not None:

@@ -103,7 +103,8 @@ class ModelChooser:
         if explicit and config.backend == "simulated" and not explicit.startswith("simulated"):
             config = config.override(backend="auto")
         backend, bare = self._backend(model, config, base_url)
-        return ModelChoice(backend, bare, model, why)
+        stands_in = self._found is not None and why is self._found[1] and model == SIMULATED
+        return ModelChoice(backend, bare, model, why, stands_in)
 
     def _find(self) -> tuple[str, str, str | None]:
         if self._found is None:
@@ -144,6 +145,11 @@ class ModelChooser:
             return self._compatible(url, key), rest or model
         if config.backend == "openai_compatible":
             raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
+        if not rest:
+            raise ConfigurationError(f"{model!r} names no provider; write provider/model, as in openai/{model}")
+        needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
+        if needed is not None and key is None and not self._environ.get(needed):
+            raise ConfigurationError(f"{model} needs {needed}, which is not set")
         return self._litellm(None, key), model
 
     def _simulated(self, config: HandlerConfig) -> Backend:

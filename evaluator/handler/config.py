@@ -94,20 +94,46 @@ class HandlerConfig:
         }  # fmt: skip
 
 
-def load_profiles(*folders: str | Path) -> dict[str, HandlerConfig]:
+class Profiles(dict[str, HandlerConfig]):
+    """Profiles by name. `broken` has the names of those that cannot be used, each with what is wrong and where."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, str] = {}
+
+
+def load_profiles(*folders: str | Path) -> Profiles:
     """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
 
-    Raises: ConfigurationError, if a profile cannot be read; the message has the file, line and column.
+    A profile that cannot be read stops nobody who does not name it; it still hides a later one of its name.
+    Raises: ConfigurationError, if a folder that was given is not there.
     """
     places = [Path(f) for f in folders] if folders else [p for p in [Path("handlers")] if p.is_dir()]
-    found: dict[str, HandlerConfig] = {}
+    found = Profiles()
     for place in [*places, shipped("handlers")]:
         if not place.is_dir():
             raise ConfigurationError(f"no folder of handler profiles at {place}")
         for path in sorted(place.glob("*.xml")):
-            config = read_profile(path)
-            found.setdefault(config.name, config)
+            try:
+                config = read_profile(path)
+            except ConfigurationError as error:
+                if path.stem not in found:
+                    found.broken.setdefault(path.stem, str(error))
+                continue
+            if config.name not in found.broken:
+                found.setdefault(config.name, config)
     return found
+
+
+def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
+    """Raises: ConfigurationError, if there is no profile of that name, or it cannot be used: then with the place."""
+    config = profiles.get(name)
+    if config is not None:
+        return config
+    broken = profiles.broken.get(name) if isinstance(profiles, Profiles) else None
+    if broken is not None:
+        raise ConfigurationError(f"the handler profile {name!r} cannot be used:\n{broken}")
+    raise ConfigurationError(f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}")
 
 
 def read_profile(path: Path) -> HandlerConfig:

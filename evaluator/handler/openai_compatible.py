@@ -7,7 +7,11 @@ call by `request.timeout_s`, silence inside a stream by `idle_timeout_s`.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import json
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -71,6 +75,7 @@ class OpenAICompatibleBackend:
         # OpenAI's newer models refuse the old name; most other servers know only that one.
         self._max_tokens_field = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        _live.add(self)
 
     @property
     def name(self) -> str:
@@ -108,6 +113,27 @@ class OpenAICompatibleBackend:
             if loop.time() < deadline:
                 raise timed_out(self._idle_timeout_s, partial=partial, idle=True) from exc
             raise timed_out(request.timeout_s, partial=partial) from exc
+
+    def abandon(self) -> list[threading.Event]:
+        """Lets go of every connection at once, for when nobody awaits `aclose`.
+
+        Returns: an event for each pool whose loop still runs, set when it has let go.
+        """
+        sessions, self._sessions = self._sessions, {}
+        pending: list[threading.Event] = []
+        for loop, session in sessions.items():
+            if not loop.is_running():
+                _abandon(session)
+                continue
+            gone = threading.Event()
+            loop.call_soon_threadsafe(lambda session=session, gone=gone: (_abandon(session), gone.set()))
+            pending.append(gone)
+        return pending
+
+    def __del__(self) -> None:
+        # During the interpreter's own end modules may be gone already; the exit hook has run before that.
+        with contextlib.suppress(Exception):
+            self.abandon()
 
     async def aclose(self) -> None:
         """Closes the pools. A later call opens a new one."""
@@ -304,4 +330,17 @@ def _abandon(session: aiohttp.ClientSession) -> None:
     session.detach()
     if connector is not None:
         # On a closed loop this is done at once, and the awaitable holds nothing.
-        connector.close()
+        closing: Any = connector.close()
+        if asyncio.iscoroutine(closing):
+            closing.close()
+
+
+# Backends that nobody closed: a script that just ends leaves no connection behind and prints nothing of it.
+_live: weakref.WeakSet[OpenAICompatibleBackend] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    for backend in list(_live):
+        for gone in backend.abandon():
+            gone.wait(1.0)

@@ -38,12 +38,16 @@ Sleep = Callable[[float], Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The backend that answers, the model's id as the backend wants it, and why it was chosen."""
+    """The backend that answers, the model's id as the backend wants it, and why it was chosen.
+
+    `is_stand_in`: the simulated model, because nothing else was found.
+    """
 
     backend: Backend
     model: str
     label: str
     why: str
+    is_stand_in: bool = False
 
 
 @dataclass(frozen=True, slots=True)

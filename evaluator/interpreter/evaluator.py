@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -13,7 +15,7 @@ from evaluator.binding.scopes import Scope, plain
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.handler.backend import Backend
 from evaluator.handler.choice import ModelChooser
-from evaluator.handler.config import HandlerConfig, load_profiles
+from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
 from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.extraction import extract_inputs
@@ -26,6 +28,7 @@ from evaluator.interpreter.services import Services
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE
+from evaluator.library.near import did_you_mean
 from evaluator.memory import Memory
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Task
 from evaluator.record.redact import Redactor
@@ -35,14 +38,16 @@ from evaluator.results import TaskError
 if TYPE_CHECKING:
     from evaluator.interpreter.preview import Preview
 
+_NAME = re.compile(r"[\w./-]+")
 EventCallback = Callable[[str, str], None]
 
 
 class Evaluator:
     """Evaluates tasks. One Evaluator serves any number of concurrent evaluations of one event loop.
 
-    `library`: the templates (default: `templates/` here, then the shipped ones). `handler`: a profile or its
-    name (default: `default`). `model`: used for every task, whatever templates and profiles say.
+    `library`: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
+    `handler`: a profile or its name (default: `default`). `model`: used for every task, whatever templates and
+    profiles say.
     `backend`: answers every model call itself (a simulated or replaying one, or your own). `tasks_dir`: the
     folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
     the first one also being where scripts run (default: the current folder). `memory` answers
@@ -55,7 +60,7 @@ class Evaluator:
 
     def __init__(
         self,
-        library: TemplateLibrary | None = None,
+        library: TemplateLibrary | str | Path | None = None,
         handler: HandlerConfig | str | None = None,
         *,
         model: str | None = None,
@@ -70,22 +75,16 @@ class Evaluator:
         profiles: Mapping[str, HandlerConfig] | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> None:
-        profiles = dict(load_profiles() if profiles is None else profiles)
-        if isinstance(handler, HandlerConfig):
-            default = profiles[handler.name] = handler
-        else:
-            name = handler or "default"
-            if name not in profiles:
-                raise ConfigurationError(
-                    f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}"
-                )
-            default = profiles[name]
+        profiles = load_profiles() if profiles is None else profiles
+        default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
+        tools = tuple(tools)
+        _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
         self._model = model
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
         folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
-        self.library = TemplateLibrary.load() if library is None else library
-        self._chooser = ModelChooser(backend=backend, notice=notice)
+        self.library = library if isinstance(library, TemplateLibrary) else _load_library(library)
+        self._chooser = ModelChooser(backend=backend, notice=notice or _log_notice)
         self._services = Services(
             library=self.library,
             chooser=self._chooser,
@@ -151,6 +150,9 @@ class Evaluator:
         """The parts of a RunStart that the request decides."""
         if isinstance(request, str) and (request in self.library or request in self.library.broken):
             return self._start_template(request, request, values)
+        if isinstance(request, str) and _NAME.fullmatch(request):
+            # One word is a name: a misspelt one must not run whatever is nearest to it.
+            return _no_template(request, self.library)
         if isinstance(request, str) or _is_request(request):
             return self._start_matched(request, values, ask_model)
         if isinstance(request, Function):
@@ -271,6 +273,12 @@ class Evaluator:
         """Closes pooled connections. An Evaluator is usable again afterwards."""
         await self._chooser.aclose()
 
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def __aenter__(self) -> Evaluator:
         return self
 
@@ -283,6 +291,31 @@ class Evaluator:
 
     def __repr__(self) -> str:
         return f"Evaluator({len(self.library.templates)} templates, handler={self._services.default_profile.name!r})"
+
+
+def _no_template(name: str, library: TemplateLibrary) -> TaskError:
+    hint = did_you_mean(name, library.templates, f"{len(library.templates)} templates are loaded")
+    return failure("no_matching_template", f"there is no template {name!r}; {hint}. A request in words has several")
+
+
+def _load_library(folder: str | Path | None) -> TemplateLibrary:
+    return TemplateLibrary.load() if folder is None else TemplateLibrary.load(folder)
+
+
+def _log_notice(line: str) -> None:
+    logging.getLogger("evaluator").warning(line)
+
+
+def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...], max_depth: object) -> None:
+    if model is not None and not isinstance(model, str):
+        raise UsageError(f"model is a {type(model).__name__}, expected a model's id as text")
+    if backend is not None and not isinstance(backend, Backend):
+        raise UsageError(f"backend is a {type(backend).__name__}, expected an object with name, complete and aclose")
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise UsageError(f"tools holds {tool!r}, expected a Tool: decorate the function with @tool")
+    if not isinstance(max_depth, int) or max_depth < 0:
+        raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
 
 
 def _check_types(request: object, inputs: object) -> None:

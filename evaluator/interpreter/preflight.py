@@ -1,4 +1,4 @@
-"""What a library needs of its surroundings, checked before a token is spent: tools and handler profiles."""
+"""What loading does not check, for want of time or of knowing: tools, handler profiles, schemas, examples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.library.near import did_you_mean
 from evaluator.nodes import Node, Task, TopLevel, children
+from evaluator.output import parse_output
+from evaluator.output.schema import schema_problem
 
 
 def check_surroundings(library: TemplateLibrary, tools: Collection[str], profiles: Collection[str]) -> list[Diagnostic]:
-    """An error for each tool and each handler profile that a template names and nobody has."""
+    """An error for each tool and profile that a template names and nobody has, and for each schema that cannot
+    be used; a warning for each example whose output does not fit. A `module:Model` is not imported here.
+    """
     known = {*tools, SUBTASK, *library.templates}
     found: list[Diagnostic] = []
     for template in library.templates.values():
@@ -27,7 +31,28 @@ def check_surroundings(library: TemplateLibrary, tools: Collection[str], profile
                 message = f"no handler profile is called {ref!r}"
                 hint = did_you_mean(ref, sorted(profiles))
                 found.append(Diagnostic("error", "unknown-handler", message, task.handler.span, hint))
+            found += _of_output(task)
     return list(dict.fromkeys(found))
+
+
+def _of_output(task: Task) -> list[Diagnostic]:
+    wanted = task.output
+    if wanted is None or wanted.type == "text" or _is_model(wanted.schema):
+        return []
+    problem = schema_problem(wanted.schema)
+    if problem is not None:
+        return [Diagnostic("error", "bad-schema", problem, wanted.span)]
+    found: list[Diagnostic] = []
+    for example in task.examples:
+        error = parse_output(example.output, wanted.type, wanted.schema).error
+        if error is not None:
+            message = f"the output of this example does not fit output_format: {error.message}"
+            found.append(Diagnostic("warning", "example-output", message, example.span))
+    return found
+
+
+def _is_model(schema: str | None) -> bool:
+    return schema is not None and ":" in schema and not schema.lstrip().startswith("{")
 
 
 def _tasks(node: TopLevel | Node) -> Iterator[Task]:

@@ -72,6 +72,9 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     try:
         outcome = await _evaluate(run, start)
         outcome = _finished(outcome, budget.usage, task_id)
+        if start.match_score is not None:
+            matched = {"template": start.template, "score": round(start.match_score, 4)}
+            outcome = replace(outcome, notes={**outcome.notes, "matched": matched})
         try:
             _close(journal, outcome, time.perf_counter() - started)
         except RecordError as error:

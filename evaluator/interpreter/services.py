@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluator.errors import ConfigurationError
 from evaluator.handler.choice import ModelChooser
-from evaluator.handler.config import HandlerConfig
+from evaluator.handler.config import HandlerConfig, profile_named
 from evaluator.handler.tools import Asker, FileAccess, ToolRegistry
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
@@ -41,12 +40,8 @@ class Services:
     def profile(self, name: str | None) -> HandlerConfig:
         """The profile called `name`, or the default one.
 
-        Raises: ConfigurationError, if there is none of that name.
+        Raises: ConfigurationError, if there is none of that name or it cannot be used.
         """
-        if name is None:
+        if name is None or name == self.default_profile.name:
             return self.default_profile
-        try:
-            return self.profiles[name]
-        except KeyError:
-            known = ", ".join(sorted(self.profiles))
-            raise ConfigurationError(f"no handler profile is called {name!r}; there are: {known}") from None
+        return profile_named(self.profiles, name)

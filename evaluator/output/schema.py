@@ -81,6 +81,15 @@ def compile_schema(declared: Any) -> Schema | None:
         raise BadSchema(f"{declared!r} is not a schema") from error
 
 
+def schema_problem(declared: Any) -> str | None:
+    """What is wrong with a declared schema, None where it can be used. Imports the module of `module:Model`."""
+    try:
+        compile_schema(declared)
+    except BadSchema as error:
+        return str(error)
+    return None
+
+
 def schema_text(declared: str) -> str | None:
     """A declared schema file or `module:Model` as the text of its JSON Schema, to be shown to a model.
 

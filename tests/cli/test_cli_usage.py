@@ -103,7 +103,7 @@ def test_errors_for_people_go_to_standard_error(
     "args",
     [
         ["match", "is this review positive?"], ["match", "qqqq"], ["templates"], ["handlers"], ["tasks", "list"],
-        ["doctor"], ["lint"], ["parse", "one.json"], ["parse", "odd.txt"], ["parse", "odd.txt", "--type", "xml"],
+        ["doctor"], ["lint", "."], ["parse", "one.json"], ["parse", "odd.txt"], ["parse", "odd.txt", "--type", "xml"],
         ["parse", "odd.txt", "--type", "text"], ["run", "--template", "summarise", "-i", "document=a", "--handler", "offline"],
         ["render", "summarise", "-i", "document={{ x }}"], ["demo"],
     ],
@@ -159,7 +159,7 @@ def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(cli: 
 
 def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
     write("handlers/mine.xml", '<handler name="mine">\n<modle>x</modle></handler>')
-    ran = cli("run", "--template", "summarise", "-i", "document=x")
+    ran = cli("run", "--template", "summarise", "-i", "document=x", "--handler", "mine")
     assert ran.code == 3
     assert "handlers/mine.xml:2:" in ran.err
     assert "modle" in ran.err

@@ -8,6 +8,7 @@ from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_
 from evaluator.errors import LimitReached
 from evaluator.handler import prices
 from evaluator.handler.choice import KEYS, ModelChooser, first_model
+from evaluator.handler.config import profile_named
 from evaluator.handler.limits import Budget
 from evaluator.results import Usage
 from evaluator.testing import LoopbackServer, json_reply
@@ -38,8 +39,17 @@ def test_a_projects_profile_comes_before_a_shipped_one(tmp_path):
 )
 def test_a_bad_profile_is_an_error_that_says_where(tmp_path, xml, says):
     (tmp_path / "p.xml").write_text(xml)
+    profiles = load_profiles(tmp_path)
+    assert says in profiles.broken["p"]
     with pytest.raises(ConfigurationError, match=says):
-        load_profiles(tmp_path)
+        profile_named(profiles, "p")
+    assert profile_named(profiles, "offline").backend == "simulated"
+
+
+def test_a_broken_profile_hides_a_shipped_one_of_its_name(tmp_path):
+    (tmp_path / "offline.xml").write_text("<handler>")
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        profile_named(load_profiles(tmp_path), "offline")
 
 
 def test_a_missing_folder_is_an_error(tmp_path):

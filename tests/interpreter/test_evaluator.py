@@ -241,3 +241,61 @@ def test_rendering_makes_no_call_and_runs_no_script(make_evaluator, scripted, tm
     assert script.seen == []
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "tasks").exists()
+
+
+def test_a_misspelt_name_runs_nothing(make_evaluator, scripted):
+    script = scripted()
+    error = asyncio.run(make_evaluator(TASKS, script=script).evaluate("transalte", {"text": "x"}))
+    assert isinstance(error, TaskError)
+    assert error.reason == "no_matching_template"
+    assert "translate" in error.message
+    assert script.seen == []
+
+
+def test_a_simulated_stand_in_is_warned_of_in_the_result(tmp_path, monkeypatch, caplog):
+    from evaluator import Evaluator
+    from evaluator.handler import choice
+
+    monkeypatch.setattr(choice, "LOCAL_SERVERS", ())
+    evaluator = Evaluator(tasks_dir=tmp_path)
+    result = evaluator.evaluate_sync("sentiment", {"text": "x"}).unwrap()
+    assert any("simulated" in warning for warning in result.notes["warnings"])
+    assert "simulated" in caplog.text
+
+
+@pytest.mark.parametrize("schema", ['{"type": "sting"}', '{"type": "object", "required": "a"}', "no_such_module:Thing"])
+def test_a_schema_that_cannot_be_used_costs_no_call(make_evaluator, scripted, schema):
+    xml = f"""<task name="t" type="atomic"><description>d</description>
+      <output_format type="json" schema='{schema}'/></task>"""
+    script = scripted()
+    error = asyncio.run(make_evaluator(xml, script=script).evaluate("t"))
+    assert isinstance(error, TaskError)
+    assert (error.type, error.retryable) == ("VALIDATION_ERROR", False)
+    assert [v.code for v in error.violations] == ["bad-schema"]
+    assert script.seen == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"model": 3}, {"tools": [print]}, {"max_depth": -1}, {"backend": "x"}], ids=lambda w: next(iter(w))
+)
+def test_wrong_arguments_of_an_evaluator_are_usage_errors(wrong):
+    from evaluator import Evaluator, UsageError
+
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Evaluator(tasks_dir=None, **wrong)
+
+
+def test_a_folder_is_a_library_and_an_evaluator_closes_itself(tmp_path):
+    from evaluator import Evaluator
+
+    (tmp_path / "t.xml").write_text('<task name="mine" type="atomic"><description>d</description></task>')
+    with Evaluator(tmp_path, "offline", tasks_dir=None) as evaluator:
+        assert "mine" in evaluator.library
+
+
+def test_an_evaluator_that_judges_without_success_is_warned_of(make_evaluator, scripted):
+    xml = """<task name="l" type="director_evaluator_loop"><description>d</description><max_iterations>1</max_iterations>
+      <director><description>direct</description></director><evaluator><description>judge</description></evaluator></task>"""
+    script = scripted({"judge": '{"sucess": true}'})
+    result = asyncio.run(make_evaluator(xml, script=script).evaluate("l")).unwrap()
+    assert any("no true or false `success`" in warning for warning in result.notes["warnings"])

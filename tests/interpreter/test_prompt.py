@@ -75,3 +75,20 @@ def test_a_memory_that_fails_is_a_context_failure_with_its_cause(make_evaluator,
     error = asyncio.run(make_evaluator(xml, script=scripted(), memory=Broken()).evaluate("t"))
     assert error.reason == "context_retrieval_failure"
     assert "the index is gone" in error.message
+
+
+def test_lint_checks_schemas_and_the_outputs_of_examples(tmp_path):
+    from click.testing import CliRunner
+
+    from evaluator.cli.main import cli
+
+    (tmp_path / "a.xml").write_text(
+        '<task name="a" type="atomic"><description>d</description><output_format type="json">{"type": "sting"}</output_format></task>'
+    )
+    (tmp_path / "b.xml").write_text(
+        '<task name="b" type="atomic"><description>d</description><output_format type="json" schema="object"/>'
+        "<examples><example><output>not json</output></example></examples></task>"
+    )
+    done = CliRunner().invoke(cli, ["lint", str(tmp_path), "--json"])
+    found = {(d["code"], d["severity"]) for d in json.loads(done.stdout)["diagnostics"]}
+    assert {("bad-schema", "error"), ("example-output", "warning")} <= found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from evaluator.binding.sandbox import render
+from evaluator.errors import Diagnostic, TemplateError
 from evaluator.handler.session import Handler, ModelChoice
 from evaluator.handler.tools import ToolContext
 from evaluator.interpreter.frame import Outcome, Run, join
@@ -13,11 +14,17 @@ from evaluator.interpreter.prompt import build_messages, hints_for
 from evaluator.interpreter.toolset import tools_for
 from evaluator.nodes import Atomic, OutputFormat
 from evaluator.output import parse_output
+from evaluator.output.schema import schema_problem
 from evaluator.results import Status, TaskError, TaskResult
 
 
 async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     frame, services = prepared.frame, run.services
+    if task.output is not None and task.output.schema is not None:
+        # Before the call: a schema that cannot be used is the template's fault, and would cost an answer.
+        problem = schema_problem(task.output.schema)
+        if problem is not None:
+            raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
     messages = await build_messages(run, task, prepared)
     named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
     choice = await choose(run, named, prepared)
@@ -35,6 +42,8 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     )  # fmt: skip
     outcome = await handler.run(messages)
     notes = prepared.notes(model=choice.label)
+    if choice.is_stand_in:
+        notes["warnings"].append(f"the answer is simulated: {choice.why}")
     notes["warnings"] += outcome.warnings
     if outcome.reasoning:
         notes["reasoning"] = outcome.reasoning

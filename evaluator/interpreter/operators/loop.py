@@ -34,6 +34,7 @@ class State:
     director: TaskResult | None = None
     script: Mapping[str, Any] | None = None
     evaluation: Mapping[str, Any] | None = None
+    is_judged: bool = True
 
     def bind(self, scope: Scope) -> Scope:
         evaluation = self.evaluation or NOT_EVALUATED
@@ -50,7 +51,7 @@ class State:
 
 async def run(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) -> Outcome:
     most: int = resolve_setting(task.max_iterations, "int", prepared.scope, name="max_iterations", minimum=1) or 1
-    state, history = State(), list[dict[str, Any]]()
+    state, history, warnings = State(), list[dict[str, Any]](), list[str]()
     context = prepared.context.items
     reason = "max_iterations"
     for state.iteration in range(1, most + 1):
@@ -58,6 +59,8 @@ async def run(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) -> Outc
         if failed is not None:
             return _failed(failed, prepared, state, most, history)
         assert state.director is not None and state.evaluation is not None
+        if not state.is_judged:
+            warnings.append(f"iteration {state.iteration}: the evaluator's answer has no true or false `success`")
         history.append({"iteration": state.iteration, "evaluation": dict(state.evaluation)})
         if await _done(run, task, prepared, state):
             reason = "condition_met"
@@ -71,6 +74,7 @@ async def run(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) -> Outc
         termination_reason=reason, iterations=state.iteration, max_iterations=most,
         evaluation=dict(state.evaluation), history=history,
     )  # fmt: skip
+    notes["warnings"] += warnings
     if reason == "max_iterations" and not state.evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
     result = TaskResult(
@@ -102,7 +106,7 @@ async def _iterate(
     evaluated = await services.evaluate(run, task.evaluator, frame)
     if isinstance(evaluated, TaskError) and evaluated.type != "INVALID_OUTPUT":
         return evaluated
-    state.evaluation = evaluation_of(evaluated)
+    state.evaluation, state.is_judged = evaluation_of(evaluated)
     return None
 
 
@@ -120,21 +124,25 @@ def _script_output(outcome: Outcome) -> dict[str, Any] | None:
     return None
 
 
-def evaluation_of(outcome: Outcome) -> dict[str, Any]:
-    """`success`, `feedback`, `details` of an evaluator's answer; only a true `success` is success."""
+def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
+    """`success`, `feedback`, `details` of an evaluator's answer, and whether it says `success` at all.
+
+    Only a true `success` is success.
+    """
     value = outcome.parsed_content
     if not isinstance(value, Mapping):
         value = parse_output(outcome.content, "json").value
     if not isinstance(value, Mapping):
-        return {"success": False, "feedback": outcome.content, "details": None}
+        return {"success": False, "feedback": outcome.content, "details": None}, False
     answer = cast("Mapping[str, Any]", value)
     feedback = answer.get("feedback", "")
-    return {
+    evaluation = {
         **answer,
         "success": answer.get("success") is True,
         "feedback": feedback if isinstance(feedback, str) else str(feedback),
         "details": answer.get("details"),
     }
+    return evaluation, isinstance(answer.get("success"), bool)
 
 
 async def _done(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, state: State) -> bool:

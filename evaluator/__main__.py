@@ -1,0 +1,5 @@
+"""`python -m evaluator` is the command `evaluator`."""
+
+from evaluator.cli import main
+
+main()
