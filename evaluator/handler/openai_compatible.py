@@ -126,7 +126,7 @@ class OpenAICompatibleBackend:
                 _abandon(session)
                 continue
             gone = threading.Event()
-            loop.call_soon_threadsafe(lambda session=session, gone=gone: (_abandon(session), gone.set()))
+            loop.call_soon_threadsafe(_close_soon, session, gone)
             pending.append(gone)
         return pending
 
@@ -325,15 +325,28 @@ def _secrets(base_url: str, api_key: str | None, headers: Mapping[str, str] | No
 
 
 def _abandon(session: aiohttp.ClientSession) -> None:
-    """Lets go of a session whose loop is gone and can close nothing any more."""
+    """Lets go of a session whose loop is gone and can run nothing any more."""
     connector = session.connector
     session.detach()
-    if connector is not None:
-        # On a closed loop this is done at once, and the awaitable holds nothing.
-        closing: Any = connector.close()
-        if asyncio.iscoroutine(closing):
-            closing.close()
+    if connector is None:
+        return
+    closing: Any = connector.close()
+    if asyncio.iscoroutine(closing):
+        # On a closed loop there is nothing to wait for: one step is the whole of it.
+        with contextlib.suppress(StopIteration, RuntimeError):
+            closing.send(None)
+        closing.close()
 
+
+def _close_soon(session: aiohttp.ClientSession, gone: threading.Event) -> None:
+    """Closes a session in its own, running loop, and sets `gone` when that is done."""
+    closing = asyncio.ensure_future(session.close())
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+    closing.add_done_callback(lambda _: gone.set())
+
+
+_closing: set[asyncio.Future[None]] = set()
 
 # Backends that nobody closed: a script that just ends leaves no connection behind and prints nothing of it.
 _live: weakref.WeakSet[OpenAICompatibleBackend] = weakref.WeakSet()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from evaluator.errors import ConfigurationError
 
-Shipped = Literal["schemas", "templates", "handlers"]
+Shipped = Literal["schemas", "templates", "handlers", "examples"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 

@@ -215,19 +215,21 @@ def test_standard_input_is_read_for_a_dash(cli: Any) -> None:
     assert "UTF-8" in ran.err
 
 
-def test_closed_standard_input_is_no_fault(cli: Any, environment: dict[str, str]) -> None:
+def test_closed_standard_input_is_no_fault(environment: dict[str, str], tmp_path: Path) -> None:
     from conftest import PROGRAM
 
     command = f"{PROGRAM} run --template summarise -i document=x --handler offline <&-; {PROGRAM} parse - <&-"
-    ran = cli_shell(command, environment)
+    ran = cli_shell(command, environment, tmp_path)
     assert "Traceback" not in ran.stderr
     assert ran.stdout.strip()
     assert "standard input is closed" in ran.stderr
     assert ran.returncode == 2
 
 
-def cli_shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40)
+def cli_shell(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=40
+    )
 
 
 def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write: Any) -> None:
