@@ -29,6 +29,7 @@ _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", r
 _DATA_FENCES = frozenset(
     {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
 )
+_CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,9 @@ class _Scan:
         try:
             reader.read()
         except Unreadable as error:
+            if not error.committed and _CUT_KEY.match(self._text, start):
+                # After `{"` it is a cut key: what stands inside it is no block of its own.
+                error = Unreadable(error.reason, error.at, len(self._text), True)
             return self._unreadable(error, start)
         unsure = (reader.cut and not reader.evidence) or reader.bare
         if reader.cut and not reader.evidence and not reader.value:

@@ -77,6 +77,7 @@ def _holds(whole: Any, part: Any) -> bool:
 
 @settings(deadline=None, max_examples=40)
 @given(CONTAINERS)
+@example({"[": None})
 @example({"a": 1375, "b": [1.25, 'x\\"y\\u00e9', True, None, -0.5e-7], "c\\n": {"": ["😀"]}})
 def test_a_text_cut_anywhere_gives_a_part_of_its_value_and_says_so(value: Any) -> None:
     for ascii_only in (True, False):
