@@ -8,7 +8,7 @@ are validated again after substitution.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 TaskType = Literal["atomic", "sequential", "reduce", "script", "director_evaluator_loop"]
@@ -290,16 +290,6 @@ class Cond:
 
 Node: TypeAlias = Task | Call | Cond
 TopLevel: TypeAlias = Task | Function
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateFile:
-    """What one file declares, in order. `includes` are the partials it read, `sha256` covers them all."""
-
-    path: str | None
-    templates: tuple[TopLevel, ...]
-    sha256: str
-    includes: tuple[str, ...] = field(default=())
 
 
 def children(node: TopLevel | Node) -> Iterator[Node]:

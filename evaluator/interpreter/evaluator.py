@@ -38,7 +38,8 @@ from evaluator.results import TaskError
 if TYPE_CHECKING:
     from evaluator.interpreter.preview import Preview
 
-_NAME = re.compile(r"[\w./-]+")
+# In scripts without spaces a whole request is one word: only ASCII ones are taken for names.
+_NAME = re.compile(r"[A-Za-z0-9_./-]+")
 EventCallback = Callable[[str, str], None]
 
 

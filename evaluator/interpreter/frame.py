@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.binding.scopes import Scope
 from evaluator.handler.limits import Budget
-from evaluator.nodes import Node
 from evaluator.record.steplog import StepLog
 from evaluator.results import TaskError, TaskResult
 
@@ -74,9 +73,6 @@ class Frame:
 
 def join(path: str, segment: str) -> str:
     return f"{path}/{segment}" if path else segment
-
-
-EvaluateNode = Callable[[Run, Node, Frame], Any]
 
 
 def value_of(outcome: TaskResult) -> Any:

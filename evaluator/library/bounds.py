@@ -182,7 +182,6 @@ class _Counter:
 
 
 _BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
-_SKIPS = re.compile(r"\b(?:if|and|or)\b|&&|\|\|")
 
 
 def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:

@@ -41,7 +41,6 @@ _LITERALS: dict[str, tuple[Any, str]] = {
     "NaN": (None, "nan"), "nan": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
     "inf": (None, "nan"), "-inf": (None, "nan"), "+Infinity": (None, "nan"), "-NaN": (None, "nan"),
 }  # fmt: skip
-_LITERAL_STARTS = tuple(word for word in _LITERALS if word.isalpha())
 _MAX_DIGITS = 4000
 
 

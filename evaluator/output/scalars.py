@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Literal
-
-ScalarType = Literal["number", "integer", "boolean"]
 
 _MAX_LENGTH = 400
 _MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")

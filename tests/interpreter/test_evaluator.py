@@ -299,3 +299,9 @@ def test_an_evaluator_that_judges_without_success_is_warned_of(make_evaluator, s
     script = scripted({"judge": '{"sucess": true}'})
     result = asyncio.run(make_evaluator(xml, script=script).evaluate("l")).unwrap()
     assert any("no true or false `success`" in warning for warning in result.notes["warnings"])
+
+
+def test_a_request_in_a_script_without_spaces_is_words_and_not_a_name(make_evaluator, scripted):
+    xml = '<task name="mood" type="atomic"><description>判断评论是正面还是负面</description></task>'
+    outcome = asyncio.run(make_evaluator(xml, script=scripted(default="正面")).evaluate("判断评论是正面还是负面"))
+    assert outcome.unwrap().content == "正面"
