@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from evaluator.errors import MissingExtra as MissingExtra
     from evaluator.errors import ProviderError as ProviderError
     from evaluator.errors import RecordError as RecordError
+    from evaluator.errors import StepChanged as StepChanged
+    from evaluator.errors import StepUnfinished as StepUnfinished
+    from evaluator.errors import TaskBusy as TaskBusy
     from evaluator.errors import TemplateError as TemplateError
     from evaluator.errors import ToolError as ToolError
     from evaluator.errors import UsageError as UsageError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from evaluator.handler.tools import Tool as Tool
     from evaluator.handler.tools import tool as tool
     from evaluator.interpreter.evaluator import Evaluator as Evaluator
+    from evaluator.interpreter.replay import Replay as Replay
     from evaluator.library import Match as Match
     from evaluator.library import Template as Template
     from evaluator.library import TemplateLibrary as TemplateLibrary
@@ -57,7 +61,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "evaluator.errors": (
         "ConfigurationError", "CorruptRecord", "Diagnostic", "EvaluatorError", "MissingExtra", "ProviderError",
-        "RecordError", "TemplateError", "ToolError", "UsageError",
+        "RecordError", "StepChanged", "StepUnfinished", "TaskBusy", "TemplateError", "ToolError", "UsageError",
     ),
     "evaluator.handler.backend": ("Backend", "Message", "ModelRequest", "ModelResponse", "ToolCall"),
     "evaluator.handler.config": ("HandlerConfig", "load_profiles"),
@@ -67,6 +71,7 @@ _HOMES = {
     "evaluator.handler.simulated": ("SimulatedBackend",),
     "evaluator.handler.tools": ("Tool", "tool"),
     "evaluator.interpreter.evaluator": ("Evaluator",),
+    "evaluator.interpreter.replay": ("Replay",),
     "evaluator.library": ("Match", "Template", "TemplateLibrary"),
     "evaluator.memory": ("InMemoryIndex", "Memory"),
     "evaluator.nodes": ("Span",),

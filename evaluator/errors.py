@@ -8,7 +8,11 @@ EvaluatorError                  base of all that is raised here
 ├── ExpressionError             you: an expression or a text that cannot be resolved
 │   └── SandboxError            an expression that did what the sandbox forbids, or passed its bounds
 ├── RecordError                 the world: a task file or its folder
-│   └── CorruptRecord           a task file whose bytes are not what was written
+│   ├── CorruptRecord           a task file whose bytes are not what was written
+│   ├── TaskNotBegun            a task file that ends inside its header
+│   ├── TaskBusy                a task that another process runs
+│   ├── StepChanged             you: a step that is not the one that was recorded
+│   └── StepUnfinished          the world: nobody knows whether a side effect took place
 ├── ProviderError               the world: a model backend's answer or the way to it
 ├── ContextError                the world: memory failed when it was asked for context
 ├── ToolError                   the world: a tool could not do what it was asked
@@ -113,6 +117,39 @@ class CorruptRecord(RecordError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.path, self.line, self.offset, self.message))
+
+
+class TaskNotBegun(RecordError):
+    """A task file ends inside its header, so that nothing was done: there is nothing to go on with."""
+
+
+class TaskBusy(RecordError):
+    """A task cannot be taken over: a process runs it."""
+
+
+class StepChanged(RecordError):
+    """A step that is evaluated again is not the one that was recorded. `path` is the step's; `recorded` and `now`
+    are the two sides of the first difference, None where there is none to show."""
+
+    def __init__(self, path: str, message: str, recorded: str | None = None, now: str | None = None) -> None:
+        has_sides = recorded is not None or now is not None
+        sides = f": recorded {recorded or 'nothing'}, now {now or 'nothing'}" if has_sides else ""
+        super().__init__(f"{path}: {message}{sides}")
+        self.path, self.message, self.recorded, self.now = path, message, recorded, now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.path, self.message, self.recorded, self.now))
+
+
+class StepUnfinished(RecordError):
+    """A step with a side effect was begun in an earlier run, and nobody knows how it ended."""
+
+    def __init__(self, path: str, name: str, how: str) -> None:
+        super().__init__(f"{path}: {name} {how}; see what it did, then say whether to repeat it")
+        self.path, self.name, self.how = path, name, how
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.path, self.name, self.how))
 
 
 ProviderErrorKind = Literal[

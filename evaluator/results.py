@@ -223,6 +223,37 @@ class TaskError:
         return replace(self, task_id=task_id, usage=usage)
 
 
+def outcome_from_dict(data: Mapping[str, Any]) -> TaskResult | TaskError:
+    """What `to_dict` made, as it was but for the cause of an error, which is in `details` as text.
+
+    Raises: KeyError or ValueError, if it is not that.
+    """
+    shared: dict[str, Any] = {
+        "content": data["content"],
+        "notes": data["notes"],
+        "usage": Usage.from_dict(data["usage"]),
+        "task_id": None if data["task_id"] is None else TaskId(data["task_id"]),
+    }
+    if data["status"] != "FAILED":
+        return TaskResult(Status(data["status"]), parsed_content=data["parsed_content"], **shared)
+    resource, place, cause = data["resource"], data["location"], data["cause"]
+    return TaskError(
+        data["type"],
+        data["message"],
+        data["reason"],
+        resource=None if resource is None else Resource(resource["name"], resource["used"], resource["limit"]),
+        location=None if place is None else Span(place["file"], place["line"], place["column"]),
+        violations=tuple(
+            Diagnostic(d["severity"], d["code"], d["message"], Span(d["file"], d["line"], d["column"]), d["hint"])
+            for d in data["violations"]
+        ),
+        retryable=data["retryable"],
+        maybe_billed=data["maybe_billed"],
+        details=data["details"] if cause is None else {**data["details"], "cause": cause},
+        **shared,
+    )
+
+
 class TaskFailed(EvaluatorError):
     """Raised by `unwrap()`; `error` is the TaskError."""
 

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "parse": ("parse", "Read a value out of text that a model wrote."),
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
-    "tasks": ("tasks", "List and show task files."),
+    "tasks": ("tasks", "List, show, resume and replay what ran; keep tasks by hand."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
     "demo": ("demo", "Run the shipped templates offline against the simulated model."),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,6 +28,16 @@ from evaluator.errors import UsageError
 from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
+root_option = click.option(
+    "--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder that the task may read; the first is where scripts run. Default: here.",
+)  # fmt: skip
+sync_option = click.option(
+    "--sync", type=click.Choice(["off", "task", "step"]), default="off", show_default=True,
+    help="What of the task file survives a loss of power: what the system wrote back, every ended task, every step. "
+    "A killed process loses nothing with any of them.",
+)  # fmt: skip
+
 
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator run --template summarise --input document=@notes.md\n"
@@ -40,8 +51,8 @@ from evaluator.results import TaskError, TaskResult
 @model_option
 @click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
               help="Where task files are written.")  # fmt: skip
-@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="A folder that the task may read; the first is where scripts run. Default: here.")  # fmt: skip
+@root_option
+@sync_option
 @click.option("--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once.")
 @json_option
 def run(
@@ -53,6 +64,7 @@ def run(
     model: str | None,
     tasks_dir: Path,
     roots: tuple[Path, ...],
+    sync: Any,
     reparse: bool,
     as_json: bool,
 ) -> None:
@@ -77,13 +89,13 @@ def run(
     elif name in library:
         node = library.get(name).node
     evaluator = Evaluator(
-        library, handler, model=model, tasks_dir=tasks_dir, roots=roots, reparse=reparse,
+        library, handler, model=model, tasks_dir=tasks_dir, roots=roots, reparse=reparse, sync=sync,
         asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     streaming = stdout_is_terminal() and not as_json
     outcome = evaluator.evaluate_sync(
         name, read_inputs(inputs, node), ask_model=True,
-        on_text=_write if streaming else None, on_event=None if as_json else _announce,
+        on_text=_write if streaming else None, on_event=None if as_json else announce,
     )  # fmt: skip
     evaluator.close()
     if streaming:
@@ -91,7 +103,7 @@ def run(
     if as_json:
         print_json(outcome.to_dict())
     else:
-        _print(outcome, tasks_dir, shown=streaming)
+        print_outcome(outcome, tasks_dir, shown=streaming)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
 
@@ -101,7 +113,7 @@ def _write(piece: str) -> None:
     sys.stdout.flush()
 
 
-def _announce(path: str, what: str) -> None:
+def announce(path: str, what: str) -> None:
     if path and stderr_is_terminal():
         click.echo(click.style(f"· {path} {what}", dim=True), err=True)
 
@@ -113,7 +125,7 @@ def printed(outcome: TaskResult) -> str:
     return json.dumps(outcome.parsed_content, ensure_ascii=False)
 
 
-def _print(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
+def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
     for warning in outcome.notes.get("warnings", ()):
         click.echo(f"warning: {warning}", err=True)
     matched = outcome.notes.get("matched")

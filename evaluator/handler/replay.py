@@ -1,18 +1,20 @@
 """Answers from a task file: each recorded model response is given once, to the request that had it.
 
-A request is known by the conversation it ends: the fingerprint of model, settings and new messages that
-the record holds. One that the record does not hold is a ProviderError, never a call.
+A request is known by its messages, from the first to the last. One that the record does not hold is a
+ProviderError, never a call.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from evaluator.errors import ProviderError, UsageError
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse
 from evaluator.handler.session import response_from_dict
+from evaluator.record.conversation import conversations
 from evaluator.record.steps import Recording, fingerprint
 
 
@@ -35,17 +37,18 @@ class ReplayBackend:
         return "replay"
 
     def _take(self, recording: Recording) -> None:
-        """Conversations are rebuilt turn by turn: each turn's record holds only the messages new to it."""
-        conversations: dict[str, list[Mapping[str, Any]]] = {}
-        for step in recording.steps:
-            if step.start.kind != "model" or step.end is None or step.status != "success":
-                continue
-            session = step.start.path.rpartition("turn[")[0]
-            messages = [*conversations.get(session, ()), *step.start.args["messages"]]
-            answer = response_from_dict(step.end.output, step.end.usage)
-            self._answers[_key(messages)].append(answer)
-            spoken = Message("assistant", answer.content, answer.tool_calls).to_dict()
-            conversations[session] = [*messages, spoken]
+        answered: list[tuple[int, str, ModelResponse]] = []
+        for conversation in conversations(recording):
+            messages: list[Mapping[str, Any]] = []
+            for turn in conversation.turns:
+                messages += turn.sent
+                if turn.said is None or turn.step.end is None:
+                    continue
+                answer = response_from_dict(turn.step.end.output, turn.step.end.usage)
+                answered.append((turn.step.number, _key(messages), answer))
+                messages.append(Message("assistant", answer.content, answer.tool_calls).to_dict())
+        for _, key, answer in sorted(answered, key=itemgetter(0)):
+            self._answers[key].append(answer)
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """The recorded response. Raises: ProviderError, not retryable, where the record holds none."""

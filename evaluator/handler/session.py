@@ -11,9 +11,9 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast, get_args
 
-from evaluator.errors import LimitReached, ProviderError, RecordError, SessionClosed
+from evaluator.errors import LimitReached, ProviderError, ProviderErrorKind, RecordError, SessionClosed
 from evaluator.handler import prices
 from evaluator.handler.backend import (
     Backend,
@@ -30,9 +30,14 @@ from evaluator.handler.limits import WARN_AT, Budget
 from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.tools import ToolContext, ToolRegistry
 from evaluator.record.steplog import StepLog
+from evaluator.record.steps import StepEnd
 from evaluator.results import Usage
 
 _MESSAGE_OVERHEAD_TOKENS = 6
+NOT_REPEATED = (
+    "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "
+    "not repeated. Find out before you call it again"
+)
 Sleep = Callable[[float], Any]
 
 
@@ -91,6 +96,8 @@ class Handler:
         self._sleep = sleep
         self._messages: list[Message] = []
         self._sent = 0
+        self._answered: dict[int, str] = {}
+        self._history = ""
         self._context_tokens = self._tool_tokens()
         self._correction = 1.0
         self._warnings: list[str] = []
@@ -98,7 +105,7 @@ class Handler:
         self._closed = False
         self._one_tool = asyncio.Lock()
         window = config.context_window
-        if window is None and choice.backend.name not in ("simulated", "replay"):
+        if window is None and choice.backend.name != "simulated":
             window = prices.context_window(choice.label)
         self._window = window
         self._cost_limited = self._has_cost_limit()
@@ -208,18 +215,14 @@ class Handler:
     async def _turn(self, turn: int) -> ModelResponse:
         self._check_context()
         path = f"{self._path}/turn[{turn}]" if self._path else f"turn[{turn}]"
-        new = self._messages[self._sent :]
-        args = {
-            "model": self.choice.label,
-            "settings": self._settings(),
-            "messages": [message.to_dict() for message in new],
-        }
+        args = {"model": self.choice.label, "settings": self._settings(), "messages": self._new_messages()}
         if self._sent:
             args["after"] = f"turn[{turn - 1}]"
+        fingerprint = self._fingerprint()
         most = self._turn_cost() if self._cost_limited else None
         self.budget.reserve_turn(most)
         try:
-            response = await self._attempts(path, args)
+            response = await self._attempts(path, args, fingerprint)
         finally:
             self.budget.release_turn(most)
         usage = response.usage
@@ -229,6 +232,31 @@ class Handler:
         self._add(Message("assistant", response.content, response.tool_calls))
         self._sent = len(self._messages)
         return response
+
+    def _new_messages(self) -> list[dict[str, Any]]:
+        """What the record says of the messages since the last turn: a tool's answer stands at its own step."""
+        shown: list[dict[str, Any]] = []
+        for place, message in enumerate(self._messages[self._sent :], self._sent):
+            data = message.to_dict()
+            if place in self._answered:
+                del data["content"]
+                data["content_of"] = self._answered[place]
+            shown.append(data)
+        return shown
+
+    def _fingerprint(self) -> str:
+        """Of the whole conversation up to the next turn: its last messages, and the fingerprint of what came before."""
+        new = self._messages[max(0, self._sent - 1) :]
+        self._history = self._steps.fingerprint(
+            {
+                "model": self.choice.label,
+                "settings": self._settings(),
+                "tools": [[spec.name, spec.description, spec.parameters] for spec in self._specs],
+                "messages": [message.to_dict() for message in new],
+                "after": self._history,
+            }
+        )
+        return self._history
 
     def _has_cost_limit(self) -> bool:
         scope: Budget | None = self.budget
@@ -251,17 +279,16 @@ class Handler:
             settings["tools"] = [spec.name for spec in self._specs]
         return settings
 
-    async def _attempts(self, path: str, args: Mapping[str, Any]) -> ModelResponse:
+    async def _attempts(self, path: str, args: Mapping[str, Any], fingerprint: str) -> ModelResponse:
         """One model call with its retries; each attempt is a step of its own in the record."""
         steps, config = self._steps, self.config
         attempts = len(config.backoff_s) + 1
-        fingerprint = steps.fingerprint(args)
-        recorded = steps.recorded(path, fingerprint)
+        recorded = steps.recorded(path, "model", fingerprint, args)
         if recorded is not None:
-            return response_from_dict(recorded.output, recorded.usage)
+            return self._recorded_response(recorded)
         waited: float | None = None
         for attempt in range(1, attempts + 1):
-            number = steps.begin(
+            number = await steps.begin(
                 path, "model", self.choice.label, args, fingerprint,
                 attempt=attempt, max_attempts=attempts, backoff_s=waited,
             )  # fmt: skip
@@ -271,7 +298,7 @@ class Handler:
                 response = await self.choice.backend.complete(self._request(), on_text=self._hearing(heard))
             except ProviderError as error:
                 duration = time.perf_counter() - started
-                steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
+                await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
                 if not error.retryable or attempt == attempts:
                     raise
                 waited = config.backoff_s[attempt - 1]
@@ -293,13 +320,23 @@ class Handler:
                 duration = time.perf_counter() - started
                 self.budget.partial = response.content or self.budget.partial
                 try:
-                    steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
+                    await steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
                 except RecordError:
                     # It was paid for: the caller gets it, although the record could not be written.
                     self.budget.charge(response.usage)
                     raise
                 return response
         raise AssertionError("the last attempt returns or raises")
+
+    def _recorded_response(self, end: StepEnd) -> ModelResponse:
+        """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
+        if end.status != "success":
+            kind, _, message = (end.error or "").partition(": ")
+            known = cast("ProviderErrorKind", kind) if kind in get_args(ProviderErrorKind) else "server"
+            raise ProviderError(message or kind, kind=known)
+        response = response_from_dict(end.output, end.usage)
+        self.budget.partial = response.content or self.budget.partial
+        return response
 
     def _hearing(self, heard: list[str]) -> Callable[[str], None] | None:
         """Passes streamed text on and keeps it, for a call that is cut off."""
@@ -351,9 +388,10 @@ class Handler:
             *(self._call_tool(call, f"turn[{turn}]/tool[{i}]") for i, call in enumerate(calls, 1)),
             return_exceptions=True,
         )
-        for call, answer in zip(calls, answers, strict=True):
+        for number, (call, answer) in enumerate(zip(calls, answers, strict=True), 1):
             if isinstance(answer, BaseException):
                 raise answer
+            self._answered[len(self._messages)] = f"turn[{turn}]/tool[{number}]"
             self._add(Message("tool", answer, tool_call_id=call.id))
         self.budget.charge(Usage(tool_calls=len(calls)))
 
@@ -362,7 +400,7 @@ class Handler:
         args = {"tool": call.name, "arguments": call.arguments}
         steps = self._steps
         fingerprint = steps.fingerprint(args)
-        recorded = steps.recorded(path, fingerprint)
+        recorded = steps.recorded(path, "tool", fingerprint, args)
         if recorded is not None:
             return str(recorded.output)
         if self._is_direct(call.name):
@@ -374,10 +412,18 @@ class Handler:
         tool = None if self._tools is None else self._tools.get(name)
         return tool is None or tool.kind == "direct"
 
+    def _does_harm_twice(self, name: str) -> bool:
+        tool = None if self._tools is None else self._tools.get(name)
+        return tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
+
     async def _run_tool(self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str) -> str:
         assert self._tools is not None and self._tool_context is not None
         steps = self._steps
-        number = steps.begin(path, "tool", call.name, args, fingerprint)
+        if self._does_harm_twice(call.name) and not await steps.may_repeat(path, can_tell=True):
+            number = await steps.begin(path, "tool", call.name, args, fingerprint)
+            await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
+            return NOT_REPEATED
+        number = await steps.begin(path, "tool", call.name, args, fingerprint)
         started = time.perf_counter()
         left = self.budget.remaining_s()
         context = replace(self._tool_context, step_path=path, remaining_s=float("inf") if left is None else left)
@@ -388,11 +434,11 @@ class Handler:
             raise
         duration = time.perf_counter() - started
         if outcome.ok:
-            steps.succeed(number, outcome.content, duration)
+            await steps.succeed(number, outcome.content, duration)
             return outcome.content
         answer = f"error: {outcome.error or outcome.content}"
         # A tool's error is an answer to the model, hence a completed step; the record still says that it failed.
-        steps.fail(number, answer, duration, outcome.error or "tool error")
+        await steps.fail(number, answer, duration, outcome.error or "tool error")
         return answer
 
 

@@ -7,17 +7,19 @@ items for what was done so far). `file_paths` are always included. An item is ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluator.binding.sandbox import render
 from evaluator.binding.scopes import Scope
 from evaluator.errors import ContextError, ToolError
-from evaluator.interpreter.frame import ContextItem
+from evaluator.interpreter.frame import ContextItem, join
 from evaluator.library.words import query_terms, stems
-from evaluator.memory import Memory, RelevantPath
+from evaluator.memory import Memory
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task, TaskType
+from evaluator.record.steplog import StepLog
 
 if TYPE_CHECKING:
     from evaluator.interpreter.services import Services
@@ -80,8 +82,13 @@ async def assemble(
     description: str,
     scope: Scope,
     services: Services,
+    steps: StepLog,
+    path: str,
 ) -> Assembled:
-    """The items that `task` sees. A file that cannot be read is a warning, never an error."""
+    """The items that `task`, which stands at `path`, sees. A file that cannot be read is a warning, never an error.
+
+    What a command printed and what memory found are recorded steps; files are read each time.
+    """
     fresh = policy.fresh_context == "enabled" and services.memory is not None
     kept = inherited if policy.inherit_context != "none" else ()
     if not kept and not fresh and task.file_paths is None:
@@ -90,13 +97,14 @@ async def assemble(
         kept = relevant(kept, description, SUBSET_CHARACTERS)
     items = {item.source: item for item in kept}
     warnings: list[str] = []
+    recorder = _Recorder(steps, path)
     if task.file_paths is not None:
-        for path in await _explicit_paths(task.file_paths, scope, services, warnings):
-            await _read(path, items, services, warnings)
+        for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder):
+            await _read(name, items, services, warnings)
     if fresh:
         assert services.memory is not None
-        for found in await _remembered(services.memory, description):
-            await _read(found.path, items, services, warnings)
+        for name in await _remembered(services.memory, description, recorder, "fresh_context"):
+            await _read(name, items, services, warnings)
     return Assembled(tuple(items.values()), tuple(warnings))
 
 
@@ -118,7 +126,33 @@ def relevant(items: Sequence[ContextItem], description: str, characters: int) ->
     return kept
 
 
-async def _explicit_paths(file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """Looks up what is outside a task as steps of the record, so that a resumed run sees what the first one saw."""
+
+    steps: StepLog
+    path: str
+
+    async def step(self, segment: str, name: str, args: Any, look: Callable[[], Awaitable[Any]]) -> Any:
+        path, steps = join(self.path, segment), self.steps
+        fingerprint = steps.fingerprint(args)
+        recorded = steps.recorded(path, "context", fingerprint, args)
+        if recorded is not None:
+            return recorded.output
+        number = await steps.begin(path, "context", name, args, fingerprint)
+        started = time.perf_counter()
+        try:
+            output = await look()
+        except BaseException as error:
+            steps.abort(number, None, time.perf_counter() - started, f"{type(error).__name__}: {error}")
+            raise
+        await steps.succeed(number, output, time.perf_counter() - started)
+        return output
+
+
+async def _explicit_paths(
+    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str], recorder: _Recorder
+) -> list[str]:
     items = [(await render(text, scope)).strip() for text in file_paths.items]
     if file_paths.source == "literal":
         return items
@@ -135,39 +169,50 @@ async def _explicit_paths(file_paths: FilePaths, scope: Scope, services: Service
             found += matched
         return found
     if file_paths.source == "command":
-        return await _paths_of_command(items, services, warnings)
+        return await _paths_of_command(items, services, warnings, recorder)
     if services.memory is None:
         warnings.append("file_paths: a description needs a memory; the evaluator was made without one")
         return []
-    relevant_paths = await _remembered(services.memory, items[0])
-    if not relevant_paths:
+    found_paths = await _remembered(services.memory, items[0], recorder, "file_paths")
+    if not found_paths:
         warnings.append(f"file_paths: memory knows no path for {items[0]!r}")
-    return [found.path for found in relevant_paths]
+    return found_paths
 
 
-async def _remembered(memory: Memory, description: str) -> list[RelevantPath]:
+async def _remembered(memory: Memory, description: str, recorder: _Recorder, segment: str) -> list[str]:
     """Raises: ContextError, whatever a memory raises; its own exception is the cause."""
-    try:
-        return list(await memory.get_relevant_context_for(description, MAX_FRESH))
-    except Exception as error:
-        raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
+
+    async def look() -> list[str]:
+        try:
+            return [found.path for found in await memory.get_relevant_context_for(description, MAX_FRESH)]
+        except Exception as error:
+            raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
+
+    return await recorder.step(segment, "memory", {"description": description, "limit": MAX_FRESH}, look)
 
 
-async def _paths_of_command(argv: list[str], services: Services, warnings: list[str]) -> list[str]:
+async def _paths_of_command(argv: list[str], services: Services, warnings: list[str], recorder: _Recorder) -> list[str]:
     from evaluator.handler.tools.script import run_script
 
     if services.dry_run:
         warnings.append(f"file_paths: {argv[0]} was not run")
         return []
-    try:
-        result = await run_script(argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root)
-    except ToolError as error:
-        warnings.append(f"file_paths: {error}")
+
+    async def look() -> dict[str, Any]:
+        try:
+            result = await run_script(argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root)
+        except ToolError as error:
+            return {"error": str(error)}
+        return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
+
+    ended = await recorder.step("file_paths", argv[0][:60] or "command", {"argv": argv}, look)
+    if "error" in ended:
+        warnings.append(f"file_paths: {ended['error']}")
         return []
-    if result.exit_code != 0:
-        warnings.append(f"file_paths: {argv[0]} ended with exit code {result.exit_code}: {result.stderr[:200]}")
+    if ended["exit_code"] != 0:
+        warnings.append(f"file_paths: {argv[0]} ended with exit code {ended['exit_code']}: {ended['stderr']}")
         return []
-    return [line for line in result.stdout.splitlines() if line.strip()]
+    return [line for line in ended["stdout"].splitlines() if line.strip()]
 
 
 async def _read(path: str, items: dict[str, ContextItem], services: Services, warnings: list[str]) -> None:

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from evaluator.binding.scopes import Scope, plain
-from evaluator.errors import ConfigurationError, UsageError
+from evaluator.binding.scopes import plain
+from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.handler.backend import Backend
 from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
 from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.interpreter.batch import evaluate_rows
-from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Frame, Outcome, Run
+from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.operators.call import call_function
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
+from evaluator.interpreter.replay import Replay, replay
+from evaluator.interpreter.requests import is_request_type, start_of
 from evaluator.interpreter.runs import RunStart, record_run
 from evaluator.interpreter.services import Services
 from evaluator.interpreter.sync import run_sync
-from evaluator.library import Match, TemplateLibrary
-from evaluator.library.matching import LOW_SCORE
-from evaluator.library.near import did_you_mean
+from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
-from evaluator.nodes import Atomic, Call, Cond, Function, Node, Task
+from evaluator.nodes import Function, Node
+from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
-from evaluator.record.store import TaskStore
+from evaluator.record.steps import Header
+from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.results import TaskError
 
 if TYPE_CHECKING:
     from evaluator.interpreter.preview import Preview
 
-# In scripts without spaces a whole request is one word: only ASCII ones are taken for names.
-_NAME = re.compile(r"[A-Za-z0-9_./-]+")
+DEFAULT_MAX_DEPTH = 5
+MAX_REPORTED = 5
 EventCallback = Callable[[str, str], None]
 
 
@@ -54,7 +54,9 @@ class Evaluator:
     the first one also being where scripts run (default: the current folder). `memory` answers
     `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
     or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
-    name. `asker` answers questions to the user.
+    name. `asker` answers questions to the user. `sync`: what of the task files survives a loss of power: "off"
+    what the system had written back, "task" every ended task, "step" every step; a killed process loses nothing
+    with any of them.
 
     Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
     """
@@ -71,8 +73,9 @@ class Evaluator:
         tools: Iterable[Tool] = (),
         roots: Iterable[str | Path] = (),
         asker: Asker | None = None,
-        max_depth: int = 5,
+        max_depth: int = DEFAULT_MAX_DEPTH,
         reparse: bool = False,
+        sync: Sync = "off",
         profiles: Mapping[str, HandlerConfig] | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> None:
@@ -83,9 +86,13 @@ class Evaluator:
         self._model = model
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
+        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=Redactor.from_environment(), sync=sync)
         folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
         self.library = library if isinstance(library, TemplateLibrary) else _load_library(library)
-        self._chooser = ModelChooser(backend=backend, notice=notice or _log_notice)
+        self._notice = notice or _log_notice
+        self._has_reported = False
+        self._root = os.path.abspath(folders[0])
+        self._chooser = ModelChooser(backend=backend, notice=self._notice)
         self._services = Services(
             library=self.library,
             chooser=self._chooser,
@@ -96,7 +103,7 @@ class Evaluator:
             root=folders[0],
             asker=asker,
             memory=memory,
-            store=None if tasks_dir is None else TaskStore(Path(tasks_dir), redactor=Redactor.from_environment()),
+            store=store,
             evaluate=evaluate_node,
             reparse=reparse,
         )
@@ -130,101 +137,144 @@ class Evaluator:
         UsageError, for arguments of the wrong Python type.
         """
         _check_types(request, inputs)
+        self._report_interrupted()
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
-            start = self._start(request, values, ask_model)
+            start = start_of(self.library, request, values, ask_model)
+            if isinstance(start, TaskError):
+                return start
+            start = replace(
+                start, max_depth=self._max_depth, model=model or self._model, target=target,
+                profile=handler or self._profile, on_text=on_text, on_event=on_event,
+            )  # fmt: skip
+            start = replace(start, origin={**start.origin, **self._origin(start)})
         except Exception as error:
             return to_task_error(error)
-        if isinstance(start, TaskError):
-            return start
-        return await record_run(
-            self._services,
-            RunStart(
-                **start, max_depth=self._max_depth, model=model or self._model, target=target,
-                profile=handler or self._profile, on_text=on_text, on_event=on_event,
-            ),
+        return await record_run(self._services, start)
+
+    def _origin(self, start: RunStart) -> dict[str, Any]:
+        """What a task file says besides, so that its run can be started again: where it is not the default."""
+        store = self._services.store
+        if store is None:
+            return {}
+        hidden: list[str] = []
+        if start.inputs and store.redactor is not None:
+            scrub = store.redactor
+            hidden = [name for name, value in start.inputs.items() if scrub.redact_value(value) != value]
+        said = {
+            "handler": start.profile,
+            "target": start.target,
+            "max_depth": start.max_depth if start.max_depth != DEFAULT_MAX_DEPTH else None,
+            "reparse": self._services.reparse or None,
+            "redacted_inputs": hidden or None,
+            "root": self._root,
+        }
+        return {key: value for key, value in said.items() if value is not None}
+
+    async def resume(
+        self,
+        task_id: int,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        unfinished: OnUnfinished = "ask",
+        allow_changed: bool = False,
+        on_text: Callable[[str], None] | None = None,
+        on_event: EventCallback | None = None,
+    ) -> Outcome:
+        """Goes on with a run that was interrupted, aborted or failed: what its task file holds is not done again.
+
+        Steps that were completed are taken from the record; calls that were in flight are made again. A tool
+        call or script with a side effect that was begun and has no recorded end is asked about through the
+        evaluator's `asker`; `unfinished` decides in its place: "repeat" it, "tell" the model that its end is
+        not known, or "stop". `inputs` are those that the record lacks because they are secret.
+
+        Where a template, a file that the task reads, or the model is not what it was, the run stops at the first
+        step that shows it, with nothing written; `allow_changed` goes on with what is there now.
+
+        Returns: the outcome, with `notes["resumed"]`; of a completed run the recorded one. A TaskError too where
+        the run cannot be gone on with: its cause is a RecordError (TaskBusy, StepChanged, StepUnfinished, …).
+        Raises: UsageError, for arguments of the wrong Python type.
+        """
+        if unfinished not in ON_UNFINISHED:
+            raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
+
+        def finish(start: RunStart, header: Header) -> RunStart:
+            return self._again(replace(start, on_text=on_text, on_event=on_event), header)
+
+        try:
+            values = cast("dict[str, Any]", plain(dict(inputs or {})))
+            return await resume(self._services, task_id, values, unfinished, allow_changed, finish)
+        except Exception as error:
+            return to_task_error(error)
+
+    def _again(self, start: RunStart, header: Header) -> RunStart:
+        """`start` with what the header says of how it was called.
+
+        Raises: UsageError, where this evaluator was made for another folder or another way of running.
+        """
+        extra = header.extra
+        if extra.get("root", self._root) != self._root:
+            raise UsageError(
+                f"TASK-{header.task_id} ran with the root {extra['root']}, not {self._root}; resume it with that root"
+            )
+        if bool(extra.get("reparse")) != self._services.reparse:
+            how = "with" if extra.get("reparse") else "without"
+            raise UsageError(f"TASK-{header.task_id} ran {how} reparse; resume it {how} it")
+        return replace(
+            start, max_depth=extra.get("max_depth", DEFAULT_MAX_DEPTH), model=header.model,
+            profile=extra.get("handler"), target=extra.get("target"),
         )  # fmt: skip
 
-    def _start(
-        self, request: str | Node | Function, values: dict[str, Any], ask_model: bool
-    ) -> dict[str, Any] | TaskError:
-        """The parts of a RunStart that the request decides."""
-        if isinstance(request, str) and (request in self.library or request in self.library.broken):
-            return self._start_template(request, request, values)
-        if isinstance(request, str) and _NAME.fullmatch(request):
-            # One word is a name: a misspelt one must not run whatever is nearest to it.
-            return _no_template(request, self.library)
-        if isinstance(request, str) or _is_request(request):
-            return self._start_matched(request, values, ask_model)
-        if isinstance(request, Function):
-            return self._start_function(request, request.name, None, values)
-        if isinstance(request, Task):
-            request = self.library.whole(request)
-        name = request.name if isinstance(request, Task) else None
-        label = name or ("call" if isinstance(request, Call) else "node")
-        return {
-            "node": request, "request": label, "inputs": values, "template": name,
-            **_arguments(request, values),
-        }  # fmt: skip
+    async def replay(self, task: int | Path, *, template_changes: bool = False) -> Replay:
+        """Evaluates a recorded run again from its record alone: no call is made, no tool run, nothing written.
 
-    def _start_template(
-        self, name: str, request: str, values: dict[str, Any], score: float | None = None
-    ) -> dict[str, Any]:
-        template = self.library.get(name)
-        node = template.node
-        if isinstance(node, Function):
-            return self._start_function(node, request, template.sha256, values)
-        return {
-            "node": node, "request": request, "inputs": values, "template": name, "match_score": score,
-            "template_sha256": template.sha256, "arguments": values,
-        }  # fmt: skip
+        Stops at the first step that is not what was recorded. With `template_changes` goes on past steps whose
+        content has changed, with the recorded answers, and keeps what the model would now see differently.
 
-    def _start_function(
-        self, node: Function, request: str, sha256: str | None, values: dict[str, Any]
-    ) -> dict[str, Any]:
-        async def body(run: Run, frame: Frame) -> Outcome:
-            return await call_function(run, node, [], values, node.span, frame)
+        Raises: RecordError, if there is no such task or it cannot be read; UsageError or TemplateError, if its
+        template is not there.
+        """
 
-        return {
-            "node": None, "request": request, "inputs": values, "template": node.name, "template_sha256": sha256,
-            "body": body,
-        }  # fmt: skip
+        def finish(start: RunStart, header: Header) -> RunStart:
+            return self._again(start, header)
 
-    def _start_matched(self, request: Any, values: dict[str, Any], ask_model: bool) -> dict[str, Any] | TaskError:
-        words = request if isinstance(request, str) else request.description.value
-        matches = self.library.match(request, limit=5)
-        best = matches[0] if matches else None
-        if best is None or best.score < LOW_SCORE:
-            if not isinstance(request, str):
-                return {"node": request, "request": words, "inputs": values, **_arguments(request, values)}
-            return _no_match(words, matches)
-        start = self._start_template(best.template.name, words, values, best.score)
-        node = start["node"]
-        missing = [i for i in node.inputs if i.required and i.default is None and i.task is None and i.source is None
-                   and i.name not in values]  # fmt: skip
-        if not missing:
-            return start
-        names = ", ".join(f"{i.name} ({i.type})" for i in missing)
-        if not ask_model:
-            return failure(
-                "input_validation_failure",
-                f"{best.template.name!r} fits the request (score {best.score:.2f}) and needs: {names}",
-                location=node.span,
+        return await replay(self._services, task, template_changes, finish)
+
+    def interrupted(self) -> list[TaskSummary]:
+        """Runs without an end whose process is gone, newest first; `resume` goes on with one."""
+        store = self._services.store
+        return [] if store is None else [task for task in store.interrupted() if not _is_subtask(task)]
+
+    def _report_interrupted(self) -> None:
+        """Once: that there are such runs. They are never gone on with unasked."""
+        if self._has_reported:
+            return
+        self._has_reported = True
+        try:
+            found = [str(task.id) for task in self.interrupted()]
+        except RecordError:
+            # The run that follows says what is wrong with the folder.
+            return
+        if found:
+            more = " and more" if len(found) > MAX_REPORTED else ""
+            self._notice(
+                f"interrupted earlier and not gone on with: TASK-{', TASK-'.join(found[:MAX_REPORTED])}{more}; "
+                "see: evaluator tasks list --interrupted"
             )
-
-        async def body(run: Run, frame: Frame) -> Outcome:
-            found = await extract_inputs(run, frame, words, missing, node)
-            if isinstance(found, TaskError):
-                return found
-            return await evaluate_node(run, node, replace(frame, arguments={**found, **values}))
-
-        return {**start, "body": body}
 
     def evaluate_sync(
         self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None, **options: Any
     ) -> Outcome:
         """`evaluate` for code that is not async; works inside a running event loop too (a notebook's)."""
         return run_sync(self.evaluate(request, inputs, **options))
+
+    def resume_sync(self, task_id: int, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
+        """`resume` for code that is not async."""
+        return run_sync(self.resume(task_id, inputs, **options))
+
+    def replay_sync(self, task: int | Path, **options: Any) -> Replay:
+        """`replay` for code that is not async."""
+        return run_sync(self.replay(task, **options))
 
     def render(
         self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None
@@ -294,11 +344,6 @@ class Evaluator:
         return f"Evaluator({len(self.library.templates)} templates, handler={self._services.default_profile.name!r})"
 
 
-def _no_template(name: str, library: TemplateLibrary) -> TaskError:
-    hint = did_you_mean(name, library.templates, f"{len(library.templates)} templates are loaded")
-    return failure("no_matching_template", f"there is no template {name!r}; {hint}. A request in words has several")
-
-
 def _load_library(folder: str | Path | None) -> TemplateLibrary:
     return TemplateLibrary.load() if folder is None else TemplateLibrary.load(folder)
 
@@ -322,7 +367,7 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
 def _check_types(request: object, inputs: object) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
         raise UsageError(f"inputs is a {type(inputs).__name__}, expected a mapping of names to values")
-    if not isinstance(request, (str, Task, Call, Cond, Function)):
+    if not is_request_type(request):
         raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
 
 
@@ -337,24 +382,5 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
     return folders
 
 
-def _is_request(node: object) -> bool:
-    return isinstance(node, Atomic) and node.name is None and node.instructions is None and node.ref is None
-
-
-def _arguments(node: Node, values: dict[str, Any]) -> dict[str, Any]:
-    """Declared inputs take their values as arguments; what a node does not declare it sees in its scope."""
-    if isinstance(node, Task) and node.inputs:
-        declared = {i.name for i in node.inputs}
-        rest = {k: v for k, v in values.items() if k not in declared}
-        return {"arguments": {k: v for k, v in values.items() if k in declared}, "scope": Scope(rest)}
-    return {"arguments": None, "scope": Scope(values)}
-
-
-def _no_match(words: str, matches: list[Match]) -> TaskError:
-    nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
-    shown = words if len(words) <= 80 else words[:77] + "…"
-    return failure(
-        "no_matching_template",
-        f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its exact name, "
-        "or add a template for it",
-    )
+def _is_subtask(task: TaskSummary) -> bool:
+    return task.header is not None and task.header.parent is not None

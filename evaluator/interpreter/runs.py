@@ -9,30 +9,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.binding.scopes import Scope
-from evaluator.errors import EvaluatorError, RecordError
+from evaluator.errors import EvaluatorError, RecordError, TaskNotBegun
 from evaluator.handler.limits import Budget
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import ContextItem, Frame, Outcome, Run
+from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.services import Services
-from evaluator.nodes import Node
+from evaluator.nodes import Function, Node
 from evaluator.record.journal import Journal
+from evaluator.record.recovery import Earlier, Resumed
 from evaluator.record.steplog import StepLog
-from evaluator.record.steps import FinalStatus, Summary
-from evaluator.results import TaskError, TaskId, TaskResult, Usage
+from evaluator.record.steps import FinalStatus, Recording, Summary
+from evaluator.record.waiting import closed
+from evaluator.results import TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
     """What a run starts from. `parent` is the run that asked for it, at its step `parent_path`.
 
-    With `body` that is what runs, in the frame made here; else `node` with `arguments`.
+    With `body` that is what runs, in the frame made here; else `node` with `arguments`. `origin` is what else
+    the task file has to hold for the run to be started again. `steps` is where to go on from (see `recovery`);
+    without it a new task file is begun.
     """
 
-    node: Node | None
+    node: Node | Function | None
     request: str
     inputs: Mapping[str, Any]
     template: str | None = None
     template_sha256: str | None = None
+    template_version: str | None = None
     arguments: Mapping[str, Any] | None = None
     scope: Scope = field(default_factory=Scope)
     context: tuple[ContextItem, ...] = ()
@@ -47,6 +53,8 @@ class RunStart:
     model: str | None = None
     profile: str | None = None
     target: str | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    steps: StepLog | None = None
     on_text: Callable[[str], None] | None = None
     on_event: Callable[[str, str], None] | None = None
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
@@ -59,34 +67,29 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     """
     budget = Budget(start.template or "the evaluation", parent=start.budget)
     try:
-        journal = _open(services, start)
+        steps = start.steps or await _open(services, start)
+        if not isinstance(steps, StepLog):
+            return await _ended_before(start, steps)
+        run = _make_run(services, start, steps, budget)
+        task_id = _task_id(steps)
+        started = time.perf_counter()
+        number = await _link(start, task_id)
     except EvaluatorError as error:
         return to_task_error(error)
     except (OSError, ValueError) as error:
         # A path that no file can have: too long, or with a NUL.
         return to_task_error(_no_folder(services, error))
-    run = _make_run(services, start, StepLog(journal), budget)
-    task_id = None if journal is None else TaskId(journal.id)
-    started = time.perf_counter()
-    number = _link(start, task_id)
     try:
         outcome = await _evaluate(run, start)
-        outcome = _finished(outcome, budget.usage, task_id)
-        if start.match_score is not None:
-            matched = {"template": start.template, "score": round(start.match_score, 4)}
-            outcome = replace(outcome, notes={**outcome.notes, "matched": matched})
-        try:
-            _close(journal, outcome, time.perf_counter() - started)
-        except RecordError as error:
-            outcome = _unrecorded(outcome, error)
+        outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier)
+        outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
     except BaseException as error:
-        _abort(journal, run, error, time.perf_counter() - started)
+        _abort(services, start, run, error, time.perf_counter() - started)
         if number is not None and start.parent is not None:
             start.parent.steps.abort(number, "", time.perf_counter() - started, type(error).__name__)
         raise
-    if number is not None and start.parent is not None:
-        end = start.parent.steps.succeed if outcome.ok else _failing(start.parent.steps)
-        end(number, {"task_id": task_id, "status": outcome.status.value}, time.perf_counter() - started)
+    if number is not None:
+        await _unlink(start, number, outcome, time.perf_counter() - started)
     return outcome
 
 
@@ -96,12 +99,23 @@ def _finished(outcome: Outcome, usage: Usage, task_id: TaskId | None) -> Outcome
     return TaskResult(outcome.status, outcome.content, outcome.parsed_content, outcome.notes, usage, task_id)
 
 
+def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None) -> Outcome:
+    notes: dict[str, Any] = {**outcome.notes}
+    if start.match_score is not None:
+        notes["matched"] = {"template": start.template, "score": round(start.match_score, 4)}
+    if isinstance(earlier, Resumed) and start.parent is None:
+        progress = earlier.progress
+        notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
+        notes["warnings"] = [*notes.get("warnings", ()), *earlier.recording.warnings, *progress.warnings]
+    return replace(outcome, notes=notes) if notes != outcome.notes else outcome
+
+
 async def _evaluate(run: Run, start: RunStart) -> Outcome:
     try:
         frame = Frame(start.scope, "", start.context, start.arguments, is_subtask=start.is_subtask, budget=run.budget)
         if start.body is not None:
             return await start.body(run, frame)
-        assert start.node is not None
+        assert start.node is not None and not isinstance(start.node, Function)
         return await run.services.evaluate(run, start.node, frame)
     except Exception as error:
         return to_task_error(error, run.budget.usage)
@@ -119,15 +133,75 @@ def _make_run(services: Services, start: RunStart, steps: StepLog, budget: Budge
     )  # fmt: skip
 
 
-def _open(services: Services, start: RunStart) -> Journal | None:
-    if services.store is None:
-        return None
-    parent = start.parent.steps.journal if start.parent else None
-    extra: dict[str, Any] = {"match_score": start.match_score} if start.match_score is not None else {}
-    return services.store.create(
-        template=start.template, template_sha256=start.template_sha256, request=start.request,
-        inputs=start.inputs, model=start.model, parent=None if parent is None else parent.id, extra=extra,
+# -- the task file ----------------------------------------------------------------------------------------------
+
+
+def _task_id(steps: StepLog) -> TaskId | None:
+    if steps.journal is not None:
+        return TaskId(steps.journal.id)
+    header = None if steps.earlier is None else steps.earlier.recording.header
+    return None if header is None else TaskId(header.task_id)
+
+
+async def _open(services: Services, start: RunStart) -> StepLog | Recording:
+    """A new task file, or that of the subtask which an earlier run began: as its recording, if it has ended."""
+    parent = start.parent.steps if start.parent else None
+    if parent is not None and parent.earlier is not None:
+        found = await _open_child(services, start, parent.earlier)
+        if found is not None:
+            return found
+    store = services.store
+    if store is None:
+        return StepLog(None)
+    extra = dict(start.origin)
+    if start.match_score is not None:
+        extra["match_score"] = start.match_score
+    journal = store.create(
+        template=start.template, template_sha256=start.template_sha256, template_version=start.template_version,
+        request=start.request, inputs=start.inputs, model=start.model,
+        parent=None if parent is None or parent.journal is None else parent.journal.id, extra=extra,
     )  # fmt: skip
+    earlier = None if parent is None or parent.earlier is None else parent.earlier.child(Recording(None))
+    return StepLog(journal, earlier, store.redactor)
+
+
+async def _open_child(services: Services, start: RunStart, earlier: Earlier) -> StepLog | Recording | None:
+    store = services.store
+    task_id = earlier.child_id(f"{start.parent_path}/subtask")
+    if store is None or task_id is None:
+        return None if earlier.may_run() else StepLog(None, earlier.child(Recording(None)))
+    if not earlier.may_run():
+        return StepLog(None, earlier.child(await asyncio.to_thread(store.read, task_id)), store.redactor)
+    try:
+        journal, recording = await asyncio.to_thread(store.reopen, task_id)
+    except TaskNotBegun:
+        return None
+    if recording.status == "completed" or recording.status == "failed":
+        journal.settle(recording.status)
+        return recording
+    return StepLog(journal, earlier.child(recording), store.redactor)
+
+
+async def _ended_before(start: RunStart, recording: Recording) -> Outcome:
+    """The outcome of a subtask that had ended when its parent was interrupted, with the link to it ended too."""
+    assert recording.summary is not None and recording.header is not None
+    outcome = recorded_outcome(recording)
+    if start.budget is not None:
+        start.budget.charge(outcome.usage)
+    number = await _link(start, TaskId(recording.header.task_id))
+    if number is not None:
+        await _unlink(start, number, outcome, recording.summary.duration_s)
+    return outcome
+
+
+def recorded_outcome(recording: Recording) -> Outcome:
+    """What an ended run came to. Raises: RecordError, if its file does not say."""
+    try:
+        assert recording.summary is not None
+        return outcome_from_dict(recording.summary.result)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        number = "?" if recording.header is None else recording.header.task_id
+        raise RecordError(f"TASK-{number} has ended, and its file does not say with what result") from error
 
 
 def _no_folder(services: Services, error: Exception) -> RecordError:
@@ -138,37 +212,76 @@ def _no_folder(services: Services, error: Exception) -> RecordError:
     return record
 
 
-def _link(start: RunStart, task_id: TaskId | None) -> int | None:
-    """The parent's record names the subtask's own file before the subtask has any effect."""
+async def _link(start: RunStart, task_id: TaskId | None) -> int | None:
+    """The parent's record names the subtask's own file before the subtask has any effect.
+
+    Returns: the step's number; None where an earlier run ended the step already.
+    """
     if start.parent is None:
         return None
+    path, name, steps = f"{start.parent_path}/subtask", start.template or "subtask", start.parent.steps
+    asked = {"template": start.template, "description": start.request, "inputs": dict(start.inputs)}
+    fingerprint = steps.fingerprint(asked)
     args = {"task_id": task_id, "template": start.template, "description": start.request}
-    steps = start.parent.steps
-    return steps.begin(
-        f"{start.parent_path}/subtask", "subtask", start.template or "subtask", args, steps.fingerprint(args)
-    )
+    if steps.recorded(path, "subtask", fingerprint, args) is not None:
+        return None
+    return await steps.begin(path, "subtask", name, args, fingerprint)
 
 
-def _failing(steps: StepLog) -> Callable[[int, Any, float], None]:
-    return lambda number, output, duration: steps.fail(number, output, duration, "the subtask failed")
+async def _unlink(start: RunStart, number: int, outcome: Outcome, duration_s: float) -> None:
+    """Ends the step that names the subtask."""
+    assert start.parent is not None
+    ended = {"task_id": outcome.task_id, "status": outcome.status.value}
+    if outcome.ok:
+        await start.parent.steps.succeed(number, ended, duration_s)
+    else:
+        await start.parent.steps.fail(number, ended, duration_s, "the subtask failed")
 
 
-def _close(journal: Journal | None, outcome: Outcome, duration_s: float) -> None:
+async def _close(services: Services, start: RunStart, steps: StepLog, outcome: Outcome, duration_s: float) -> Outcome:
+    """The outcome, on disk; one whose run was halted, or whose end cannot be written, says so."""
+    halted = None if steps.earlier is None else steps.earlier.progress.halted
+    if halted is not None:
+        if steps.journal is not None:
+            steps.journal.abandon()
+        error = to_task_error(halted, outcome.usage)
+        return replace(error, task_id=outcome.task_id, notes=outcome.notes)
+    journal = steps.journal
     if journal is None:
-        return
+        return outcome
     status: FinalStatus = "completed" if isinstance(outcome, TaskResult) else "failed"
     reason = None if isinstance(outcome, TaskResult) else outcome.message
+    planned = None if isinstance(outcome, TaskResult) else _planned(services, start, journal)
     usage, result = outcome.usage.to_dict(), outcome.to_dict()
-    journal.close(Summary(status, journal.steps, journal.retries, duration_s, usage, result, reason))
+    summary = Summary(
+        status, journal.steps, journal.retries, duration_s, usage, result, reason, planned, tuple(journal.models)
+    )
+    try:
+        await closed(journal, summary)
+    except RecordError as error:
+        return _unrecorded(outcome, error)
+    return outcome
 
 
-def _abort(journal: Journal | None, run: Run, error: BaseException, duration_s: float) -> None:
+def _planned(services: Services, start: RunStart, journal: Journal) -> int | None:
+    """The steps of the whole run, where they are known and more than there were."""
+    planned = None if start.node is None else planned_steps(start.node, services.library, start.inputs)
+    return planned if planned is not None and planned >= journal.steps else None
+
+
+def _abort(services: Services, start: RunStart, run: Run, error: BaseException, duration_s: float) -> None:
+    journal, earlier = run.steps.journal, run.steps.earlier
     if journal is None:
         return
+    if earlier is not None and earlier.progress.halted is not None:
+        journal.abandon()
+        return
     reason = "interrupted" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else repr(error)
-    usage = run.budget.usage.to_dict()
+    usage, planned = run.budget.usage.to_dict(), _planned(services, start, journal)
+    models = tuple(journal.models)
+    summary = Summary("aborted", journal.steps, journal.retries, duration_s, usage, None, reason, planned, models)
     try:
-        journal.close(Summary("aborted", journal.steps, journal.retries, duration_s, usage, None, reason))
+        journal.close(summary)
     except RecordError:
         # The abort itself goes on; a file without a summary reads as interrupted, which is what it is.
         journal.abandon()

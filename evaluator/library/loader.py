@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
+from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, scan
@@ -57,6 +58,7 @@ class _State:
     broken: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
     nodes: Mapping[str, TopLevel] = field(default_factory=dict[str, "TopLevel"])
+    calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
     ranker: Ranker | None = None
 
 
@@ -137,6 +139,21 @@ class TemplateLibrary:
             raise UsageError(f"template {name!r} has errors, or calls one that has: evaluator lint shows them")
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
         raise UsageError(f"there is no template {name!r}; {hint}")
+
+    def called_by(self, name: str) -> Mapping[str, str]:
+        """The templates that a run of `name` may call, directly or through others: name → their `sha256`."""
+        state = self._state
+        if name not in state.calls:
+            found: dict[str, str] = {}
+            waiting = [name]
+            while waiting:
+                template = state.templates.get(waiting.pop())
+                for other in () if template is None else calls_of(template.node):
+                    if other in state.templates and other not in found and other != name:
+                        found[other] = state.templates[other].sha256
+                        waiting.append(other)
+            state.calls[name] = found
+        return state.calls[name]
 
     @property
     def broken(self) -> frozenset[str]:

@@ -42,6 +42,7 @@ from evaluator.record.steps import (
     Header,
     Owner,
     Recording,
+    Resumption,
     RunStatus,
     Step,
     StepEnd,
@@ -55,8 +56,8 @@ _TITLE = re.compile(
     rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
 )
 _OPEN = re.compile(
-    rb"(?:(## (?:Step ([0-9]{1,12})(?: \((?:retry|result)\))?: (.+)|Result|Summary)) )?"
-    rb"<!-- (begin|end|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+    rb"(?:(## (?:Step ([0-9]{1,12})(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary)) )?"
+    rb"<!-- (begin|end|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
 )
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
@@ -93,15 +94,15 @@ def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, 
     for label, text in (
         ("Template", header.template),
         ("Template SHA-256", header.template_sha256),
+        ("Template Version", header.template_version),
         ("Model", header.model),
     ):
         if text is not None:
             parts.append(text_field(label, text))
     if header.parent is not None:
         parts.append(f"- **Parent**: TASK-{header.parent}\n")
-    if (owner := header.owner) is not None:
-        text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
-        parts.append(f"- **Owner**: {inline(text)}\n")
+    if header.owner is not None:
+        parts.append(_owner_field(header.owner))
     if header.extra:
         parts.append(value_field("Extra", header.extra, scrub))
     if header.request:
@@ -114,6 +115,23 @@ def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, 
     chain = crc32(line)
     top = b"%b%08x -->\n\n" % (line, chain)
     return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+
+
+def _owner_field(owner: Owner) -> str:
+    text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
+    return f"- **Owner**: {inline(text)}\n"
+
+
+def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
+    """The record that a process took the run over."""
+    body = f"\n- **At**: {inline(resumption.at)}\n"
+    if resumption.owner is not None:
+        body += _owner_field(resumption.owner)
+    if resumption.cut_bytes:
+        body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
+    if resumption.allowed is not None:
+        body += text_field("Allowed", resumption.allowed)
+    return _record(_RULE, "## Resumed ", "resume", 0, body, chain)
 
 
 def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
@@ -172,16 +190,25 @@ def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
     return body
 
 
-def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> Encoded:
+def encode_summary(
+    summary: Summary, chain: int, scrub: Scrub | None = None, *, content_of: int | None = None
+) -> Encoded:
     """The records that a run has ended: the result, then a short summary that ends the file.
+
+    `content_of` is the step that holds the result's content (see `content_text`), which is then not repeated.
 
     Raises: UsageError, if a value in it is not JSON.
     """
     first = b""
     if summary.result is not None:
-        body = "\n" + value_field("Result", summary.result)
+        result = summary.result
+        lead = "\n"
+        if content_of is not None:
+            lead = f"\n- **Content**: see step {content_of}\n"
+            result = {key: value for key, value in result.items() if key != "content"}
+        body = lead + value_field("Result", result)
         if scrub is not None and scrub.suspects(body):
-            body = "\n" + value_field("Result", summary.result, scrub)
+            body = lead + value_field("Result", result, scrub)
         first, chain = _record(_RULE, "## Result ", "result", 0, body, chain)
     total = f"{summary.steps}"
     if summary.planned is not None:
@@ -192,6 +219,8 @@ def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> 
         f"\n- **Total Steps**: {total}\n- **Total Duration**: {_milliseconds(summary.duration_s)}\n"
         f"- **Final Status**: {summary.status}\n"
     )
+    if summary.models:
+        body += json_field("Models", list(summary.models), scrub)
     if summary.reason is not None:
         body += text_field("Reason", summary.reason, scrub)
     if summary.usage is not None:
@@ -199,6 +228,15 @@ def encode_summary(summary: Summary, chain: int, scrub: Scrub | None = None) -> 
     body += f"<!-- {len(body.encode())} bytes of summary end here -->\n"
     last, chain = _record(_RULE, "## Summary ", "summary", 0, body, chain)
     return Encoded(first + last, chain)
+
+
+def content_text(end: StepEnd) -> str | None:
+    """The text that a successful step gave and that may be a whole run's content: a model's, or a script's."""
+    output = end.output
+    if end.status != "success" or not isinstance(output, Mapping):
+        return None
+    text = cast("Mapping[str, Any]", output).get("content", cast("Mapping[str, Any]", output).get("stdout"))
+    return text if isinstance(text, str) else None
 
 
 def _milliseconds(seconds: float) -> str:
@@ -230,6 +268,32 @@ class State:
     open: dict[int, int] = field(default_factory=dict[int, int])
     result: Any = None
     summary: Summary | None = None
+    resumptions: list[Resumption] = field(default_factory=list[Resumption])
+    tail: Tail = "clean"
+
+    def recording(self) -> Recording:
+        """What was read, as a value."""
+        warnings: list[str] = []
+        if self.tail == "torn":
+            warnings.append(f"the file ends inside a record; what is whole ends at byte {self.offset}")
+        status: RunStatus = "running" if self.summary is None else self.summary.status
+        if self.hint not in ("running", status):
+            warnings.append(f"the title says {self.hint}, the records say {status}")
+        return Recording(
+            header=self.header,
+            steps=tuple(self.steps),
+            summary=self.summary,
+            status=status,
+            tail=self.tail,
+            torn_offset=self.offset if self.tail == "torn" else None,
+            warnings=tuple(warnings),
+            resumptions=tuple(self.resumptions),
+        )
+
+
+def is_own(data: bytes) -> bool:
+    """Whether these are the bytes of a file of this package's format, or of one that was cut in its title."""
+    return _MARK.search(data, 0, 200) is not None or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
 
 
 def decode(data: bytes, path: str = "<bytes>") -> Recording:
@@ -237,17 +301,7 @@ def decode(data: bytes, path: str = "<bytes>") -> Recording:
 
     Raises: CorruptRecord, if it is neither, or not what was written, with line and offset.
     """
-    if _MARK.search(data, 0, 200) or _TORN_TITLE.fullmatch(data.rstrip(b"\0")):
-        return _recording(*_scan(data, path))
-    return read_foreign(data, path)
-
-
-def scan(data: bytes, path: str = "<bytes>") -> State:
-    """Reads records of this package's own format up to the last whole one.
-
-    Raises: CorruptRecord.
-    """
-    return _scan(data, path)[0]
+    return scan(data, path).recording() if is_own(data) else read_foreign(data, path)
 
 
 def read_foreign(data: bytes, path: str = "<bytes>") -> Recording:
@@ -257,25 +311,11 @@ def read_foreign(data: bytes, path: str = "<bytes>") -> Recording:
     return foreign.read_foreign(data, path)
 
 
-def _recording(state: State, tail: Tail) -> Recording:
-    warnings: list[str] = []
-    if tail == "torn":
-        warnings.append(f"the file ends inside a record; what is whole ends at byte {state.offset}")
-    status: RunStatus = "running" if state.summary is None else state.summary.status
-    if state.hint not in ("running", status):
-        warnings.append(f"the title says {state.hint}, the records say {status}")
-    return Recording(
-        header=state.header,
-        steps=tuple(state.steps),
-        summary=state.summary,
-        status=status,
-        tail=tail,
-        torn_offset=state.offset if tail == "torn" else None,
-        warnings=tuple(warnings),
-    )
+def scan(data: bytes, path: str = "<bytes>") -> State:
+    """Reads records of this package's own format up to the last whole one.
 
-
-def _scan(data: bytes, path: str) -> tuple[State, Tail]:
+    Raises: CorruptRecord.
+    """
     state = State(path)
     size = len(data)
     if data.endswith(b"\0"):
@@ -283,13 +323,14 @@ def _scan(data: bytes, path: str) -> tuple[State, Tail]:
         size = len(data.rstrip(b"\0"))
         if -(-size // _BLOCK) * _BLOCK >= len(data):
             raise _corrupt(state, data, size, "zero bytes at the end that are no unwritten disk block")
-    torn: Tail = "torn" if size < len(data) else "clean"
-    if not _read_header(state, data, size):
-        return state, "torn"
-    while state.offset < size:
-        if not _read_record(state, data, size):
-            return state, "torn"
-    return state, torn
+    if size < len(data):
+        state.tail = "torn"
+    whole = _read_header(state, data, size)
+    while whole and state.offset < size:
+        whole = _read_record(state, data, size)
+    if not whole:
+        state.tail = "torn"
+    return state
 
 
 def _corrupt(state: State, data: bytes, at: int, message: str) -> CorruptRecord:
@@ -367,10 +408,34 @@ def _apply(state: State, opening: re.Match[bytes], fields: dict[str, Any]) -> No
     elif kind == b"end":
         index = state.open.pop(number)
         state.steps[index] = Step(number, state.steps[index].start, _end(fields))
+    elif kind == b"resume":
+        state.resumptions.append(_resumption(fields))
+        state.summary = state.result = None
     elif kind == b"result":
         state.result = fields["Result"]
+        if "Content" in fields:
+            state.result["content"] = _content(state, int(fields["Content"].removeprefix("see step ")))
     else:
         state.summary = _summary(fields, state.result)
+
+
+def _content(state: State, number: int) -> str:
+    for step in reversed(state.steps):
+        text = content_text(step.end) if step.number == number and step.end is not None else None
+        if text is not None:
+            return text
+    raise ValueError(f"step {number} holds no content")
+
+
+def _resumption(fields: dict[str, Any]) -> Resumption:
+    owner: str | None = fields.get("Owner")
+    cut: str = fields.get("Cut", "0 bytes")
+    return Resumption(
+        at=fields["At"],
+        owner=None if owner is None else _owner(owner),
+        cut_bytes=int(cut.removesuffix(" bytes")),
+        allowed=fields.get("Allowed"),
+    )
 
 
 def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
@@ -383,6 +448,7 @@ def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
         inputs=fields.get("Inputs", {}),
         template=fields.get("Template"),
         template_sha256=fields.get("Template SHA-256"),
+        template_version=fields.get("Template Version"),
         model=fields.get("Model"),
         parent=None if parent is None else int(parent.removeprefix("TASK-")),
         owner=None if owner is None else _owner(owner),
@@ -444,6 +510,7 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
         result=result,
         reason=fields.get("Reason"),
         planned=None if total[2] is None else int(total[2]),
+        models=tuple(json.loads(fields.get("Models", "[]"))),
     )
 
 

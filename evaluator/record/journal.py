@@ -8,7 +8,11 @@ What survives what:
     step     everything flushed           everything flushed
 
 A cut or unwritten end is found when the file is read, in every mode. `task` costs one fdatasync and one fsync
-of each folder a task; `step` one fdatasync a flush besides.
+of each folder a task; `step` one fdatasync before each effect and after it besides.
+
+Writing is quick and for the thread that evaluates; what waits for a disk (`sync`, and `close` unless the
+policy is off) may be called from another thread. Many files that are synced side by side share the disk's
+own commits, and steps of one file that wait for it at the same time share one sync.
 """
 
 from __future__ import annotations
@@ -16,19 +20,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.record.grammar import (
     STATUS_HINTS,
+    State,
+    content_text,
     encode_begin,
     encode_end,
     encode_header,
+    encode_resumption,
     encode_summary,
 )
-from evaluator.record.payload import Scrub
-from evaluator.record.steps import Header, StepEnd, StepStart, Summary
+from evaluator.record.steps import FinalStatus, Header, Resumption, Scrub, StepEnd, StepStart, Summary
+
+# A result's content is not repeated where a step holds it, unless it is shorter than saying so.
+_MIN_SHARED_CHARS = 40
+IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
 SYNC_POLICIES: tuple[Sync, ...] = ("off", "task", "step")
@@ -55,33 +68,66 @@ class Folders:
 class Journal:
     """The task file of one run, held under an exclusive lock from creation to `close` or `abandon`.
 
-    Made by `TaskStore.create`. For use from one thread at a time. After a write has failed the file is cut
-    back to its last whole flush and every further call raises RecordError.
+    Made by `TaskStore.create` and `TaskStore.reopen`. For use from one thread at a time, but for `sync`. After
+    a write has failed the file is cut back to its last whole flush and every further call raises RecordError.
     """
 
     __slots__ = (
-        "_buffer", "_chain", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_last", "_name",
-        "_numbers", "_offset", "_open", "_scrub", "_sync", "_synced", "id", "retries", "steps",
+        "_buffer", "_chain", "_durable", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_last", "_name",
+        "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models", "policy", "retries",
+        "steps",
     )  # fmt: skip
 
-    def __init__(
-        self, fd: int, folders: Folders, name: str, header: Header, *, sync: Sync, scrub: Scrub | None
-    ) -> None:
-        self.id = header.task_id
+    def __init__(self, fd: int, folders: Folders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None) -> None:
+        self.id = task_id
+        self.policy: Sync = sync
         self.steps = 0
         self.retries = 0
+        # A dict for its order: the models that were called.
+        self.models: dict[str, None] = {}
         self._fd, self._folders, self._name = fd, folders, name
-        self._sync, self._scrub = sync, scrub
+        self._scrub = scrub
         self._is_done = False
-        self._offset = 0
-        self._synced = False
+        self._offset = self._chain = self._hint_offset = 0
+        # Bytes known to be on the disk itself; -1: neither they nor the file's name in its folder.
+        self._durable = -1
+        self._syncing = threading.Lock()
         self._failure: str | None = None
         self._open: dict[int, StepStart] = {}
         self._numbers: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
         self._last: int | None = None
-        record, self._hint_offset = encode_header(header, scrub)
-        self._buffer: list[bytes] = [record.data]
-        self._chain = record.chain
+        # Bytes to cut off before the first write to a reopened file; None: there is nothing to take over.
+        self._takeover: int | None = None
+        self._buffer: list[bytes] = []
+
+    def start(self, header: Header) -> None:
+        """Begins a new file. Raises: UsageError, if the inputs are not JSON."""
+        record, self._hint_offset = encode_header(header, self._scrub)
+        self._add(record.data, record.chain)
+
+    def resume(self, state: State, size: int, resumption: Resumption, *, is_done: bool) -> None:
+        """Goes on where `state` ends, in a file of `size` bytes; steps in flight are ended as aborted.
+
+        Nothing is changed on disk before the first `flush`.
+        """
+        self._is_done = is_done
+        self._offset, self._chain, self._hint_offset = state.offset, state.chain, state.hint_offset
+        self._takeover = size - state.offset
+        for step in state.steps:
+            self._count_model(step.start)
+            self.steps = max(self.steps, step.number)
+            self.retries += step.is_retry
+            if step.end is None or step.status != "success":
+                self._numbers[step.start.path] = step.number
+            else:
+                self._numbers.pop(step.start.path, None)
+                self._remember(step.number, step.end)
+        record = encode_resumption(resumption, self._chain)
+        self._add(record.data, record.chain)
+        for number, index in state.open.items():
+            self._open[number] = state.steps[index].start
+            self.end(number, StepEnd("aborted", None, 0.0, IN_FLIGHT))
 
     @property
     def path(self) -> Path:
@@ -108,6 +154,7 @@ class Journal:
             self.retries += 1
         self._open[number] = start
         self._last = number
+        self._count_model(start)
         return number
 
     def end(self, number: int, end: StepEnd) -> None:
@@ -125,26 +172,41 @@ class Journal:
         del self._open[number]
         if end.status == "success":
             self._numbers.pop(start.path, None)
+            self._remember(number, end)
         else:
             self._numbers[start.path] = number
         self._last = None
 
     def flush(self) -> None:
-        """Writes what was added since the last flush, in one write; with `sync="step"` to the disk itself.
+        """Writes what was added since the last flush, in one write; see `sync` for the disk itself.
 
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         """
         self._check()
         if not self._buffer:
             return
+        if self._takeover is not None:
+            self._take_over(self._takeover)
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
         self._write(data)
         self._buffer.clear()
-        if self._sync == "step":
+
+    def sync(self) -> None:
+        """Waits until what was flushed is on the disk itself, whatever the policy. From any thread.
+
+        Raises: RecordError, if the disk fails.
+        """
+        wanted = self._offset
+        with self._syncing:
+            # Another step's sync may have taken this one along; a file that is let go was synced or given up.
+            if self._durable >= wanted or self._fd < 0:
+                return
+            self._check()
+            size, is_new = self._offset, self._durable < 0
             self._to_disk(self._fd)
-            if not self._synced:
+            if is_new:
                 self._to_disk(self._folders.active_fd)
-                self._synced = True
+            self._durable = size
 
     def close(self, summary: Summary) -> Path:
         """Writes the summary, moves the file to the folder of finished tasks and lets go of it.
@@ -152,39 +214,48 @@ class Journal:
         Returns: where the file is now. Raises: RecordError; the file then stays with the active ones.
         """
         self._check()
-        record = encode_summary(summary, self._chain, self._scrub)
+        content = summary.result.get("content") if isinstance(summary.result, dict) else None
+        number = self._texts.get(content) if isinstance(content, str) else None
+        record = encode_summary(summary, self._chain, self._scrub, content_of=number)
         self._add(record.data, record.chain)
         self.flush()
+        return self.settle(summary.status)
+
+    def settle(self, status: FinalStatus) -> Path:
+        """Says in the title how the task ended, moves the file to the folder of finished tasks and lets go of it.
+
+        The second half of `close`, for a file whose writer was killed in between. Returns and raises as `close`.
+        """
         folders = self._folders
         try:
             # The same number of bytes in place of others: cannot run out of space, and is not checksummed.
-            os.pwrite(self._fd, STATUS_HINTS[summary.status], self._hint_offset)
+            os.pwrite(self._fd, STATUS_HINTS[status], self._hint_offset)
         except OSError as error:
             raise self._fail("write to", error) from error
-        if self._sync != "off":
-            self._to_disk(self._fd)
-        try:
-            os.rename(self._name, self._name, src_dir_fd=folders.active_fd, dst_dir_fd=folders.done_fd)
-        except OSError as error:
-            raise self._fail("move", error) from error
-        self._is_done = True
-        if self._sync != "off":
-            self._to_disk(folders.done_fd)
-            self._to_disk(folders.active_fd)
-        self._release("is closed")
+        with self._syncing:
+            if self.policy != "off":
+                self._to_disk(self._fd)
+            if not self._is_done:
+                self._move(folders.active_fd, folders.done_fd)
+                self._is_done = True
+            if self.policy != "off":
+                self._to_disk(folders.done_fd)
+                self._to_disk(folders.active_fd)
+            self._release("is closed")
         return self.path
 
     def abandon(self) -> None:
         """Lets go of the file without a summary, after writing what was added: it will read as interrupted.
 
-        Does nothing after `close`; never raises.
+        A file that was reopened and not yet written to stays as it was. Does nothing after `close`; never raises.
         """
         if self._fd < 0:
             return
-        if self._failure is None:
+        if self._failure is None and self._takeover is None:
             with contextlib.suppress(RecordError):
                 self.flush()
-        self._release("was abandoned")
+        with self._syncing:
+            self._release("was abandoned")
 
     def __enter__(self) -> Journal:
         return self
@@ -195,6 +266,15 @@ class Journal:
     def _add(self, data: bytes, chain: int) -> None:
         self._buffer.append(data)
         self._chain = chain
+
+    def _count_model(self, start: StepStart) -> None:
+        if start.kind == "model":
+            self.models[start.name] = None
+
+    def _remember(self, number: int, end: StepEnd) -> None:
+        text = content_text(end)
+        if text is not None and len(text) >= _MIN_SHARED_CHARS:
+            self._texts[text] = number
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -214,6 +294,37 @@ class Journal:
                 os.ftruncate(self._fd, self._offset)
             raise self._fail("write to", error) from error
         self._offset += size
+
+    def _take_over(self, cut_bytes: int) -> None:
+        """Makes the file one that is running: its torn end copied aside and cut off, in the folder of active ones."""
+        try:
+            if cut_bytes:
+                self._keep_aside(os.pread(self._fd, cut_bytes, self._offset))
+                os.ftruncate(self._fd, self._offset)
+        except OSError as error:
+            raise self._fail("cut the torn end off", error) from error
+        if self._is_done:
+            self._move(self._folders.done_fd, self._folders.active_fd)
+            self._is_done = False
+        try:
+            os.pwrite(self._fd, STATUS_HINTS["running"], self._hint_offset)
+        except OSError as error:
+            raise self._fail("write to", error) from error
+        self._takeover = None
+
+    def _keep_aside(self, tail: bytes) -> None:
+        """What is cut off is kept beside the file: nothing that was written is thrown away."""
+        folder = self._folders.done_fd if self._is_done else self._folders.active_fd
+        names = (f"{self._name}.torn-{turn}" for turn in count(1))
+        name = next(name for name in names if not os.access(name, os.F_OK, dir_fd=folder))
+        with open(os.open(name, CREATE_FLAGS, 0o600, dir_fd=folder), "wb") as file:
+            file.write(tail)
+
+    def _move(self, source_fd: int, target_fd: int) -> None:
+        try:
+            os.rename(self._name, self._name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+        except OSError as error:
+            raise self._fail("move", error) from error
 
     def _to_disk(self, fd: int) -> None:
         try:
@@ -238,3 +349,8 @@ class Journal:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
+
+
+def now() -> str:
+    """The time as task files have it: ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

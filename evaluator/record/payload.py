@@ -21,10 +21,10 @@ import json
 import re
 from collections.abc import Callable
 from json import encoder
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from evaluator.errors import UsageError
-from evaluator.record.steps import plain_json
+from evaluator.record.steps import Scrub, plain_json
 
 
 def _encoder(ascii_only: bool) -> Callable[[Any], str]:
@@ -52,18 +52,6 @@ _BACKTICKS = re.compile("`{3,}")
 _FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
 _BULLET = re.compile(rb"- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:")
 _LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
-
-
-class Scrub(Protocol):
-    """What takes secrets out of what is written."""
-
-    def suspects(self, text: str) -> bool:
-        """Whether `text`, plain or as JSON, holds what `redact_value` would change. Cheap; may err to yes."""
-        ...
-
-    def redact(self, text: str) -> str: ...
-
-    def redact_value(self, value: Any) -> Any: ...
 
 
 def is_plain(text: str) -> bool:

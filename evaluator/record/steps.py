@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from evaluator.errors import UsageError
 
@@ -107,6 +107,25 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """That a process took an interrupted run over. `at` is ISO 8601 in UTC; `cut_bytes` is what it cut off a
+    torn end, `allowed` which changes it was told to accept (None: there were to be none)."""
+
+    at: str
+    owner: Owner | None = None
+    cut_bytes: int = 0
+    allowed: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "owner": None if self.owner is None else self.owner.to_dict(),
+            "cut_bytes": self.cut_bytes,
+            "allowed": self.allowed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What a run started from. `created` is ISO 8601 in UTC with milliseconds; `parent` a task id."""
 
@@ -116,6 +135,7 @@ class Header:
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     template: str | None = None
     template_sha256: str | None = None
+    template_version: str | None = None
     model: str | None = None
     parent: int | None = None
     owner: Owner | None = None
@@ -130,6 +150,7 @@ class Header:
             "inputs": dict(self.inputs),
             "template": self.template,
             "template_sha256": self.template_sha256,
+            "template_version": self.template_version,
             "model": self.model,
             "parent": self.parent,
             "owner": None if self.owner is None else self.owner.to_dict(),
@@ -141,7 +162,7 @@ class Header:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """How a run ended. `steps` leaves the `retries` out; `planned` is how many steps there would have been,
-    None where nobody knew; `result` is the TaskResult or TaskError as JSON."""
+    None where nobody knew; `result` is the TaskResult or TaskError as JSON; `models` are those that were called."""
 
     status: FinalStatus
     steps: int
@@ -151,6 +172,7 @@ class Summary:
     result: Any = None
     reason: str | None = None
     planned: int | None = None
+    models: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -162,6 +184,7 @@ class Summary:
             "result": self.result,
             "reason": self.reason,
             "planned": self.planned,
+            "models": list(self.models),
         }
 
 
@@ -172,6 +195,7 @@ class Recording:
     `header` is None only where the file ends before its header does. `tail` is "torn" where the file ends
     inside a record, as after a crash; all records before `torn_offset` (bytes) are whole. `status` is
     "interrupted" only where the store saw that the owner is gone: the bytes alone say "running".
+    `resumptions` are in the order in which they happened.
     """
 
     header: Header | None
@@ -181,15 +205,14 @@ class Recording:
     tail: Tail = "clean"
     torn_offset: int | None = None
     warnings: tuple[str, ...] = ()
-    _index: dict[tuple[str, str], Step] | None = field(default=None, init=False, repr=False, compare=False)
+    resumptions: tuple[Resumption, ...] = ()
 
-    def completed(self, path: str, fingerprint: str) -> Step | None:
-        """The last successful attempt at `path` with that fingerprint. Constant time after the first call."""
-        index = self._index
-        if index is None:
-            index = {(s.start.path, s.start.fingerprint): s for s in self.steps if s.status == "success"}
-            object.__setattr__(self, "_index", index)
-        return index.get((path, fingerprint))
+    @property
+    def owner(self) -> Owner | None:
+        """The process that wrote last: the one that took the run over, else the one that began it."""
+        if self.resumptions:
+            return self.resumptions[-1].owner
+        return None if self.header is None else self.header.owner
 
     def running(self) -> Iterator[Step]:
         """The attempts that were begun and have no end."""
@@ -205,6 +228,7 @@ class Recording:
             "tail": self.tail,
             "torn_offset": self.torn_offset,
             "warnings": list(self.warnings),
+            "resumptions": [resumption.to_dict() for resumption in self.resumptions],
         }
 
 
@@ -215,16 +239,34 @@ def plain_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
+_PERSON = b"steps %d" % FORMAT_VERSION
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain_json).encode
 
 
-def fingerprint(value: Any) -> str:
+class Scrub(Protocol):
+    """What takes secrets out of what is written."""
+
+    def suspects(self, text: str) -> bool:
+        """Whether `text`, plain or as JSON, holds what `redact_value` would change. Cheap; may err to yes."""
+        ...
+
+    def redact(self, text: str) -> str: ...
+
+    def redact_value(self, value: Any) -> Any: ...
+
+
+def fingerprint(value: Any, scrub: Scrub | None = None) -> str:
     """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not count.
+
+    The version of the format counts too: a later one that means another thing by a step must not match. Nor do
+    secrets that `scrub` takes out, so that what is computed from a record is what was computed before it.
 
     Raises: UsageError, if the value is not JSON.
     """
     try:
         text = _canonical(value)
+        if scrub is not None and scrub.suspects(text):
+            text = _canonical(scrub.redact_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a fingerprint is made of JSON values only: {error}") from error
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16, person=_PERSON).hexdigest()

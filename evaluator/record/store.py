@@ -11,22 +11,21 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.record import grammar
-from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync
-from evaluator.record.payload import Scrub
-from evaluator.record.steps import Header, Owner, Recording, RunStatus, Summary
+from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync, now
+from evaluator.record.owner import current_owner, is_gone
+from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
 
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
 _COUNTER = ".last-id"
 _HEAD_BYTES, _TAIL_BYTES = 4096, 2048
 # A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
 _NEWBORN_S = 5.0
+_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class TaskStore:
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
         """`redactor` takes secrets out of all that is written (see `redact`); `sync`: see `journal`."""
         self.root = Path(root)
-        self._scrub = redactor
+        self.redactor = redactor
         self._sync: Sync = sync
         self._lock = threading.Lock()
         self._folders: Folders | None = None
@@ -67,6 +66,7 @@ class TaskStore:
         *,
         template: str | None = None,
         template_sha256: str | None = None,
+        template_version: str | None = None,
         model: str | None = None,
         parent: int | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -90,23 +90,103 @@ class TaskStore:
             fcntl.flock(fd, fcntl.LOCK_EX)
             header = Header(
                 task_id=task_id,
-                created=datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+                created=now(),
                 request=request,
                 inputs=inputs or {},
                 template=template,
                 template_sha256=template_sha256,
+                template_version=template_version,
                 model=model,
                 parent=parent,
                 owner=current_owner(),
                 extra=extra or {},
             )
-            return Journal(fd, folders, name, header, sync=sync or self._sync, scrub=self._scrub)
+            journal = Journal(fd, folders, name, task_id, sync=sync or self._sync, scrub=self.redactor)
+            journal.start(header)
+            return journal
         except BaseException:
             # Nothing was written yet: an empty file of a task that never began would only puzzle.
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folders.active_fd)
             os.close(fd)
             raise
+
+    def reopen(self, task_id: int, *, allowed: str | None = None) -> tuple[Journal, Recording]:
+        """Takes an unfinished, failed or aborted task over, to go on with it; blocks for up to a second.
+
+        The file stays as it is until the journal's first flush, which cuts a torn end off (a copy stays beside
+        the file) and says who goes on, with what `allowed` says of changes. Steps in flight are then ended as aborted.
+        The recording is what was there before; a completed task's can be reopened too, and has nothing to go on with.
+
+        Raises: TaskBusy, if a process has the task; RecordError, if there is no such task or nothing of it was
+        written, or it is another program's; CorruptRecord, if it is not what was written.
+        """
+        with self._lock:
+            folders = self._prepared()
+        path, fd = self._locked(task_id)
+        try:
+            data = bytearray()
+            while piece := os.pread(fd, 1 << 24, len(data)):
+                data += piece
+            content = bytes(data)
+            if not grammar.is_own(content):
+                raise RecordError(f"{path}: not written by this program; it can be read, and not gone on with")
+            state = grammar.scan(content, str(path))
+            if state.header is None:
+                raise TaskNotBegun(f"{path}: ends inside its header: nothing was done yet; run it again")
+            recording = state.recording()
+            if recording.status == "running":
+                recording = replace(recording, status="interrupted")
+            journal = Journal(fd, folders, path.name, task_id, sync=self._sync, scrub=self.redactor)
+            resumption = Resumption(now(), current_owner(), len(content) - state.offset, allowed)
+            journal.resume(state, len(content), resumption, is_done=path.parent.name == "done")
+            return journal, recording
+        except OSError as error:
+            os.close(fd)
+            raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _locked(self, task_id: int) -> tuple[Path, int]:
+        """A task's file, open for writing and locked."""
+        tries = 0
+        while True:
+            path = self.path_of(task_id)
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise RecordError(f"{path}: cannot open the task file: {error.strerror}") from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                here, there = os.fstat(fd), os.stat(path, follow_symlinks=False)
+                if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+                    return path, fd
+                os.close(fd)
+            except BlockingIOError:
+                # Who only looks holds the file for some microseconds; who runs it, for long.
+                os.close(fd)
+                tries += 1
+                if tries > _LOCK_TRIES:
+                    raise TaskBusy(self._said_busy(task_id, path)) from None
+                time.sleep(_LOCK_WAIT_S)
+            except FileNotFoundError:
+                # It was finished, and moved, in between.
+                os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+
+    def _said_busy(self, task_id: int, path: Path) -> str:
+        with contextlib.suppress(RecordError):
+            owner = self.read(path).owner
+            if owner is not None and is_gone(owner):
+                return f"TASK-{task_id}: its process {owner.pid} is gone, but one that it started holds its file {path}"
+            if owner is not None:
+                return f"TASK-{task_id} is run by process {owner.pid} on {owner.host}"
+        return f"TASK-{task_id} is run by another process"
 
     def read(self, task: int | Path) -> Recording:
         """The recording of a task, by id or by path. Running tasks can be read; status "interrupted" if the
@@ -128,7 +208,7 @@ class TaskStore:
         except OSError as error:
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
         recording = grammar.decode(data, str(path))
-        if recording.status == "running" and not alive:
+        if recording.status == "running" and (not alive or is_gone(recording.owner)):
             recording = replace(recording, status="interrupted")
         return recording
 
@@ -267,20 +347,22 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
     size = os.fstat(fd).st_size
     alive = _is_owned(fd)
     head = os.pread(fd, _HEAD_BYTES, 0)
-    header, needed = grammar.peek_header(head, str(path))
-    if header is None and needed > len(head):
-        header, _ = grammar.peek_header(os.pread(fd, needed, 0), str(path))
+    header: Header | None = None
+    if grammar.is_own(head):
+        header, needed = grammar.peek_header(head, str(path))
+        if header is None and needed > len(head):
+            header, _ = grammar.peek_header(os.pread(fd, needed, 0), str(path))
     tail = head if size <= len(head) else os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     if header is not None and path.parent.name == "done":
         summary = grammar.peek_summary(tail)
         if summary is not None:
             return TaskSummary(task_id, path, summary.status, header, summary)
-    elif header is not None and not grammar.ends_with_summary(tail):
+    elif header is not None and not grammar.ends_with_summary(tail) and not (alive and is_gone(header.owner)):
         return TaskSummary(task_id, path, "running" if alive else "interrupted", header, None)
-    # A long reason, a file of another writer, or a damaged one: read it whole.
+    # A long reason, a file that was taken over, one of another writer, or a damaged one: read it whole.
     recording = grammar.decode(os.pread(fd, size, 0), str(path))
     status: RunStatus = recording.status
-    if status == "running" and not alive:
+    if status == "running" and (not alive or is_gone(recording.owner)):
         status = "interrupted"
     summary = None if recording.summary is None else replace(recording.summary, result=None)
     return TaskSummary(task_id, path, status, recording.header, summary)
@@ -328,21 +410,3 @@ def _checked_folder(path: Path) -> int:
 
 def _unusable(path: Path, error: OSError) -> RecordError:
     return RecordError(f"{path}: no task file can be created: {error.strerror}; free space or choose another folder")
-
-
-@lru_cache(maxsize=1)
-def _owner_of(pid: int) -> Owner:
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            # The second field, the program's name in brackets, may hold anything; the start is the 22nd.
-            started = int(file.read().rpartition(b")")[2].split()[19])
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot_id = file.read().strip()
-    except (OSError, ValueError, IndexError):
-        started, boot_id = 0, "0"
-    return Owner(pid, started, boot_id, os.uname().nodename)
-
-
-def current_owner() -> Owner:
-    """This process, so that another with its number can be told from it. Start and boot are 0 off Linux."""
-    return _owner_of(os.getpid())

@@ -400,15 +400,6 @@ def test_a_text_that_only_looks_like_a_summary_is_not_taken_for_one() -> None:
     assert peek_summary(failed) == Summary("failed", 1, 0, 0.0, None, None, fake)
 
 
-def test_completed_finds_the_last_success_with_the_same_path_and_fingerprint() -> None:
-    read = decode(write(SMALL).data)
-    found = read.completed("turn[1]", "f1")
-    assert found is not None
-    assert found.start.attempt == 2
-    assert read.completed("turn[1]", "other") is None
-    assert read.completed("turn[9]", "f1") is None
-
-
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else() -> None:
     assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
     values = [None, 0, 1, "1", True, [1], {"1": 1}, {"a": 1}, {"a": [1]}, "", [], {}, "\ud800", 1.5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from evaluator.record import journal as journal_module
 from evaluator.record.grammar import decode
 from evaluator.record.journal import SYNC_POLICIES, Journal
 from evaluator.record.redact import Redactor
+from evaluator.record.steplog import StepLog
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 
@@ -147,7 +150,7 @@ def test_an_abandoned_journal_keeps_what_was_added(store: TaskStore) -> None:
         journal.end(number, StepEnd("success", "paid for", 0.1))
     read = store.read(journal.id)
     assert read.status == "interrupted"
-    assert read.completed("turn[1]", "f") is not None
+    assert [(step.status, step.end and step.end.output) for step in read.steps] == [("success", "paid for")]
 
 
 @pytest.mark.parametrize("sync", SYNC_POLICIES)
@@ -158,13 +161,45 @@ def test_the_sync_policy_says_what_reaches_the_disk_when(
     monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: calls.append("file"))
     monkeypatch.setattr(journal_module.os, "fsync", lambda fd: calls.append("folder"))
     journal = store.create(sync=sync)
-    journal.begin(start())
-    journal.flush()
-    flushed = list(calls)
+    steps = StepLog(journal)
+    number = asyncio.run(steps.begin("turn[1]", "model", "m", "in", "f"))
+    assert calls == (["file", "folder"] if sync == "step" else [])
+    asyncio.run(steps.succeed(number, "out", 0.1))
+    assert calls == (["file", "folder", "file"] if sync == "step" else [])
+    flushed = len(calls)
     journal.close(DONE)
-    assert flushed == (["file", "folder"] if sync == "step" else [])
-    assert calls[len(flushed) :].count("folder") == (0 if sync == "off" else 2)
-    assert ("file" in calls[len(flushed) :]) == (sync != "off")
+    assert calls[flushed:] == ([] if sync == "off" else ["file", "folder", "folder"])
+
+
+def test_steps_that_wait_for_the_disk_together_share_one_sync(
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    first_waits, go_on = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        calls.append(fd)
+        first_waits.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(journal_module.os, "fdatasync", slow)
+    journal = store.create(sync="step")
+    journal.begin(start("a"))
+    journal.flush()
+    waiting = [threading.Thread(target=journal.sync)]
+    waiting[0].start()
+    assert first_waits.wait(10)
+    for path in ("b", "c", "d"):
+        journal.begin(start(path))
+        journal.flush()
+        waiting.append(threading.Thread(target=journal.sync))
+        waiting[-1].start()
+    go_on.set()
+    for thread in waiting:
+        thread.join(10)
+    # The first one's, and one for the three that came while it ran.
+    assert len(calls) == 2
+    journal.abandon()
 
 
 def test_after_a_failed_sync_nothing_more_is_written(store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +209,9 @@ def test_after_a_failed_sync_nothing_more_is_written(store: TaskStore, monkeypat
     journal = store.create(sync="step")
     journal.begin(start())
     monkeypatch.setattr(journal_module.os, "fdatasync", fail)
+    journal.flush()
     with pytest.raises(RecordError, match="sync"):
-        journal.flush()
+        journal.sync()
     size = journal.path.stat().st_size
     with pytest.raises(RecordError):
         journal.begin(start())

@@ -17,7 +17,8 @@ import pytest
 from evaluator.errors import CorruptRecord, RecordError, UsageError
 from evaluator.record import store as store_module
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore, current_owner
+from evaluator.record.owner import current_owner
+from evaluator.record.store import TaskStore
 
 DONE = Summary("completed", 1, 0, 0.5, {"turns": 1}, {"content": "x" * 10_000})
 
@@ -344,7 +345,7 @@ def test_the_owner_is_this_process_and_not_its_number_alone() -> None:
         [
             sys.executable,
             "-c",
-            "from evaluator.record.store import current_owner as o; print(o().started, o().boot_id)",
+            "from evaluator.record.owner import current_owner as o; print(o().started, o().boot_id)",
         ],
         capture_output=True,
         text=True,

@@ -21,6 +21,19 @@ def task_id(text: str) -> int | None:
     return int(bare) if bare.isascii() and bare.isdigit() else None
 
 
+def parse_id(text: str) -> int:
+    """As `task_id`. Raises: UsageError, for what is no id."""
+    number = task_id(text)
+    if number is None:
+        raise UsageError(f"{text!r} is no task's id; write 17 or TASK-17")
+    return number
+
+
+def store_beside(path: Path, store: TaskStore) -> TaskStore:
+    """The store of which `path` is a file; `store` where it lies in none."""
+    return TaskStore(path.parent.parent) if path.parent.name in ("active", "done") else store
+
+
 def path_of(store: TaskStore, task: str) -> Path:
     """Where the file of TASK is, which is an id or a path.
 

@@ -2,49 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table
-from evaluator.cli.tasks.common import dir_option
-from evaluator.record.store import TaskStore
+from evaluator.cli.tasks.common import dir_option, parse_id
+from evaluator.errors import UsageError
+from evaluator.record.render import cost_text, duration_text, tokens_text
+from evaluator.record.search import find, models_of
+from evaluator.record.store import TaskStore, TaskSummary
 
 STATUSES = ["running", "interrupted", "completed", "failed", "aborted"]
+# What a terminal that is too narrow for all goes without, the first first.
+SPARE = ("steps", "model", "duration", "tokens", "cost")
+LAST_WIDTH, NAME_WIDTH = 20, 20
 
 
-@click.command("list", epilog="Example:  evaluator tasks list --status failed")
+@click.command("list", epilog="Example:  evaluator tasks list --status failed --since 2h")
 @click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@click.option("--interrupted", is_flag=True, help="Short for --status interrupted.")
+@click.option("--template", metavar="PATTERN", help="Only runs of templates of this name, e.g. 'review*'.")
+@click.option("--model", metavar="PATTERN", help="Only runs that called a model of this name, e.g. 'openai/*'.")
+@click.option("--since", metavar="TIME", help="Only those created since: 2026-03-01, 2026-03-01T14:30 (UTC), 2h, 3d.")
+@click.option("--until", metavar="TIME", help="Only those created until then; a day is included whole.")
+@click.option("--error", metavar="TEXT", help="Only those whose reason or whose file's error holds TEXT, in any case.")
+@click.option("--parent", metavar="ID", help="Only subtasks of this task.")
 @click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
 @dir_option
 @json_option
-def list_tasks(status: Any, limit: int | None, tasks_dir: Path, as_json: bool) -> None:
-    """List task files, the newest first."""
-    found = list(TaskStore(tasks_dir).list(status=status, limit=limit))
+def list_tasks(
+    status: Any, interrupted: bool, parent: str | None, tasks_dir: Path, as_json: bool, **conditions: Any
+) -> None:
+    """List task files, the newest first. Conditions combine; names are shell patterns (*, ?, [abc])."""
+    if interrupted and status not in (None, "interrupted"):
+        raise UsageError(f"--interrupted and --status {status} exclude each other")
+    found = list(
+        find(
+            TaskStore(tasks_dir),
+            status="interrupted" if interrupted else status,
+            parent=None if parent is None else parse_id(parent),
+            **conditions,
+        )
+    )
     if not tasks_dir.exists():
         click.echo(f"{tasks_dir}: there is no such folder yet; the first run makes it", err=True)
     if as_json:
-        print_json(
-            [
-                {
-                    "id": t.id, "status": t.status, "path": str(t.path), "error": t.error,
-                    "header": None if t.header is None else t.header.to_dict(),
-                    "duration_s": None if t.summary is None else t.summary.duration_s,
-                    "reason": None if t.summary is None else t.summary.reason,
-                }
-                for t in found
-            ]
-        )  # fmt: skip
-        return
-    rows = [
-        [
-            str(t.id), t.status, "" if t.header is None else t.header.created,
-            "" if t.summary is None else f"{t.summary.duration_s:.3f} s",
-            ("" if t.header is None else t.header.template or "") or "-",
-            t.error or ("" if t.summary is None else t.summary.reason or "")
-            or ("" if t.header is None else t.header.request),
-        ]
-        for t in found
-    ]  # fmt: skip
-    print_table(["id", "status", "created", "duration", "template", "request or reason"], rows)
+        print_json([_as_json(task) for task in found])
+    else:
+        _print_tasks(found)
+
+
+def _as_json(task: TaskSummary) -> dict[str, Any]:
+    summary = {} if task.summary is None else task.summary.to_dict()
+    return {
+        "id": task.id,
+        "status": task.status,
+        "path": str(task.path),
+        "error": task.error,
+        "header": None if task.header is None else task.header.to_dict(),
+        **{name: summary.get(name) for name in ("duration_s", "reason", "steps", "retries", "planned", "usage")},
+    }
+
+
+def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
+    """A table without the columns that are empty for all tasks, or for which the terminal is too narrow."""
+    from shutil import get_terminal_size
+
+    head = ["id", "status", "created", "duration", "steps", "tokens", "cost", "template", "model", "request or reason"]
+    rows = [_cells(task) for task in tasks]
+    widths = {
+        name: max([len(name), *(len(row[i]) for row in rows)])
+        for i, name in enumerate(head[:-1])
+        if name not in ("model", "cost", "tokens") or any(row[i] not in ("", "?") for row in rows)
+    }
+    room = get_terminal_size((100, 24)).columns - LAST_WIDTH
+    for name in SPARE:
+        if sum(widths.values()) + 2 * len(widths) > room:
+            widths.pop(name, None)
+    kept = [i for i, name in enumerate(head) if name in widths or name == head[-1]]
+    print_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def _cells(task: TaskSummary) -> list[str]:
+    header, summary = task.header, task.summary
+    return [
+        str(task.id),
+        task.status,
+        "" if header is None else header.created[:16].replace("T", " "),
+        "" if summary is None else duration_text(summary.duration_s),
+        "" if summary is None else str(summary.steps),
+        "" if summary is None else tokens_text(summary.usage),
+        "" if summary is None else cost_text(summary.usage),
+        _short("" if header is None else header.template or "") or "-",
+        _short(", ".join(models_of(task))),
+        task.error or (summary and summary.reason) or (header and header.request) or "",
+    ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"

@@ -9,6 +9,7 @@ from evaluator.errors import Diagnostic, TemplateError
 from evaluator.handler.session import Handler, ModelChoice
 from evaluator.handler.tools import ToolContext
 from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.prompt import build_messages, hints_for
 from evaluator.interpreter.toolset import tools_for
@@ -65,8 +66,15 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
 
 
 async def choose(run: Run, named: str | None, prepared: Prepared) -> ModelChoice:
-    """The model for this task. Looking for a local server blocks, so a first choice has a thread of its own."""
+    """The model for this task; in a replay, where nothing names one, that of the record.
+
+    Looking for a local server blocks, so a first choice has a thread of its own.
+    """
     chooser, config = run.services.chooser, prepared.config
+    earlier = run.steps.earlier
+    if earlier is not None and not earlier.may_run():
+        label = run.model or named or config.model or earlier.model_at(prepared.frame.path) or "none"
+        return ModelChoice(NoModel(), label, label, "replayed")
     chosen = chooser.chosen(run.model, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, run.model, named, config)
 

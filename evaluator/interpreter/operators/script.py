@@ -14,13 +14,14 @@ from typing import Any
 
 from evaluator.binding.inputs import resolve_setting
 from evaluator.binding.sandbox import render
-from evaluator.errors import LimitReached
+from evaluator.errors import LimitReached, ToolError
 from evaluator.handler.tools.script import run_script
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.operators.atomic import read_output
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.nodes import OutputFormat, Script
+from evaluator.record.steps import StepEnd
 from evaluator.results import Status, TaskError, TaskResult
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -69,14 +70,19 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
     path, steps = join(prepared.frame.path, "script"), run.steps
     args = {"argv": argv, "shell": task.shell, "stdin": stdin}
     fingerprint = steps.fingerprint(args)
-    recorded = steps.recorded(path, fingerprint)
+    recorded = steps.recorded(path, "script", fingerprint, args)
     if recorded is not None:
-        return recorded.output
-    number = steps.begin(path, "script", argv[0][:60] if argv else "script", args, fingerprint)
+        return _recorded(recorded, timeout)
+    await steps.may_repeat(path)
+    number = await steps.begin(path, "script", argv[0][:60] if argv else "script", args, fingerprint)
     run.event(prepared.frame.path, "script")
     started = time.perf_counter()
     try:
         ended = await run_script(argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root)
+    except ToolError as error:
+        # It was never started, so nothing hinders another try.
+        await steps.fail(number, None, time.perf_counter() - started, str(error))
+        raise
     except BaseException as error:
         steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
         raise
@@ -87,10 +93,20 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
     }  # fmt: skip
     if ended.timed_out:
         message = f"the script was stopped after {timeout:g} s"
-        steps.fail(number, output, ended.duration_s, message)
+        await steps.fail(number, output, ended.duration_s, message)
         raise LimitReached("time", round(ended.duration_s, 3), timeout, message, ended.stdout)
-    steps.succeed(number, output, ended.duration_s)
+    await steps.succeed(number, output, ended.duration_s)
     return output
+
+
+def _recorded(end: StepEnd, timeout: float) -> Mapping[str, Any]:
+    """Raises: as the script did when it was recorded."""
+    if end.status == "success":
+        return end.output
+    message = end.error or "the script failed"
+    if end.output is None:
+        raise ToolError(message)
+    raise LimitReached("time", round(end.duration_s, 3), timeout, message, end.output["stdout"])
 
 
 def _not_run(output: OutputFormat | None) -> Mapping[str, Any]:

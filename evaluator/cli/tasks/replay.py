@@ -1,0 +1,80 @@
+"""`evaluator tasks replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evaluator.cli.common import json_option, library_option, load_library, print_json, stdout_is_terminal
+from evaluator.cli.run import root_option
+from evaluator.cli.tasks.common import dir_option, path_of, store_beside
+from evaluator.record.render import visible
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.replay import Replay
+
+
+@click.command("replay", epilog="Example:  evaluator tasks replay 17 --template-changes")
+@click.argument("task")
+@click.option("--template-changes", is_flag=True,
+              help="Go on past changed steps with the recorded answers, and show what the model would now see "
+              "differently.")  # fmt: skip
+@library_option
+@root_option
+@dir_option
+@click.option("--reparse", is_flag=True, help="If the run was started with --reparse.")
+@json_option
+def replay(
+    task: str,
+    template_changes: bool,
+    folders: tuple[Path, ...],
+    roots: tuple[Path, ...],
+    tasks_dir: Path,
+    reparse: bool,
+    as_json: bool,
+) -> None:
+    """Evaluate a recorded run again from its record alone: TASK is its id or its file.
+
+    No call is made, no tool is run, nothing is written. Exit code 0 if everything is as recorded, 1 if a step or
+    the result is not: the first that differs is shown with both sides.
+    """
+    from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.record.store import TaskStore
+
+    store = TaskStore(tasks_dir)
+    path = path_of(store, task)
+    folder = store_beside(path, store).root
+    evaluator = Evaluator(load_library(folders), tasks_dir=folder, roots=roots, reparse=reparse)
+    found = evaluator.replay_sync(path, template_changes=template_changes)
+    evaluator.close()
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if not found.ok:
+        raise click.exceptions.Exit(1)
+
+
+def _print(found: Replay) -> None:
+    from evaluator.record.difference import changed_lines
+
+    colours = {"-": "red", "+": "green"} if stdout_is_terminal() else {}
+    for change in found.changes:
+        click.echo(f"{visible(change.path)}: {change.kind} {visible(change.name)} would now see")
+        for line in changed_lines(change.recorded, change.now):
+            click.echo(click.style("  " + visible(line), fg=colours.get(line[0])))
+    for path in found.gone:
+        click.echo(f"{visible(path)}: is no longer come to")
+    if found.divergence is not None:
+        click.echo(f"diverges at {visible(found.divergence.path)}: {visible(found.divergence.message)}")
+        for label, side in (("recorded", found.divergence.recorded), ("now", found.divergence.now)):
+            click.echo(f"  {label}: {'nothing' if side is None else visible(side)}")
+    name = "the record" if found.task_id is None else f"TASK-{found.task_id}"
+    if found.ok:
+        click.echo(f"{name}: as recorded ({found.steps} steps)")
+    else:
+        many = len(found.changes)
+        what = f"{many} step{'' if many == 1 else 's'} changed" if many else "not as recorded"
+        click.echo(f"{name}: {what}; {found.steps} answers were taken from the record")

@@ -1,0 +1,147 @@
+"""Finding task files: a filter over what the list of a folder knows, and times as people write them.
+
+Times without a zone are UTC, as task files have them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import get_args
+
+from evaluator.errors import UsageError
+from evaluator.record.steps import RunStatus
+from evaluator.record.store import TaskStore, TaskSummary
+
+_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """What a task has to be, all of it at once; None asks for nothing.
+
+    `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until` bound the time of
+    creation, both included, and need a zone; `error` is part of the reason why the task failed or its file
+    cannot be read (case does not count); `parent` is a task id. A task whose file does not say what is asked
+    for is not what is asked for.
+    """
+
+    status: RunStatus | None = None
+    template: str | None = None
+    model: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    error: str | None = None
+    parent: int | None = None
+
+    def matches(self, task: TaskSummary) -> bool:
+        header = task.header
+        return (
+            (self.status is None or task.status == self.status)
+            and (self.parent is None or (header is not None and header.parent == self.parent))
+            and _fits(self.template, None if header is None else header.template)
+            and (self.model is None or any(_fits(self.model, name) for name in models_of(task)))
+            and (self.error is None or _holds(self.error, task))
+            and ((self.since is None and self.until is None) or self._is_in_time(task))
+        )
+
+    def _is_in_time(self, task: TaskSummary) -> bool:
+        created = None if task.header is None else created_at(task.header.created)
+        return (
+            created is not None
+            and (self.since is None or self.since <= created)
+            and (self.until is None or created <= self.until)
+        )
+
+
+def models_of(task: TaskSummary) -> tuple[str, ...]:
+    """The models that a task called, once it has ended; before, the one that it was given."""
+    if task.summary is not None and task.summary.models:
+        return task.summary.models
+    return () if task.header is None or task.header.model is None else (task.header.model,)
+
+
+def find(
+    store: TaskStore,
+    *,
+    status: RunStatus | None = None,
+    template: str | None = None,
+    model: str | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    error: str | None = None,
+    parent: int | None = None,
+    limit: int | None = None,
+) -> Iterator[TaskSummary]:
+    """The tasks that fit all conditions (see `TaskFilter`), newest first, at most `limit`.
+
+    Reads the first and last bytes of one file after the other, as they are asked for. `since` and `until` may
+    be texts: see `read_time`; a day counts from its beginning and to its end.
+
+    Raises: UsageError, for a status or a time that is none, and a negative limit; RecordError, while reading,
+    if the folder cannot be listed.
+    """
+    if status is not None and status not in get_args(RunStatus):
+        raise UsageError(f"a status is one of {', '.join(get_args(RunStatus))}, not {status!r}")
+    if limit is not None and limit < 0:
+        raise UsageError(f"limit is the most tasks to find, not {limit}")
+    wanted = TaskFilter(
+        status, template, model, _bound("since", since), _bound("until", until, is_end=True), error, parent
+    )
+    return islice(filter(wanted.matches, store.list(status=status)), limit)
+
+
+def _bound(name: str, value: datetime | str | None, *, is_end: bool = False) -> datetime | None:
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    try:
+        return None if value is None else read_time(value, is_end=is_end)
+    except UsageError as problem:
+        raise UsageError(f"{name}: {problem}") from problem
+
+
+def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -> datetime:
+    """The time that `text` means: `2026-03-01`, `2026-03-01T14:30`, with a zone or in UTC; or, before `now`, an
+    age such as `90s`, `30m`, `2h`, `3d`, `1w`. A day is its first instant, with `is_end` its last.
+
+    Raises: UsageError, if it is neither.
+    """
+    text = text.strip()
+    age = _AGE.fullmatch(text)
+    try:
+        if age is not None:
+            return (now or datetime.now(UTC)) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+        try:
+            return datetime.combine(date.fromisoformat(text), time.max if is_end else time.min, UTC)
+        except ValueError:
+            found = datetime.fromisoformat(text)
+            return found if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{text!r} is no time; write a date (2026-03-01), a date with a time (2026-03-01T14:30, UTC unless it "
+            "has a zone) or an age (30m, 2h, 3d)"
+        ) from error
+
+
+def created_at(created: str) -> datetime | None:
+    """When a task was created, by its header; None where that is no time, as in some files of other writers."""
+    try:
+        found = datetime.fromisoformat(created)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _fits(pattern: str | None, name: str | None) -> bool:
+    return pattern is None or (name is not None and fnmatchcase(name, pattern))
+
+
+def _holds(part: str, task: TaskSummary) -> bool:
+    part = part.casefold()
+    reason = None if task.summary is None else task.summary.reason
+    return any(text is not None and part in text.casefold() for text in (task.error, reason))

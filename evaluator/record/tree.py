@@ -1,0 +1,177 @@
+"""A task file's steps as a tree, with the files of its subtasks below the steps that lead to them.
+
+A file is followed once, however often and from wherever it is linked, and no deeper than MAX_DEPTH files; what
+is not followed, missing or cannot be read is told in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import RecordError
+from evaluator.record.render import Painter, cost_text, duration_text, linked_task, tokens_text, visible
+from evaluator.record.steps import Recording, Step
+from evaluator.record.store import TaskStore
+
+MAX_DEPTH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNode:
+    """A task file in the tree. `problem` says why there is no recording. `children` are the files that its steps
+    lead to, by the step's index in the recording; `parent` is known for the topmost file only."""
+
+    id: int | None
+    recording: Recording | None
+    problem: str | None = None
+    children: Mapping[int, TaskNode] = field(default_factory=dict[int, "TaskNode"])
+    parent: TaskNode | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: `parent` is an id, and `subtask` in each step is such an object again, or null."""
+        recording = self.recording
+        header = None if recording is None else recording.header
+        summary = None if recording is None else recording.summary
+        steps = () if recording is None else recording.steps
+        return {
+            "id": self.id,
+            "status": None if recording is None else recording.status,
+            "problem": self.problem,
+            "parent": None if header is None else header.parent,
+            "template": None if header is None else header.template,
+            "created": None if header is None else header.created,
+            "duration_s": None if summary is None else summary.duration_s,
+            "usage": None if summary is None or summary.usage is None else dict(summary.usage),
+            "steps": [self._step(index, step) for index, step in enumerate(steps)],
+        }
+
+    def _step(self, index: int, step: Step) -> dict[str, Any]:
+        child = self.children.get(index)
+        whole = step.to_dict()
+        names = ("number", "path", "kind", "name", "attempt", "status", "duration_s", "usage")
+        return {**{name: whole[name] for name in names}, "subtask": None if child is None else child.to_dict()}
+
+
+def read_tree(store: TaskStore, recording: Recording) -> TaskNode:
+    """The tree of `recording`, whose parent and subtasks are looked up in `store`."""
+    own = None if recording.header is None else recording.header.task_id
+    parent = None if recording.header is None else recording.header.parent
+    seen = {number for number in (own, parent) if number is not None}
+    above = None if parent is None else _read(store, parent)
+    return TaskNode(own, recording, None, _children(store, recording, seen, 1), above)
+
+
+def _read(store: TaskStore, number: int) -> TaskNode:
+    try:
+        return TaskNode(number, store.read(number))
+    except (RecordError, OSError) as error:
+        return TaskNode(number, None, str(error))
+
+
+def _children(store: TaskStore, recording: Recording, seen: set[int], depth: int) -> dict[int, TaskNode]:
+    links = ((index, linked_task(step)) for index, step in enumerate(recording.steps))
+    return {index: _child(store, number, seen, depth) for index, number in links if number is not None}
+
+
+def _child(store: TaskStore, number: int, seen: set[int], depth: int) -> TaskNode:
+    if number in seen:
+        return TaskNode(number, None, "shown above")
+    seen.add(number)
+    if depth >= MAX_DEPTH:
+        return TaskNode(number, None, f"not followed: {MAX_DEPTH} files deep")
+    found = _read(store, number)
+    if found.recording is None:
+        return found
+    return TaskNode(number, found.recording, None, _children(store, found.recording, seen, depth + 1))
+
+
+def render_tree(tree: TaskNode, colour: bool = False) -> str:
+    """One line a step, indented by its path; the parent's line first. Escaped as `render_text`; ends with a newline."""
+    painter = Painter(colour)
+    lines = [_task_line(tree, painter)]
+    if tree.parent is not None:
+        lines.insert(0, f"{_task_line(tree.parent, painter)}  {painter.paint('(parent)', 'label')}")
+    lines += _step_lines(tree, painter, "  ")
+    return "\n".join(lines) + "\n"
+
+
+def _task_line(node: TaskNode, painter: Painter) -> str:
+    recording = node.recording
+    if recording is None:
+        return f"{painter.paint(f'TASK-{node.id}', 'heading')}  {visible(node.problem or '', one_line=True)}"
+    facts = [painter.title(recording)]
+    if recording.header is not None and recording.header.template:
+        facts.append(visible(recording.header.template, one_line=True))
+    if recording.summary is not None:
+        facts += _figures(recording.summary.duration_s, recording.summary.usage)
+    return "  ".join(facts)
+
+
+def _step_lines(node: TaskNode, painter: Painter, indent: str) -> Iterator[str]:
+    steps = () if node.recording is None else node.recording.steps
+    for depth, label, index in _rows(steps):
+        margin = indent + "  " * depth
+        label = painter.paint(visible(label, one_line=True), "label")
+        if index is None:
+            yield f"{margin}{label}"
+            continue
+        yield f"{margin}{label}  {_step_text(steps[index], painter)}"
+        child = node.children.get(index)
+        if child is not None:
+            yield f"{margin}  {_task_line(child, painter)}"
+            yield from _step_lines(child, painter, margin + "    ")
+
+
+def _step_text(step: Step, painter: Painter) -> str:
+    start, end = step.start, step.end
+    name = visible(start.name, one_line=True)
+    if step.is_retry:
+        name = f"{name} (retry {start.attempt}/{start.max_attempts})"
+    facts = [f"{step.number}", start.kind, name, painter.paint(step.status, step.status)]
+    if end is not None:
+        facts += _figures(end.duration_s, end.usage)
+    return "  ".join(fact for fact in facts if fact)
+
+
+def _figures(duration_s: float, usage: Mapping[str, Any] | None) -> list[str]:
+    tokens, cost = tokens_text(usage), cost_text(usage)
+    figures = [duration_text(duration_s)]
+    if tokens:
+        figures.append(f"{tokens} tokens")
+    if cost and cost != "?":
+        figures.append(cost)
+    return figures
+
+
+@dataclass(slots=True)
+class _Place:
+    """A path, or the part of one that several steps share: its own steps, then the places below it."""
+
+    label: str
+    steps: list[int] = field(default_factory=list[int])
+    below: dict[str, _Place] = field(default_factory=dict[str, "_Place"])
+
+
+def _rows(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, int | None]]:
+    """Depth, label and index of a step (None for a place without one), from the top down."""
+    top = _Place("")
+    for index, step in enumerate(steps):
+        place = top
+        for part in step.start.path.split("/"):
+            place = place.below.setdefault(part, _Place(part))
+        place.steps.append(index)
+    waiting = [(0, place) for place in reversed(top.below.values())]
+    while waiting:
+        depth, place = waiting.pop()
+        labels = [place.label]
+        while not place.steps and len(place.below) == 1:
+            (place,) = place.below.values()
+            labels.append(place.label)
+        label = "/".join(labels)
+        if not place.steps:
+            yield depth, label, None
+        for index in place.steps:
+            yield depth, label, index
+        waiting += [(depth + 1, below) for below in reversed(place.below.values())]
