@@ -402,6 +402,9 @@ class Handler:
         fingerprint = steps.fingerprint(args)
         recorded = steps.recorded(path, "tool", fingerprint, args)
         if recorded is not None:
+            spent = steps.spent_at(f"{path}/subtask")
+            if spent is not None:
+                self.budget.charge(Usage.from_dict(spent))
             return str(recorded.output)
         if self._is_direct(call.name):
             async with self._one_tool:

@@ -232,10 +232,11 @@ async def _unlink(start: RunStart, number: int, outcome: Outcome, duration_s: fl
     """Ends the step that names the subtask."""
     assert start.parent is not None
     ended = {"task_id": outcome.task_id, "status": outcome.status.value}
+    usage, steps = outcome.usage.to_dict(), start.parent.steps
     if outcome.ok:
-        await start.parent.steps.succeed(number, ended, duration_s)
+        await steps.succeed(number, ended, duration_s, usage=usage)
     else:
-        await start.parent.steps.fail(number, ended, duration_s, "the subtask failed")
+        await steps.fail(number, ended, duration_s, "the subtask failed", usage=usage)
 
 
 async def _close(services: Services, start: RunStart, steps: StepLog, outcome: Outcome, duration_s: float) -> Outcome:

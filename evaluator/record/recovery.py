@@ -106,6 +106,11 @@ class Earlier:
                 return number
         return None
 
+    def usage_at(self, path: str) -> Mapping[str, Any] | None:
+        """What the last attempt at `path` used."""
+        steps = self._at.get(path)
+        return None if not steps or steps[-1].end is None else steps[-1].end.usage
+
     def model_at(self, path: str) -> str | None:
         """The model that the task at `path` called first."""
         steps = self._at.get(f"{path}/turn[1]" if path else "turn[1]")

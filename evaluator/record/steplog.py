@@ -44,6 +44,10 @@ class StepLog:
         """
         return None if self.earlier is None else self.earlier.answer(path, kind, fingerprint, args)
 
+    def spent_at(self, path: str) -> Mapping[str, Any] | None:
+        """What the step at `path` used when it was recorded, where the record says so."""
+        return None if self.earlier is None else self.earlier.usage_at(path)
+
     async def may_repeat(self, path: str, *, can_tell: bool = False) -> bool:
         """Whether a step with a side effect may run, although an earlier run may have had that effect already.
 
@@ -88,8 +92,10 @@ class StepLog:
     ) -> None:
         await self._end(number, StepEnd("success", output, duration_s, None, usage, None))
 
-    async def fail(self, number: int, output: Any, duration_s: float, error: str) -> None:
-        await self._end(number, StepEnd("failed", output, duration_s, error, None, None))
+    async def fail(
+        self, number: int, output: Any, duration_s: float, error: str, *, usage: Mapping[str, Any] | None = None
+    ) -> None:
+        await self._end(number, StepEnd("failed", output, duration_s, error, usage, None))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""
