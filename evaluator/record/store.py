@@ -225,17 +225,16 @@ class TaskStore:
 
     def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
         """Tasks, newest first, from the first and last bytes of their files; unreadable ones too."""
+        # A finished task was moved, a running one was not: the folder rules some files out unread.
+        folders = ("active",) if status in ("running", "interrupted") else ("active", "done")
         found: dict[int, str] = {}
-        for folder in ("active", "done"):
+        for folder in folders:
             for task_id in _ids(self.root / folder):
                 found[task_id] = folder
         shown = 0
         for task_id in sorted(found, reverse=True):
             if limit is not None and shown >= limit:
                 return
-            # A finished task was moved, a running one was not: its folder rules some files out unread.
-            if status in ("running", "interrupted") and found[task_id] == "done":
-                continue
             item = self._look(task_id, found[task_id])
             if item is not None and status in (None, item.status):
                 shown += 1
