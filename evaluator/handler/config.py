@@ -7,21 +7,25 @@ from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from evaluator.errors import ConfigurationError, TemplateError
+from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
+from evaluator.handler.tools.policy import POLICIES, Policy, Rule
 from evaluator.xml.resources import shipped
 
+if TYPE_CHECKING:
+    from evaluator.xml.source import Source
+
 BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
-Policy = Literal["allow", "ask", "deny"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
-    """A tool that a profile offers to its tasks; `policy` None leaves the tool's own."""
+    """A tool that a profile offers to its tasks; `policy` None leaves the tool's own. `rules` come before it."""
 
     name: str
     policy: Policy | None = None
+    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ def read_profile(path: Path) -> HandlerConfig:
 
     try:
         source = read_file(path)
-        problems = [d for d in validate(source, "handler") if d.severity == "error"]
+        problems = [d for d in validate(source, "handler") if d.severity == "error"] or _tools_named_twice(source)
     except TemplateError as error:
         raise ConfigurationError(str(error)) from error
     if problems:
@@ -191,12 +195,28 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
         count = int(child.get("max") or len(waits))
         fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
     elif child.tag == "tools":
-        fields["tools"] = tuple(
-            ToolGrant(tool.get("name"), cast("Policy | None", tool.get("policy"))) for tool in child.findall("tool")
-        )
+        fields["tools"] = tuple(_read_grant(tool) for tool in child.findall("tool"))
     elif child.tag == "roots":
         fields["roots"] = tuple(root.get("path") for root in child.findall("root"))
     elif child.tag == "prices":
         fields["prices"] = (float(child.get("input")), float(child.get("output")))
     elif child.tag == "simulated":
         fields["simulated"] = {key: float(value) for key, value in child.attrib.items()}
+
+
+def _tools_named_twice(source: Source) -> list[Diagnostic]:
+    """With two grants of a tool the rules of one would be lost unseen."""
+    seen: set[str] = set()
+    twice: list[Diagnostic] = []
+    for tool in source.root.iterfind("tools/tool"):
+        name = tool.get("name", "")
+        if name in seen:
+            message = f"the tool {name!r} stands there twice; put its policy and rules into one element"
+            twice.append(Diagnostic("error", "invalid-value", message, source.locate_attribute(tool, "name")))
+        seen.add(name)
+    return twice
+
+
+def _read_grant(tool: Any) -> ToolGrant:
+    rules = tuple(Rule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES)
+    return ToolGrant(tool.get("name"), cast("Policy | None", tool.get("policy")), rules)

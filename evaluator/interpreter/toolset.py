@@ -1,19 +1,23 @@
 """The tools that one task offers its model: those that its profile grants and those that its template names.
 
-A name is a registered tool, the general `subtask` tool, or a template of the library, which is then a
-subtask tool for just that template.
+A name is a registered tool, the general `subtask` tool, `manage_task` where tasks are recorded, or a template of
+the library, which is then a subtask tool for just that template.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.tools import Tool, ToolRegistry
+from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
 from evaluator.nodes import Task
+from evaluator.record.named import NamedTasks
+from evaluator.record.store import TaskStore
 
 
 def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
@@ -21,15 +25,17 @@ def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
 
     Raises: ConfigurationError, for a name that is neither a tool nor a template.
     """
-    granted = {grant.name: grant.policy for grant in prepared.config.tools}
+    granted = {grant.name: grant for grant in prepared.config.tools}
     names = list(dict.fromkeys([*granted, *task.tools]))
     if not names:
         return None
     tools: list[Tool] = []
     for name in names:
         tool = _find(run, name, prepared)
-        policy = granted.get(name)
-        tools.append(tool if policy is None else replace(tool, policy=policy))
+        grant = granted.get(name)
+        if grant is not None:
+            tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *tool.rules))
+        tools.append(tool)
     return ToolRegistry(tools)
 
 
@@ -40,7 +46,20 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
         return registered
     if name == SUBTASK:
         return subtask_tool(run, prepared)
+    if name == MANAGE_TASK and services.store is not None:
+        return _manage_task(services.store, prepared.config.name)
     if name in services.library:
         return template_tool(run, prepared, services.library.get(name))
-    known = ", ".join([*services.tools.names(), SUBTASK])
+    known = ", ".join([*services.tools.names(), SUBTASK, *([MANAGE_TASK] if services.store else [])])
     raise ConfigurationError(f"no tool and no template is called {name!r}; the tools are: {known}")
+
+
+def _manage_task(store: TaskStore, role: str) -> Tool:
+    """The tool that keeps tasks by hand, in the role that is the profile's name."""
+
+    def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
+        for task in store.interrupted():
+            header = task.header
+            yield task.id, None if header is None else header.template, None if header is None else header.created
+
+    return manage_task_tool(NamedTasks(store.root), role, interrupted)

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from evaluator.errors import RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.record import grammar
+from evaluator.record.folder import checked_folder, unusable
 from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync, now
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
@@ -267,14 +267,14 @@ class TaskStore:
         if self._folders is not None and self._pid == os.getpid():
             return self._folders
         self._forget()
-        root = _checked_folder(self.root)
+        root = checked_folder(self.root)
         try:
             active, done = self.root / "active", self.root / "done"
-            folders = Folders(active, _checked_folder(active), done, -1)
-            folders.done_fd = _checked_folder(done)
+            folders = Folders(active, checked_folder(active), done, -1)
+            folders.done_fd = checked_folder(done)
             self._counter = os.open(_COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
         except OSError as error:
-            raise _unusable(self.root / _COUNTER, error) from error
+            raise unusable(self.root / _COUNTER, error) from error
         finally:
             os.close(root)
         self._folders, self._pid = folders, os.getpid()
@@ -306,7 +306,7 @@ class TaskStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _unusable(self.root, error) from error
+            raise unusable(self.root, error) from error
 
     def _last_id(self) -> int:
         text = os.pread(self._counter, 32, 0)
@@ -378,34 +378,3 @@ def _is_owned(fd: int) -> bool:
     fcntl.flock(fd, fcntl.LOCK_UN)
     info = os.fstat(fd)
     return info.st_size == 0 and time.time() - info.st_mtime < _NEWBORN_S
-
-
-def _checked_folder(path: Path) -> int:
-    """A descriptor of the folder, made if it is missing."""
-    try:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700, parents=True)
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if path.is_symlink():
-            raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
-        raise _unusable(path, error) from error
-    info = os.fstat(fd)
-    problem = None
-    if info.st_uid != os.geteuid():
-        problem = f"belongs to user {info.st_uid}, not to this one ({os.geteuid()}); choose a folder of your own"
-    elif info.st_mode & stat.S_IWOTH:
-        problem = f"can be written by everybody; run: chmod o-w '{path}'"
-    elif not os.access(path, os.W_OK | os.X_OK):
-        problem = f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
-    if problem is not None:
-        os.close(fd)
-        raise RecordError(f"{path}: the task folder {problem}")
-    return fd
-
-
-def _unusable(path: Path, error: OSError) -> RecordError:
-    return RecordError(f"{path}: no task file can be created: {error.strerror}; free space or choose another folder")

@@ -8,8 +8,9 @@ from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_
 from evaluator.errors import LimitReached
 from evaluator.handler import prices
 from evaluator.handler.choice import KEYS, ModelChooser, first_model
-from evaluator.handler.config import profile_named
+from evaluator.handler.config import ToolGrant, profile_named
 from evaluator.handler.limits import Budget
+from evaluator.handler.tools import Rule
 from evaluator.results import Usage
 from evaluator.testing import LoopbackServer, json_reply
 
@@ -35,6 +36,19 @@ def test_a_projects_profile_comes_before_a_shipped_one(tmp_path):
         ('<handler name="x"><limits max_turns="0"/></handler>', "max_turns"),
         ('<handler name="x"><modell>y</modell></handler>', "model"),
         ("", "p.xml"),
+        (
+            '<handler name="x"><tools><tool name="t"><alow argument="a" matches="b"/></tool></tools></handler>',
+            "p.xml:1:41",
+        ),
+        ('<handler name="x"><tools><tool name="t"><deny matches="b"/></tool></tools></handler>', "'argument'"),
+        (
+            '<handler name="x"><tools><tool name="t"><deny argument="a" matches=""/></tool></tools></handler>',
+            "p.xml:1:",
+        ),
+        (
+            '<handler name="x"><tools>\n<tool name="t"/>\n<tool name="t"/></tools></handler>',
+            "p.xml:3:13: error: the tool 't'",
+        ),
     ],
 )
 def test_a_bad_profile_is_an_error_that_says_where(tmp_path, xml, says):
@@ -44,6 +58,26 @@ def test_a_bad_profile_is_an_error_that_says_where(tmp_path, xml, says):
     with pytest.raises(ConfigurationError, match=says):
         profile_named(profiles, "p")
     assert profile_named(profiles, "offline").backend == "simulated"
+
+
+def test_a_profile_grants_tools_with_policies_and_rules_in_their_order(tmp_path):
+    (tmp_path / "mine.xml").write_text(
+        '<handler name="mine"><tools><tool name="read_file"/><tool name="run_script" policy="deny">'
+        '<allow argument="command" matches="git  status*"/><!-- why --><ask argument="command" matches="git *"/>'
+        '<deny argument="stdin" matches="*"/></tool></tools></handler>'
+    )
+    assert load_profiles(tmp_path)["mine"].tools == (
+        ToolGrant("read_file"),
+        ToolGrant(
+            "run_script",
+            "deny",
+            (
+                Rule("allow", "command", "git  status*"),
+                Rule("ask", "command", "git *"),
+                Rule("deny", "stdin", "*"),
+            ),
+        ),
+    )
 
 
 def test_a_broken_profile_hides_a_shipped_one_of_its_name(tmp_path):

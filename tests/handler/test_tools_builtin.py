@@ -25,10 +25,14 @@ def call(folder, name, asker=None, **arguments):
     return asyncio.run(builtin_tools().call(name, json.dumps(arguments), context))
 
 
-def test_reading_is_allowed_running_asks_and_only_running_has_an_effect():
+def test_looking_is_allowed_what_changes_something_asks_and_only_a_write_may_be_repeated():
     assert {tool.name: (tool.policy, tool.retryable, tool.effect) for tool in builtin_tools()} == {
         "read_file": ("allow", True, False),
         "list_files": ("allow", True, False),
+        "search_files": ("allow", True, False),
+        "write_file": ("ask", True, True),
+        "edit_file": ("ask", False, True),
+        "delete_file": ("ask", False, True),
         "run_script": ("ask", False, True),
         "ask_user": ("allow", False, False),
     }
@@ -44,6 +48,35 @@ def test_read_file_reads_a_range_and_says_how_to_go_on(folder):
 
 def test_read_file_stays_in_its_folder(folder):
     assert "outside the folders" in call(folder, "read_file", path="/etc/passwd").content
+
+
+def test_read_file_takes_an_encoding_and_says_what_is_binary(folder):
+    (folder / "text").write_bytes("é\n".encode("cp437"))
+    (folder / "wide").write_bytes("é\n".encode("utf-16"))
+    (folder / "bin").write_bytes(b"\x7fELF\0")
+    assert call(folder, "read_file", path="text", encoding="cp437").content == "é\n"
+    assert call(folder, "read_file", path="wide").content == "é\n"
+    assert "cannot be read as utf-8" in call(folder, "read_file", path="text", encoding="utf-8").content
+    assert "no encoding that is known" in call(folder, "read_file", path="text", encoding="latin-99").content
+    assert "binary file" in call(folder, "read_file", path="bin").content
+
+
+def test_files_are_written_edited_and_deleted_once_allowed(folder):
+    yes = CallbackAsker(lambda question: "y")
+    assert call(folder, "write_file", yes, path="new/a.txt", content="é\n").content == "created new/a.txt (3 bytes)"
+    assert call(folder, "write_file", yes, path="new/a.txt", content="b b\n").content == "replaced new/a.txt (4 bytes)"
+    edited = call(folder, "edit_file", yes, path="new/a.txt", old="b", new="c", count=2)
+    assert edited.content == "edited new/a.txt in 2 places"
+    assert (folder / "new" / "a.txt").read_text() == "c c\n"
+    assert call(folder, "delete_file", yes, path="new/a.txt").content == "deleted the file new/a.txt"
+    assert call(folder, "delete_file", yes, path="new").content == "deleted the folder new"
+    for name, arguments in (
+        ("write_file", {"content": ""}),
+        ("edit_file", {"old": "a", "new": ""}),
+        ("delete_file", {}),
+    ):
+        assert call(folder, name, path="notes.txt", **arguments).code == "denied"
+    assert (folder / "notes.txt").read_text().startswith("line 1\n")
 
 
 def test_list_files_lists_and_finds(folder):

@@ -208,6 +208,10 @@ def test_a_range_of_lines_is_read(root, start, count, text, truncated):
         ("é".encode(), None, "é", "utf-8"),
         ("é".encode("utf-8-sig"), None, "é", "utf-8-sig"),
         ("é".encode("utf-16"), None, "é", "utf-16"),
+        ("é\n".encode("utf-16-be"), "utf-16-be", "é\n", "utf-16-be"),
+        (b"\xfe\xff\0a", None, "a", "utf-16"),
+        (b"\xff\xfe\0\0a\0\0\0", None, "a", "utf-32"),
+        (b"\xef\xbb\xbf", None, "", "utf-8-sig"),
         ("é".encode("latin-1"), None, "é", "latin-1"),
         ("é".encode("cp437"), "cp437", "é", "cp437"),
         (b"a\r\nb", None, "a\r\nb", "utf-8"),
@@ -222,7 +226,18 @@ def test_the_encoding_is_found_and_named(root, data, given, text, encoding):
 
 @pytest.mark.parametrize(
     ("data", "given", "words"),
-    [(b"a\0b", None, "binary"), (b"\xff", "utf-8", "cannot be read as utf-8"), (b"a", "no-such", "no-such")],
+    [
+        (b"a\0b", None, "binary"),
+        (b"\xff", "utf-8", "cannot be read as utf-8"),
+        (b"a", "no-such", "no-such"),
+        (b"\xff\xfea", None, "cannot be read as utf-16"),
+        (b"a", "", "no encoding"),
+        (b"a", "utf-8\0", "no encoding"),
+        (b"a", "\ud800", "no encoding"),
+        (b"YQ==", "base64", "no encoding"),
+        (b"a", "punycode", "no encoding of files"),
+        (b"a", "IDNA", "no encoding of files"),
+    ],
 )
 def test_bytes_that_are_no_text_are_refused(root, data, given, words):
     (root / "text").write_bytes(data)
@@ -281,6 +296,27 @@ def test_a_pattern_with_too_many_matches_is_an_error_and_not_a_part(root, monkey
     monkeypatch.setattr(globbing, "MAX_VISITED", 2)
     with pytest.raises(ToolError, match="names would have to be looked at"):
         FileAccess([root]).glob("**")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        (".", "**", ["a.txt", "sub/b.py", "sub/deep/[c].py"]),
+        (".", "*.py", ["sub/b.py", "sub/deep/[c].py"]),
+        ("sub", "./*.py", ["sub/b.py"]),
+        ("sub", "*/*.py", ["sub/deep/[c].py"]),
+        ("{root}/sub", "b*", ["sub/b.py"]),
+        ("a.txt", "**", ["a.txt"]),
+        ("sub/deep/[c].py", "**", ["sub/deep/[c].py"]),
+        ("sub", "none", []),
+    ],
+)
+def test_files_are_found_below_a_folder_whose_name_is_taken_as_it_stands(root, path, pattern, expected):
+    (root / "sub" / "deep").mkdir()
+    (root / "sub" / "deep" / "[c].py").write_text("c")
+    (root / "sub" / ".hidden").write_text("h")
+    (root / "sub" / "door").symlink_to(root.parent)
+    assert list(FileAccess([root]).find(path.format(root=root), pattern)) == expected
 
 
 def test_a_large_file_is_read_beside_the_event_loop_and_a_small_one_on_it(root):

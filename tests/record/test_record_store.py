@@ -16,8 +16,8 @@ import pytest
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
 from evaluator.record import store as store_module
-from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.owner import current_owner
+from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 
 DONE = Summary("completed", 1, 0, 0.5, {"turns": 1}, {"content": "x" * 10_000})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from evaluator.cli.tasks.list import list_tasks
+from evaluator.cli.tasks.named import COMMANDS as NAMED
 from evaluator.cli.tasks.replay import replay
 from evaluator.cli.tasks.resume import resume
 from evaluator.cli.tasks.show import show
@@ -15,5 +16,5 @@ def tasks() -> None:
     """What ran, and what is to be gone on with: task files, and tasks that are kept by hand."""
 
 
-for command in (list_tasks, show, resume, replay):
+for command in (list_tasks, show, resume, replay, *NAMED):
     tasks.add_command(command)

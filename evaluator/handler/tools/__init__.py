@@ -4,7 +4,8 @@ from evaluator.handler.tools.ask import Asker, CallbackAsker, TerminalAsker
 from evaluator.handler.tools.builtin import builtin_tools
 from evaluator.handler.tools.decorator import tool
 from evaluator.handler.tools.files import Entry, FileAccess, FileText
-from evaluator.handler.tools.registry import Policy, Tool, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.handler.tools.policy import Policy, Rule
+from evaluator.handler.tools.registry import Tool, ToolContext, ToolOutcome, ToolPreview, ToolRegistry
 from evaluator.handler.tools.script import ScriptResult, run_script
 
 __all__ = [
@@ -14,11 +15,13 @@ __all__ = [
     "FileAccess",
     "FileText",
     "Policy",
+    "Rule",
     "ScriptResult",
     "TerminalAsker",
     "Tool",
     "ToolContext",
     "ToolOutcome",
+    "ToolPreview",
     "ToolRegistry",
     "builtin_tools",
     "run_script",

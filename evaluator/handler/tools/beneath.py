@@ -92,6 +92,29 @@ def open_beneath(folder: int, parts: Sequence[str], flags: int, *, by_steps: boo
     return _walk(folder, parts, flags)
 
 
+def make_beneath(folder: int, parts: Sequence[str]) -> int:
+    """Opens the folders `parts` beneath the descriptor `folder`, making those that are missing (mode 0777, umask).
+
+    Raises OSError as `open_beneath` does.
+    """
+    current = os.open(".", FOLDER, dir_fd=folder)
+    try:
+        for part in parts:
+            try:
+                below = open_beneath(current, [part], FOLDER)
+            except FileNotFoundError:
+                try:
+                    os.mkdir(part, dir_fd=current)
+                except FileExistsError:
+                    pass  # made meanwhile; whether it is a folder is seen at the next line
+                below = open_beneath(current, [part], FOLDER)
+            os.close(current)
+            current = below
+        return os.dup(current)
+    finally:
+        os.close(current)
+
+
 def _walk(folder: int, parts: Sequence[str], flags: int) -> int:
     if any(part in ("..", "", ".") or "/" in part for part in parts):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))

@@ -1,11 +1,14 @@
-"""The tools that come with the package: read a file, list files, run a script, ask the user."""
+"""The tools that come with the package: files, search, script, and a question to the user."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any
 
 from evaluator.errors import ToolError
+from evaluator.handler.tools import editing, searching, writing
 from evaluator.handler.tools.decorator import tool
 from evaluator.handler.tools.registry import ToolContext, ToolRegistry
 from evaluator.handler.tools.script import run_script as run_bounded
@@ -15,15 +18,18 @@ _LINES = 2_000
 
 
 @tool(retryable=True, effect=False)
-async def read_file(context: ToolContext, path: str, start_line: int = 1, max_lines: int = _LINES) -> str:
+async def read_file(
+    context: ToolContext, path: str, start_line: int = 1, max_lines: int = _LINES, encoding: str | None = None
+) -> str:
     """Read a text file, or a range of its lines.
 
     Args:
         path: the file, relative to the task's folder
         start_line: first line to read, counted from 1
         max_lines: how many lines to read at most
+        encoding: such as latin-1; without it UTF-8, or what the file's byte order mark says
     """
-    found = await context.roots.aread_text(path, start_line=start_line, max_lines=max_lines)
+    found = await context.roots.aread_text(path, start_line=start_line, max_lines=max_lines, encoding=encoding)
     if start_line > max(found.total_lines, 1):
         raise ToolError(f"{path!r} has {found.total_lines} lines; start_line is {start_line}")
     if not found.truncated:
@@ -48,6 +54,106 @@ async def list_files(context: ToolContext, path: str = ".", pattern: str | None 
         | ({} if entry.size_bytes is None else {"size_bytes": entry.size_bytes})
         for entry in entries
     ]
+
+
+@tool(retryable=True, effect=False)
+async def search_files(
+    context: ToolContext, pattern: str, path: str = ".", glob: str | None = None, max_matches: int = 200
+) -> str:
+    """Search text files for a regular expression, line by line; gives file:line:text for each match.
+
+    Args:
+        pattern: a regular expression in Python's syntax; (?i) at its beginning ignores case
+        path: the folder to search with all below it, or one file, relative to the task's folder
+        glob: only files of this name, such as *.py, or below path, such as src/**/*.py
+        max_matches: how many matches to give at most
+    """
+    found = await searching.search_files(
+        context.roots,
+        pattern,
+        path,
+        glob,
+        max_matches=max_matches,
+        timeout_s=min(searching.MAX_SEARCH_S, context.remaining_s),
+    )
+    return str(found)
+
+
+@tool(policy="ask", retryable=True)
+async def write_file(context: ToolContext, path: str, content: str, create_only: bool = False) -> str:
+    """Write a whole text file as UTF-8, new or in place of the old one; missing folders are made.
+
+    Args:
+        path: the file, relative to the task's folder
+        content: all that the file is to hold
+        create_only: fail where the file exists
+    """
+    change = await in_thread(lambda: writing.write_file(context.roots, path, content, create_only=create_only))
+    size = len(content.encode())
+    return f"{'created' if change.size_before is None else 'replaced'} {path} ({size:,} bytes)"
+
+
+@tool(policy="ask")
+async def edit_file(context: ToolContext, path: str, old: str, new: str, count: int = 1) -> str:
+    """Replace exact text in a file. Encoding and line ends of the file stay as they are.
+
+    Args:
+        path: the file, relative to the task's folder
+        old: the exact text to replace, with enough around it to occur only there
+        new: the text to put there
+        count: how often old may occur at most; every occurrence is replaced
+    """
+    change = await in_thread(lambda: writing.edit_file(context.roots, path, old, new, count=count))
+    return f"edited {path} in {change.count} {'place' if change.count == 1 else 'places'}"
+
+
+@tool(policy="ask")
+async def delete_file(context: ToolContext, path: str) -> str:
+    """Delete one file, or one empty folder.
+
+    Args:
+        path: what to delete, relative to the task's folder
+    """
+    return f"deleted the {await in_thread(lambda: writing.delete_file(context.roots, path))} {path}"
+
+
+async def _preview_write(arguments: dict[str, Any], context: ToolContext) -> str:
+    path = arguments["path"]
+    change = await in_thread(
+        lambda: writing.preview_write(
+            context.roots, path, arguments["content"], create_only=arguments.get("create_only", False)
+        )
+    )
+    if change.size_before is None:
+        does = "a new file"
+    elif change.encoding_before is None:
+        does = f"replaces a file of {change.size_before:,} bytes that is not shown: binary or too large"
+    elif change.encoding_before != change.encoding:
+        does = f"replaces the file; it was {change.encoding_before.name} and will be {change.encoding.name}"
+    else:
+        does = "replaces the file" if change.before != change.after else "replaces the file by the same text"
+    return _titled(path, does, change)
+
+
+async def _preview_edit(arguments: dict[str, Any], context: ToolContext) -> str:
+    path, count = arguments["path"], arguments.get("count", 1)
+    change = await in_thread(
+        lambda: writing.preview_edit(context.roots, path, arguments["old"], arguments["new"], count=count)
+    )
+    return _titled(path, "edits the file", change)
+
+
+async def _preview_delete(arguments: dict[str, Any], context: ToolContext) -> str:
+    kind = await in_thread(lambda: writing.preview_delete(context.roots, arguments["path"]))
+    return f"{_quoted(arguments['path'])}: deletes this {kind}"
+
+
+def _titled(path: str, does: str, change: writing.Change) -> str:
+    return f"{_quoted(path)}: {does}\n{editing.diff(change.before or '', change.after)}"
+
+
+def _quoted(path: str) -> str:
+    return json.dumps(path, ensure_ascii=False)
 
 
 @tool(policy="ask")
@@ -90,5 +196,16 @@ async def ask_user(context: ToolContext, question: str) -> str:
 
 @cache
 def builtin_tools() -> ToolRegistry:
-    """read_file, list_files, run_script (policy ask) and ask_user."""
-    return ToolRegistry([read_file, list_files, run_script, ask_user])
+    """All tools of this module. What changes something asks first."""
+    return ToolRegistry(
+        [
+            read_file,
+            list_files,
+            search_files,
+            replace(write_file, preview=_preview_write),
+            replace(edit_file, preview=_preview_edit),
+            replace(delete_file, preview=_preview_delete),
+            run_script,
+            ask_user,
+        ]
+    )

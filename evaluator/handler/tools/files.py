@@ -3,23 +3,23 @@
 What is refused, each with its reason: paths outside the roots (absolute, by `..`, or by a name that only
 begins like a root), links at any place of the path, anything that is not a regular file (devices, pipes,
 sockets), files with several hard links, which may be another folder's file under a second name, and files
-above the size bound. The roots and the folders above them are the caller's word: links in them are resolved
-once, when they are named.
+above the size bound. `writing` changes files under the same rules.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from evaluator.errors import ToolError, UsageError
-from evaluator.handler.tools.beneath import FILE, FOLDER, open_beneath, open_root
+from evaluator.errors import ToolError
+from evaluator.handler.tools.beneath import FILE, FOLDER
 from evaluator.handler.tools.globbing import find_files
+from evaluator.handler.tools.places import Places, check_path, parts_of, refuse_unless_plain, tool_error
+from evaluator.handler.tools.texts import decode
 from evaluator.handler.tools.threads import in_thread
 
 MAX_FILE_BYTES = 10_000_000
@@ -60,10 +60,8 @@ class FileAccess:
     """
 
     def __init__(self, roots: Sequence[str | Path]) -> None:
-        if isinstance(roots, str):
-            raise UsageError("roots is a sequence of folders, not one string")
-        self.roots: tuple[Path, ...] = tuple(Path(os.path.abspath(root)) for root in roots)
-        self._resolved = tuple(os.path.realpath(root) for root in self.roots)
+        self.places = Places(roots)
+        self.roots = self.places.roots
 
     def __repr__(self) -> str:
         return f"FileAccess({[str(root) for root in self.roots]})"
@@ -72,7 +70,7 @@ class FileAccess:
         """A regular file's bytes. Raises ToolError for whatever this module refuses."""
         descriptor = self._open_file(str(path))
         try:
-            return _read_all(descriptor, str(path), max_bytes)
+            return read_all(descriptor, str(path), max_bytes)
         finally:
             os.close(descriptor)
 
@@ -88,12 +86,13 @@ class FileAccess:
         """A text file, or `max_lines` lines of it from `start_line` (1-based) on, line ends as they are.
 
         Without `encoding`: what a byte order mark says, else UTF-8, else Latin-1. A start past the end
-        gives an empty text. Raises ToolError also for a binary file (a NUL byte) and for bytes that
-        `encoding` cannot read.
+        gives an empty text. Raises ToolError also for a binary file (a NUL byte), for an encoding that is
+        unknown and for one that cannot read these bytes.
         """
         if start_line < 1 or (max_lines is not None and max_lines < 1):
             raise ToolError("start_line and max_lines count from 1")
-        text, used = _decode(self.read_bytes(path, max_bytes=max_bytes), str(path), encoding)
+        text, found = decode(self.read_bytes(path, max_bytes=max_bytes), str(path), encoding)
+        used = found.name
         if start_line == 1 and max_lines is None:
             return FileText(str(path), text, used, False, 1, _count_lines(text))
         lines = text.split("\n")
@@ -106,7 +105,7 @@ class FileAccess:
         """A folder's entries by name; links are named and not followed. Raises ToolError above `limit`
         entries.
         """
-        descriptor = self._open(str(path), FOLDER)
+        descriptor = self.places.open(str(path), FOLDER)
         try:
             entries: list[Entry] = []
             with os.scandir(descriptor) as scan:
@@ -115,7 +114,7 @@ class FileAccess:
                         raise ToolError(f"{str(path)!r} holds more than {limit} entries; use a pattern instead")
                     entries.append(_entry(item))
         except OSError as error:
-            raise _tool_error(str(path), error) from error
+            raise tool_error(str(path), error) from error
         finally:
             os.close(descriptor)
         return tuple(sorted(entries, key=lambda entry: entry.name))
@@ -129,23 +128,40 @@ class FileAccess:
         above `limit` matches, and above 200,000 names looked at.
         """
         found: list[str] = []
-        matched = False
-        for index, parts in self._placed(pattern):
-            try:
-                root = open_root(self._resolved[index])
-            except OSError as error:
-                raise _tool_error(str(self.roots[index]), error) from error
-            matched = True
+        for index, parts in self.places.placed(pattern):
+            root = self.places.open_root(index)
             try:
                 for path in find_files(root, parts):
                     if len(found) == limit:
                         raise ToolError(f"more than {limit} files match {pattern!r}; narrow the pattern")
-                    found.append(path if index == 0 else str(self.roots[index] / path))
+                    found.append(self.places.name(index, [path]))
             finally:
                 os.close(root)
-        if not matched:
-            raise ToolError(_outside(pattern, self.roots))
         return tuple(sorted(set(found)))
+
+    def find(self, path: str = ".", pattern: str = "**") -> Generator[str, None, None]:
+        """Paths of the regular files below the folder `path`, or `path` itself where it is a file, as `glob` names
+        them.
+
+        A pattern without `/` may match at any depth. Nothing is read and no link is followed. Raises ToolError above
+        200,000 names looked at in one root.
+        """
+        check_path(pattern)
+        if pattern.startswith("/"):
+            raise ToolError(f"{pattern[:1000]!r} begins with '/'; a pattern is relative to the folder that is searched")
+        wanted = parts_of(pattern)
+        wanted = wanted if "/" in pattern else ["**", *wanted]
+        for index, parts, descriptor in self.places.open_each(path, FILE):
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISDIR(status.st_mode):
+                    refuse_unless_plain(path, status, "read")
+                    yield self.places.name(index, parts)
+                    continue
+                for below in find_files(descriptor, wanted):
+                    yield self.places.name(index, [*parts, below])
+            finally:
+                os.close(descriptor)
 
     async def aread_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """`read_bytes` that does not block the event loop: in a thread where the file is large."""
@@ -181,113 +197,17 @@ class FileAccess:
         return await in_thread(read) if big else read()
 
     def _open_file(self, path: str) -> int:
-        descriptor = self._open(path, FILE)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        descriptor = self.places.open(path, FILE)
+        try:
+            refuse_unless_plain(path, os.fstat(descriptor), "read")
+        except BaseException:
             os.close(descriptor)
-            raise ToolError(f"{path!r} is {_what(status.st_mode)}, not a regular file")
-        if status.st_nlink > 1:
-            os.close(descriptor)
-            raise ToolError(f"{path!r} has {status.st_nlink} hard links and may be a file from outside; it is not read")
+            raise
         return descriptor
 
-    def _open(self, path: str, flags: int) -> int:
-        """A descriptor of `path` in the first root that has it."""
-        failure: ToolError | None = None
-        for index, parts in self._placed(path):
-            try:
-                root = open_root(self._resolved[index])
-            except OSError as error:
-                failure = failure or _tool_error(str(self.roots[index]), error)
-                continue
-            try:
-                return open_beneath(root, parts, flags)
-            except OSError as error:
-                wrong = _tool_error(path, error, root, parts)
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    raise wrong from error
-                failure = failure or wrong
-            finally:
-                os.close(root)
-        raise failure or ToolError(_outside(path, self.roots))
 
-    def _placed(self, path: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """The roots that `path` may lie in, each with the components below it."""
-        _check_path(path)
-        if not path.startswith("/"):
-            parts = _parts(path)
-            yield from ((index, parts) for index in range(len(self.roots)))
-            return
-        parts = _parts(path)
-        for index, (given, resolved) in enumerate(zip(self.roots, self._resolved, strict=True)):
-            for spelling in dict.fromkeys((str(given), resolved)):
-                above = _parts(spelling)
-                if parts[: len(above)] == above:
-                    yield index, parts[len(above) :]
-                    break
-
-
-def _check_path(path: str) -> None:
-    if not path:
-        raise ToolError("the path is empty")
-    if "\0" in path:
-        raise ToolError("the path holds a NUL character")
-    if ".." in path.split("/"):
-        raise ToolError(f"{path!r} holds '..', which is refused; name the file from the root")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        raise ToolError("the path holds a character that the file system cannot take") from error
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def _outside(path: str, roots: Sequence[Path]) -> str:
-    named = ", ".join(str(root) for root in roots) or "none is given to this task"
-    return f"{path!r} lies outside the folders that may be read ({named})"
-
-
-def _tool_error(path: str, error: OSError, root: int | None = None, parts: Sequence[str] = ()) -> ToolError:
-    code = error.errno
-    if code == errno.ELOOP or (root is not None and code == errno.ENOTDIR and _holds_link(root, parts)):
-        return ToolError(f"{path!r} goes through a symbolic link, which is never followed")
-    words = {
-        errno.ENOENT: "does not exist",
-        errno.ENOTDIR: "is not a folder, or goes through a file",
-        errno.EXDEV: "leads out of its root",
-        errno.ENXIO: "is a socket or a device without a reader, not a regular file",
-        errno.EACCES: "may not be read (permission denied)",
-        errno.ENAMETOOLONG: "is too long a path",
-    }
-    return ToolError(f"{path[:1000]!r} {words.get(code or 0, f'cannot be read: {error.strerror or error}')}")
-
-
-def _holds_link(root: int, parts: Sequence[str]) -> bool:
-    """Only for the words of an error: nothing is opened by what this says."""
-    for end in range(1, len(parts) + 1):
-        try:
-            mode = os.stat("/".join(parts[:end]), dir_fd=root, follow_symlinks=False).st_mode
-        except OSError:
-            return False
-        if stat.S_ISLNK(mode):
-            return True
-    return False
-
-
-def _what(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "something else")
-
-
-def _read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
+def read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
+    """Raises ToolError above `max_bytes`, also where the file says that it is smaller."""
     size = os.fstat(descriptor).st_size
     if size > max_bytes:
         raise ToolError(f"{path!r} is too large: {size:,} bytes, at most {max_bytes:,} are read")
@@ -298,35 +218,10 @@ def _read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
             pieces.append(piece)
             left -= len(piece)
     except OSError as error:
-        raise _tool_error(path, error) from error
+        raise tool_error(path, error) from error
     if left <= 0:
         raise ToolError(f"{path!r} is too large: more than {max_bytes:,} bytes")
     return b"".join(pieces)
-
-
-_MARKS = (
-    (b"\xff\xfe\x00\x00", "utf-32"),
-    (b"\x00\x00\xfe\xff", "utf-32"),
-    (b"\xef\xbb\xbf", "utf-8-sig"),
-    (b"\xff\xfe", "utf-16"),
-    (b"\xfe\xff", "utf-16"),
-)
-
-
-def _decode(data: bytes, path: str, encoding: str | None) -> tuple[str, str]:
-    marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
-    chosen = encoding or marked
-    try:
-        if chosen is not None:
-            return data.decode(chosen), chosen
-    except (LookupError, UnicodeError) as error:
-        raise ToolError(f"{path!r} cannot be read as {chosen}: {error}") from error
-    if b"\0" in data:
-        raise ToolError(f"{path!r} is a binary file (it holds NUL bytes); name its encoding if it is text")
-    try:
-        return data.decode("utf-8"), "utf-8"
-    except UnicodeDecodeError:
-        return data.decode("latin-1"), "latin-1"
 
 
 def _count_lines(text: str) -> int:

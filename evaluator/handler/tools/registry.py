@@ -22,8 +22,8 @@ from evaluator.errors import ConfigurationError, LimitReached, ToolError, UsageE
 from evaluator.handler.backend import ToolSpec
 from evaluator.handler.tools.ask import Asker, visible
 from evaluator.handler.tools.files import FileAccess
+from evaluator.handler.tools.policy import POLICIES, Policy, Rule, decide
 
-Policy = Literal["allow", "ask", "deny"]
 ToolKind = Literal["direct", "subtask"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
 
@@ -45,6 +45,7 @@ class ToolContext:
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
+ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -52,7 +53,8 @@ class Tool:
     """A tool. `run` returns text or a JSON value, and raises ToolError with words for the model.
 
     `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the
-    Python function that a decorated tool was made from.
+    Python function that a decorated tool was made from. `rules` come before `policy`, see `Rule`. `preview` says what
+    a call would do, for whoever is asked to allow it; it raises ToolError where the call could not succeed.
     """
 
     spec: ToolSpec
@@ -62,6 +64,8 @@ class Tool:
     retryable: bool = False
     effect: bool = True
     function: Callable[..., Any] | None = None
+    rules: tuple[Rule, ...] = ()
+    preview: ToolPreview | None = None
 
     @property
     def name(self) -> str:
@@ -275,29 +279,55 @@ def _check_tool(tool: Tool) -> None:
         raise ConfigurationError(f"{tool.name!r} is no tool name: letters, digits, '_' and '-', 1 to 64 of them")
     if tool.spec.parameters.get("type") != "object":
         raise ConfigurationError(f"tool {tool.name!r}: its parameters have to be a JSON Schema of type object")
-    if tool.policy not in ("allow", "ask", "deny"):
+    if tool.policy not in POLICIES:
         raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+    known = _declared(tool)
+    for rule in tool.rules:
+        if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:
+            raise ConfigurationError(
+                f"tool {tool.name!r}: a rule names the argument {rule.argument!r}; "
+                f"the tool's are: {', '.join(known) or 'none'}"
+            )
 
 
-async def _consent(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutcome | None:
-    """None where the call may go ahead."""
-    if tool.policy == "allow":
+def _declared(tool: Tool) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", tool.spec.parameters.get("properties", {}))
+
+
+async def _consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutcome | None:
+    """None where the call may go ahead. An argument that was left out is judged by its default."""
+    defaults = {
+        name: schema["default"]
+        for name, schema in _declared(tool).items()
+        if isinstance(schema, dict) and "default" in schema
+    }
+    policy = decide(tool.rules, tool.policy, {**defaults, **arguments}, context.roots.places)
+    if policy == "allow":
         return None
-    if tool.policy == "deny":
-        return _failure("denied", f"{tool.name} is not allowed here (policy deny)")
+    if policy == "deny":
+        these = " with these arguments" if tool.rules else ""
+        return _failure("denied", f"{tool.name} is not allowed here{these} (policy deny)")
     if context.asker is None:
         return _failure("denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask")
-    shown = visible(json.dumps(arguments, ensure_ascii=False))
-    if len(shown) > _MAX_SHOWN_CHARS:
+    question = await _question(tool, arguments, context)
+    if len(question) > _MAX_SHOWN_CHARS:
         # Consent to what was not shown is none.
-        return _failure("denied", f"{tool.name} needs consent, and its arguments are too long to be shown")
+        return _failure("denied", f"{tool.name} needs consent, and what it would do is too long to be shown")
     try:
-        answer = await context.asker.ask(f"Allow {tool.name} with {shown}? [y/N]")
+        answer = await context.asker.ask(question)
     except ToolError as error:
         return _failure("denied", f"{tool.name} needs consent: {error}", error)
-    if answer.strip().lower() in ("y", "yes"):
-        return None
-    return _failure("denied", f"{tool.name} was refused by the user")
+    if answer.strip().lower() not in ("y", "yes"):
+        return _failure("denied", f"{tool.name} was refused by the user")
+    if tool.preview is not None and await _question(tool, arguments, context) != question:
+        return _failure("denied", f"what {tool.name} would do changed while consent was asked for; call it again")
+    return None
+
+
+async def _question(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> str:
+    if tool.preview is None:
+        return f"Allow {tool.name} with {visible(json.dumps(arguments, ensure_ascii=False))}? [y/N]"
+    return f"Allow {tool.name}?\n{visible(await tool.preview(arguments, context))}\n[y/N]"
 
 
 def _timeout(remaining_s: float) -> float | None:

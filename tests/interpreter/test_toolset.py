@@ -1,0 +1,61 @@
+"""What a profile grants and forbids holds in a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from evaluator import HandlerConfig, TaskStore, load_profiles
+from evaluator.handler.config import ToolGrant
+from evaluator.handler.tools import Rule
+
+TASK = """
+<task name="keep" type="atomic"><description>Keep notes</description><tools><tool name="write_file"/></tools>
+  <instructions>Keep notes</instructions></task>
+"""
+
+
+def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, tmp_path):
+    rules = (Rule("deny", "path", "secrets/*"), Rule("allow", "path", "notes/*"))
+    profile = HandlerConfig(name="keeper", backend="simulated", tools=(ToolGrant("write_file", None, rules),))
+    told: list[str] = []
+
+    def script(request):
+        told.extend(m.content for m in request.messages if m.role == "tool")
+        if told:
+            return "done"
+        paths = ["notes/a.txt", "notes/../secrets/key", "elsewhere.txt"]
+        return [{"tool": "write_file", "arguments": {"path": path, "content": "x"}} for path in paths]
+
+    evaluator = make_evaluator(TASK, script=script, handler=profile, profiles={**load_profiles(), "keeper": profile})
+    asyncio.run(evaluator.evaluate("keep")).unwrap()
+    assert (tmp_path / "notes" / "a.txt").read_text() == "x"
+    assert "not allowed here with these arguments" in told[1]
+    assert "nobody to ask" in told[2]
+    assert not (tmp_path / "secrets").exists() and not (tmp_path / "elsewhere.txt").exists()
+
+
+def test_a_model_keeps_tasks_in_the_role_of_its_profile(make_evaluator, tmp_path):
+    xml = """<task name="plan" type="atomic"><description>Plan</description><tools><tool name="manage_task"/></tools>
+      <instructions>Plan</instructions></task>"""
+    plan = "# Move house\n\n## [OFFLINE] Prepare\n\n- [ ] find boxes\n\n## [MOVER] Carry\n\n- [ ] carry\n"
+    told: list[str] = []
+
+    def script(request):
+        told[:] = [m.content for m in request.messages if m.role == "tool"]
+        if not told:
+            return {
+                "tool": "manage_task",
+                "arguments": {"action": "create", "name": "2026-03-01-move", "content": plan},
+            }
+        if len(told) == 1:
+            version = json.loads(told[0])["version"]
+            changed = plan.replace("carry\n", "carry all\n")
+            arguments = {"action": "update", "name": "2026-03-01-move", "content": changed, "version": version}
+            return {"tool": "manage_task", "arguments": arguments}
+        return "done"
+
+    asyncio.run(make_evaluator(xml, script=script).evaluate("plan")).unwrap()
+    assert "MOVER" in told[1] and told[1].startswith("error")
+    assert (tmp_path / "tasks" / "active" / "2026-03-01-move.md").read_text() == plan
+    assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [1]
