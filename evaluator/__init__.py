@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from evaluator.library import Match as Match
     from evaluator.library import Template as Template
     from evaluator.library import TemplateLibrary as TemplateLibrary
+    from evaluator.memory import GlobalIndex as GlobalIndex
     from evaluator.memory import InMemoryIndex as InMemoryIndex
     from evaluator.memory import Memory as Memory
     from evaluator.nodes import Span as Span
@@ -73,7 +74,7 @@ _HOMES = {
     "evaluator.interpreter.evaluator": ("Evaluator",),
     "evaluator.interpreter.replay": ("Replay",),
     "evaluator.library": ("Match", "Template", "TemplateLibrary"),
-    "evaluator.memory": ("InMemoryIndex", "Memory"),
+    "evaluator.memory": ("GlobalIndex", "InMemoryIndex", "Memory"),
     "evaluator.nodes": ("Span",),
     "evaluator.output": ("ParsedOutput", "parse_output"),
     "evaluator.record.store": ("TaskStore",),

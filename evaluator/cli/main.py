@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
     "tasks": ("tasks", "List, show, resume and replay what ran; keep tasks by hand."),
+    "memory": ("memory", "Index a folder and ask which files are relevant."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
     "demo": ("demo", "Run the shipped templates offline against the simulated model."),
 }

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from evaluator.errors import UsageError
+from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 
 # A word in a path counts more than one in a description: it was chosen to say what the file is.
@@ -35,11 +36,15 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class RelevantPath:
-    """A path, how relevant it is (0 to 1, comparable between requests), and the words that said so."""
+    """A path, how relevant it is (0 to 1, comparable between requests), and the words that said so.
+
+    `reason` is `why` in words: the terms that counted most, each with the field that held it.
+    """
 
     path: str
     score: float
     reason: str
+    why: tuple[Reason, ...] = ()
 
 
 @runtime_checkable
@@ -120,8 +125,8 @@ class InMemoryIndex:
                 del self._documents[term]
 
     async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
-        terms = query_terms(request) if isinstance(request, str) else _request_terms(request)
-        gained: dict[str, list[tuple[float, str]]] = {}
+        terms = request_terms(request)
+        gained: dict[str, list[Reason]] = {}
         known = unknown = 0.0
         for term in terms:
             holders = self._documents.get(term.stem, set())
@@ -131,10 +136,12 @@ class InMemoryIndex:
                 continue
             known += weight
             for path in holders:
-                gained.setdefault(path, []).append((weight * self._terms[path][term.stem], term.shown))
+                held = self._terms[path][term.stem]
+                where = "path" if held == _PATH_WEIGHT else "description"
+                gained.setdefault(path, []).append(Reason(term.shown, where, weight * held))
         total = known + min(unknown, _UNKNOWN_CAP * self._idf(0))
         found = [
-            RelevantPath(path, round(sum(part for part, _ in parts) / total, 4), _reason(parts))
+            relevant_path(path, [Reason(each.term, each.field, each.weight / total) for each in parts])
             for path, parts in gained.items()
         ]
         found.sort(key=lambda relevant: (-relevant.score, relevant.path))
@@ -152,7 +159,10 @@ def describe_path(path: str) -> str:
     return f"{text} ({extension[1:]})" if extension else text
 
 
-def _request_terms(request: ContextRequest) -> list[QueryTerm]:
+def request_terms(request: ContextRequest | str) -> list[QueryTerm]:
+    """The terms of a request; what its description says counts more than its inputs, and these more than the rest."""
+    if isinstance(request, str):
+        return query_terms(request)
     pairs = list(with_positions(request.description))
     for name, value in request.inputs.items():
         pairs.extend(with_positions(f"{name} {value}", 0.6))
@@ -160,9 +170,19 @@ def _request_terms(request: ContextRequest) -> list[QueryTerm]:
     return merge_terms(pairs)
 
 
-def _reason(parts: list[tuple[float, str]]) -> str:
-    best = sorted(parts, key=lambda part: (-part[0], part[1]))[:_REASON_WORDS]
-    return "shares " + ", ".join(word for _, word in best)
+def request_text(request: ContextRequest | str) -> str:
+    """The request as one text."""
+    if isinstance(request, str):
+        return request
+    return "\n".join([request.description, *request.inputs.values(), request.inherited]).strip()
+
+
+def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
+    """A path whose score is the sum of its reasons' weights."""
+    best = sorted(parts, key=lambda part: (-part.weight, part.term))
+    shown = ", ".join(f"{part.term} ({part.field})" for part in best[:_REASON_WORDS])
+    why = tuple(Reason(part.term, part.field, round(part.weight, 4)) for part in best)
+    return RelevantPath(path, round(min(1.0, sum(part.weight for part in best)), 4), f"shares {shown}", why)
 
 
 def _files(folder: Path, prefix: str) -> Iterator[str]:

@@ -44,6 +44,15 @@ def test_a_request_finds_the_path_whose_words_it_shares(request_: str, expected:
     assert found[0].reason.startswith("shares ")
 
 
+def test_a_score_is_the_sum_of_its_reasons_each_with_its_field() -> None:
+    found = ask(InMemoryIndex(ENTRIES), "the depth of lake baikal")[0]
+    assert found.reason.startswith(f"shares {found.why[0].term} ({found.why[0].field}), ")
+    assert {(why.term, why.field) for why in found.why} == {
+        ("depth", "description"), ("lake", "path"), ("baikal", "path"),
+    }  # fmt: skip
+    assert found.score == pytest.approx(sum(why.weight for why in found.why), abs=0.001)
+
+
 def test_inputs_count_besides_the_description() -> None:
     index = InMemoryIndex(ENTRIES)
     assert ask(index, ContextRequest("Answer a question")) == []

@@ -1,0 +1,159 @@
+"""`evaluator memory`: the index of a folder, from which tasks take fresh context."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.errors import UsageError
+from evaluator.record.render import visible
+
+if TYPE_CHECKING:
+    from evaluator.memory import IndexReport
+
+DEFAULT = Path(".evaluator") / "memory.sqlite"
+
+_SHOWN_REASONS = 6
+
+db_option = click.option(
+    "--db", "database", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help=f"The index. Default: {DEFAULT} in the folder that is indexed, or the nearest above this one.",
+)  # fmt: skip
+
+
+@click.group(epilog='Example:  evaluator memory query "where are retries decided?"')
+def memory() -> None:
+    """Index a folder's files by what they are about, and ask which are relevant.
+
+    The index holds paths and descriptions (names of definitions, headings, columns), never contents.
+    """
+
+
+@memory.command(epilog="Example:  evaluator memory index src --no-git")
+@click.argument("path", default=".", type=click.Path(path_type=Path, file_okay=False))
+@db_option
+@click.option(
+    "--git/--no-git", default=None, help="Only the files that git tracks. Default: where the folder is in a repository."
+)
+@json_option
+def index(path: Path, database: Path | None, git: bool | None, as_json: bool) -> None:
+    """Bring the index up to date with the files in PATH (default: this folder)."""
+    if not path.is_dir():
+        raise UsageError(f"{path}: no such folder")
+    report = asyncio.run(
+        _index(path, database or _default_database(path), _in_repository(path) if git is None else git)
+    )
+    if as_json:
+        print_json(
+            {
+                "root": report.root, "kind": report.kind, "files": report.files, "added": report.added,
+                "changed": report.changed, "removed": report.removed, "skipped": dict(report.skipped),
+                "examples": [{"path": skipped, "reason": reason} for skipped, reason in report.examples],
+                "seconds": round(report.seconds, 3),
+            }
+        )  # fmt: skip
+        return
+    source = "tracked by git" if report.kind == "git" else "found"
+    click.echo(
+        f"{report.files:,} files {source} in {visible(report.root)}: {report.added:,} added, "
+        f"{report.changed:,} changed, {report.removed:,} removed, in {report.seconds:.2f} s"
+    )
+    for reason, count in report.skipped.items():
+        example = next((skipped for skipped, why in report.examples if why == reason), None)
+        click.echo(f"  skipped {count:,}: {visible(reason)}" + (f" ({visible(example)})" if example else ""))
+
+
+async def _index(path: Path, database: Path, git: bool) -> IndexReport:
+    from evaluator.memory import GlobalIndex
+
+    with GlobalIndex(database) as found:
+        return await (found.add_git(path) if git else found.add_folder(path))
+
+
+@memory.command(epilog='Example:  evaluator memory query "csv header parser" --limit 3')
+@click.argument("request", metavar="WORDS")
+@db_option
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="At most this many.")
+@json_option
+def query(request: str, database: Path | None, limit: int, as_json: bool) -> None:
+    """Show the paths that are relevant to WORDS, with a score in [0, 1] and the terms that counted."""
+    from evaluator.memory import GlobalIndex
+
+    with GlobalIndex(_existing(database), relative_to=Path.cwd()) as found:
+        relevant = asyncio.run(found.get_relevant_context_for(request, limit))
+    if as_json:
+        print_json(
+            [
+                {
+                    "path": each.path, "score": each.score,
+                    "why": [{"term": r.term, "field": r.field, "weight": r.weight} for r in each.why],
+                }
+                for each in relevant
+            ]
+        )  # fmt: skip
+        return
+    if not relevant:
+        click.echo("Nothing in the index shares a word with this.")
+        return
+    rows = [
+        [each.path, f"{each.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in each.why[:_SHOWN_REASONS])]
+        for each in relevant
+    ]
+    print_table(["path", "score", "why"], rows)
+
+
+@memory.command(epilog="Example:  evaluator memory stats --json")
+@db_option
+@json_option
+def stats(database: Path | None, as_json: bool) -> None:
+    """Show what the index holds: roots, languages, what was skipped and why."""
+    from evaluator.memory import GlobalIndex
+
+    place = _existing(database)
+    with GlobalIndex(place) as found:
+        counts = asyncio.run(found.stats())
+    if as_json:
+        print_json(
+            {
+                "database": str(place), "files": counts.files, "terms": counts.terms, "vectors": counts.vectors,
+                "size_bytes": counts.size_bytes, "roots": dict(counts.roots), "languages": dict(counts.languages),
+                "skipped": dict(counts.skipped),
+            }
+        )  # fmt: skip
+        return
+    click.echo(f"{visible(str(place))}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
+    rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
+    rows += [["language", name or "(by name only)", f"{files:,}"] for name, files in counts.languages.items()]
+    rows += [["skipped", reason, f"{files:,}"] for reason, files in counts.skipped.items()]
+    print_table(["what", "which", "files"], rows)
+
+
+def _default_database(folder: Path) -> Path:
+    """The place of a folder's own index; its folder tells git to leave it alone."""
+    home = folder / DEFAULT.parent
+    home.mkdir(mode=0o700, exist_ok=True)
+    ignore = home / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    return folder / DEFAULT
+
+
+def _existing(database: Path | None) -> Path:
+    if database is not None:
+        if not database.is_file():
+            raise UsageError(f"{database}: no such index; make it with: evaluator memory index --db {database}")
+        return database
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / DEFAULT).is_file():
+            return folder / DEFAULT
+    raise UsageError(f"no {DEFAULT} here or above; make it with: evaluator memory index")
+
+
+def _in_repository(folder: Path) -> bool:
+    whole = folder.resolve()
+    return any((above / ".git").exists() for above in (whole, *whole.parents))

@@ -1,0 +1,130 @@
+"""Sources in other languages: definitions found by what a line looks like, as ctags does it.
+
+Good enough to find a file by the names in it, and no more than that: a definition spread over lines in an
+unusual way is missed, one that stands in a comment or a string is taken. Each pattern is anchored at the
+beginning of a line and bounded in what it may pass over, so the time is linear in the text whatever it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from evaluator.memory.describe.base import LOOKED_AT_CHARS, Description, make
+
+_KEYWORDS = """
+    if for while switch catch return else function do new await yield case typeof sizeof delete throw using lock
+    defined elif foreach synchronized super this assert
+"""
+_NOT_NAMES = frozenset(_KEYWORDS.split())
+
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "python": (r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", r"([A-Z][A-Z0-9_]+)[ \t]*(?::[^=\n]{0,100})?=(?!=)"),
+    "javascript": (
+        r"[ \t]*(?:(?:export|default|declare|abstract|async|const)[ \t]+){0,4}"
+        r"(?:function|class|interface|enum|namespace|module|type)[ \t]*\*?[ \t]*([A-Za-z_$][\w$]*)",
+        r"(?:export[ \t]+)?(?:const|let|var)[ \t]+([A-Za-z_$][\w$]*)",
+        r"[ \t]*(?:const|let|var)[ \t]+([A-Za-z_$][\w$]*)[ \t]*=[ \t]*(?:async[ \t]*)?"
+        r"(?:function\b|\([^()\n]{0,200}\)[ \t]*=>|[\w$]{1,60}[ \t]*=>|class\b)",
+        r"[ \t]*(?:[\w$]{1,60}\.){1,4}([A-Za-z_$][\w$]*)[ \t]*=[ \t]*(?:async[ \t]+)?"
+        r"(?:function\b|class\b|\([^()\n]{0,200}\)[ \t]*=>)",
+        r"[ \t]+([A-Za-z_$][\w$]*)[ \t]*:[ \t]*(?:async[ \t]+)?function\b",
+        r"[ \t]+(?:(?:public|private|protected|static|async|readonly|override|abstract|get|set)[ \t]+){0,4}[*#]?"
+        r"([A-Za-z_$][\w$]*)[ \t]*(?:<[^<>\n]{0,80}>)?\([^()\n]{0,200}\)[ \t]*(?::[^={;\n]{0,100})?\{",
+    ),
+    "go": (r"func[ \t]+(?:\([^()\n]{0,100}\)[ \t]*)?(\w+)", r"(?:type|const|var|package)[ \t]+(\w+)"),
+    "rust": (
+        r"[ \t]*(?:pub(?:\([^()\n]{0,40}\))?[ \t]+)?"
+        r"(?:(?:default|async|unsafe|const|extern(?:[ \t]+\"[^\"\n]{0,20}\")?)[ \t]+){0,4}"
+        r"(?:fn|struct|enum|trait|union|mod|type|static|const|macro_rules!)[ \t]+(?:mut[ \t]+)?(\w+)",
+    ),
+    "java": (
+        r"[ \t]*(?:[a-z]+[ \t]+){0,5}(?:class|interface|enum|record|@interface)[ \t]+(\w+)",
+        r"[ \t]+(?:(?:public|private|protected|static|final|abstract|synchronized|native|default)[ \t]+){0,5}"
+        r"(?:<[^<>\n]{0,80}>[ \t]*)?(?:[\w<>\[\],.?]{1,80}[ \t]+){1,3}(\w+)[ \t]*\([^;\n]{0,300}$",
+        r"[ \t]+(?:public|private|protected)[ \t]+(\w+)[ \t]*\(",
+        r"package[ \t]+([\w.]+)",
+    ),
+    "csharp": (
+        r"[ \t]*(?:[a-z]+[ \t]+){0,5}(?:class|interface|enum|record|struct|namespace)[ \t]+([\w.]+)",
+        r"[ \t]+(?:(?:public|private|protected|internal|static|virtual|override|abstract|sealed|async|extern|readonly)"
+        r"[ \t]+){1,5}(?:[\w<>\[\],.?]{1,80}[ \t]+){0,3}(\w+)[ \t]*(?:<[^<>\n]{0,80}>)?(?:\(|\{[ \t]*get\b)",
+    ),
+    "c": (
+        r"#[ \t]*define[ \t]+(\w+)",
+        r"[ \t]*(?:typedef[ \t]+)?(?:template[^\n]{0,80}>[ \t]*)?"
+        r"(?:class|struct|union|enum|namespace)(?:[ \t]+class)?[ \t]+(?:[A-Z][A-Z0-9_]+[ \t]+)?(\w+)[^;()=\n]{0,200}$",
+        r"typedef[^\n]{0,200}[ \t*}](\w++)[ \t]*;[ \t]*$",
+        r"typedef[^;()\n]{0,100}\([ \t]*\*?[ \t]*(\w+)[ \t]*\)",
+        r"\}[ \t]*(\w+)[ \t]*;",
+        r"(?!typedef\b|return\b|else\b)(?:[A-Za-z_][\w \t*&:<>,~]{0,200}?)??\b([A-Za-z_]\w*+)[ \t]*\(",
+        r"[ \t]+(?:[\w:<>,*&]{1,80}[ \t]+){1,4}[*&]{0,2}(\w+)[ \t]*\([^;(){}\n]{0,200}\)[^;\n]{0,40}[{;]",
+    ),
+    "ruby": (
+        r"[ \t]*(?:class|module)[ \t]+([A-Z][\w:]*)",
+        r"[ \t]*def[ \t]+(?:self\.)?(\w+)",
+        r"[ \t]*([A-Z][A-Z0-9_]+)[ \t]*=(?!=)",
+    ),
+    "php": (
+        r"[ \t]*(?:(?:abstract|final|readonly)[ \t]+){0,3}(?:class|interface|trait|enum)[ \t]+(\w+)",
+        r"namespace[ \t]+([\w\\]+)",
+        r"[ \t]*(?:(?:public|private|protected|static|abstract|final)[ \t]+){0,4}function[ \t]+&?[ \t]*(\w+)",
+        r"[ \t]*(?:(?:public|private|protected|final)[ \t]+){0,3}const[ \t]+(?:\w+[ \t]+)?([A-Z]\w*)[ \t]*=",
+    ),
+    "shell": (r"[ \t]*(?:function[ \t]+)?([\w:.-]+)[ \t]*\(\)", r"[ \t]*function[ \t]+([\w:.-]+)"),
+}  # fmt: skip
+_COMPILED = {
+    language: re.compile("^(?:" + "|".join(patterns) + ")", re.MULTILINE) for language, patterns in _PATTERNS.items()
+}
+
+LANGUAGES = {
+    ".js": "javascript", ".jsx": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".ts": "javascript",
+    ".tsx": "javascript", ".mts": "javascript", ".cts": "javascript", ".go": "go", ".rs": "rust", ".java": "java",
+    ".cs": "csharp", ".c": "c", ".h": "c", ".cc": "c", ".cpp": "c", ".cxx": "c", ".hh": "c", ".hpp": "c", ".hxx": "c",
+    ".inl": "c", ".rb": "ruby", ".rake": "ruby", ".php": "php", ".sh": "shell", ".bash": "shell", ".zsh": "shell",
+    ".ksh": "shell",
+}  # fmt: skip
+_SHOWN = {"javascript": {".ts": "typescript", ".tsx": "typescript", ".mts": "typescript", ".cts": "typescript"}}
+_SHOWN["c"] = dict.fromkeys((".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".inl"), "c++")
+
+# The comment at the top of a file, when it says what the file is rather than whose it is.
+_MARKS = re.compile(r"^[ \t]*(?://[/!]?|/\*[*!]?|\*/?|#!?|--|;+)[ \t]?|\*/[ \t]*$")
+_COMMENT = re.compile(r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)")
+_NO_SUMMARY = re.compile(
+    r"copyright|licen[cs]e|\bspdx\b|all rights reserved|\(c\)|^[!/]|eslint|@ts-|coding[:=]|^vim?:|^@|generated",
+    re.IGNORECASE,
+)
+_LEADING_LINES = 40
+
+
+def describe_code(language: str, text: str, extension: str = "") -> Description:
+    """The names that `text` defines by the patterns of `language`, and the first line of its opening comment."""
+    text = text[:LOOKED_AT_CHARS]
+    found = (match.group(match.lastindex or 0) for match in _COMPILED[language].finditer(text))
+    shown = _SHOWN.get(language, {}).get(extension, language)
+    # Minified sources have names that say nothing.
+    minified = len(text) > 5_000 and text.count("\n") < len(text) / 1_000
+    names = () if minified else (name for name in found if name not in _NOT_NAMES)
+    return make(shown, summary=_opening(text) if language != "python" else "", names=names)
+
+
+def _opening(text: str) -> str:
+    for line in _leading_lines(text):
+        said = _MARKS.sub("", line).strip(" \t*-=#/")
+        if _NO_SUMMARY.search(said):
+            if "licen" in said.lower() or "copyright" in said.lower():
+                return ""
+            continue
+        if sum(c.isalpha() for c in said) >= 8 and " " in said:
+            return said
+    return ""
+
+
+def _leading_lines(text: str) -> Iterator[str]:
+    """The lines of the comment that opens the file, without its shebang."""
+    for number, line in enumerate(text[:8_000].split("\n")[:_LEADING_LINES]):
+        if number == 0 and line.startswith(("#!", "<?")):
+            continue
+        if line.strip() and not _COMMENT.match(line):
+            return
+        yield line

@@ -1,0 +1,99 @@
+"""Data and settings: columns, keys, sections, tables and root elements; no value of any of them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+from evaluator.memory.describe.base import LOOKED_AT_CHARS, MAX_ITEMS, Description, make
+
+_HEADER_CHARS = 20_000
+# Strings and brackets. An unfinished string goes on to the end, as comments do below: one pass, whatever comes.
+_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', re.DOTALL)
+# At the beginning of a line and without a comma: an array's values are no section.
+_SECTION = re.compile(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", re.MULTILINE)
+_TOP_KEY = re.compile(r"^([A-Za-z_][\w.-]{0,80}|\"[^\"\n]{1,80}\")[ \t]*[=:]", re.MULTILINE)
+_TABLE = re.compile(
+    r"\b(?:CREATE|ALTER)[ \t\n]+(?:(?:OR[ \t\n]+REPLACE|TEMP(?:ORARY)?|UNIQUE|MATERIALIZED)[ \t\n]+)?"
+    r"(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|TYPE|SCHEMA)[ \t\n]+(?:IF[ \t\n]+NOT[ \t\n]+EXISTS[ \t\n]+)?"
+    r"[\"`\[]?([\w.]{1,100})",
+    re.IGNORECASE,
+)  # fmt: skip
+_SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+
+_XML_SKIPPED = re.compile(r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL)
+_XML_TAG = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
+_TEMPLATE_ROOTS = frozenset({"task", "library", "function", "cond", "call", "handler"})
+_XML_NAME = re.compile(r"<(?:task|function|handler|cond)\b[^<>]{0,500}?\bname\s*=\s*[\"']([^\"'<>]{1,100})[\"']")
+_XML_DESCRIPTION = re.compile(r"<description\b[^<>]{0,100}>([^<]{1,600})</description\s*>")
+
+
+def describe_table(text: str, separator: str) -> Description:
+    """The columns of a CSV or TSV, where its first line looks like a header: text in each cell, none a number.
+
+    Data without a header must not become names.
+    """
+    first = text[:_HEADER_CHARS].split("\n", 1)[0]
+    if separator == "," and first.count(";") > first.count(","):
+        separator = ";"
+    try:
+        cells = next(csv.reader([first], delimiter=separator), [])
+    except csv.Error:
+        cells = []
+    columns = [cell.strip() for cell in islice(cells, MAX_ITEMS)]
+    is_header = all(len(column) <= 60 and not _is_value(column) for column in columns)
+    return make("tsv" if separator == "\t" else "csv", names=columns if is_header else ())
+
+
+def _is_value(cell: str) -> bool:
+    return bool(re.match(r"[-+]?[\d.]|\w+@|https?:", cell))
+
+
+def describe_json(text: str) -> Description:
+    """The keys of the topmost object, or of the objects in a topmost list."""
+    return make("json", names=_top_keys(text[:LOOKED_AT_CHARS]))
+
+
+def _top_keys(text: str) -> Iterator[str]:
+    """Token by token: no depth and no broken file costs more than its length."""
+    stack = 0
+    top = 1
+    for match in _JSON_TOKEN.finditer(text):
+        mark = match.group(0)
+        if mark in ("{", "["):
+            if stack == 0 and mark == "[":
+                top = 2
+            stack += 1
+        elif mark in ("}", "]"):
+            stack -= 1
+        elif match.group(2) is not None and stack == top:
+            yield match.group(1)
+
+
+def describe_settings(language: str, text: str) -> Description:
+    """The sections of TOML and INI; keys where there is no section, as at the top of YAML."""
+    text = text[:LOOKED_AT_CHARS]
+    sections = [] if language == "yaml" else [found.strip("\"' \t") for found in _SECTION.findall(text)]
+    if sections:
+        return make(language, names=sections)
+    return make(language, names=(key.strip('"') for key in _TOP_KEY.findall(text)))
+
+
+def describe_sql(text: str) -> Description:
+    """The tables, views and functions that statements create or alter."""
+    return make("sql", names=_TABLE.findall(_SQL_COMMENT.sub(" ", text[:LOOKED_AT_CHARS])))
+
+
+def describe_xml(text: str) -> Description:
+    """The root element; of task templates and profiles also names and descriptions."""
+    text = _XML_SKIPPED.sub(" ", text[:LOOKED_AT_CHARS])
+    root = _XML_TAG.search(text)
+    if root is None:
+        return make("xml")
+    if root.group(1) not in _TEMPLATE_ROOTS:
+        return make("xml", names=[root.group(1)])
+    described = _XML_DESCRIPTION.findall(text)
+    summary = described[0] if described else ""
+    return make("template", summary=summary, headings=described[1:], names=_XML_NAME.findall(text))

@@ -1,0 +1,146 @@
+"""Which files a root has: those that git tracks, or those below a folder. Names and `stat` only, nothing is read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evaluator.errors import ToolError, UsageError
+from evaluator.handler.tools.beneath import FOLDER, open_beneath, open_root
+from evaluator.handler.tools.script import run_script, scrubbed_environment
+from evaluator.memory.store import Stamp
+
+_GIT_TIMEOUT_S = 120.0
+_GIT_BYTES = 200_000_000
+_MAX_DEPTH = 100
+EXAMPLES = 20
+# Folders of what was made from something else. Hidden ones are left out in any case.
+_CACHES = frozenset({"__pycache__", "node_modules", "__pypackages__", "CVS"})
+_MARKERS = {"pyvenv.cfg": "a virtual environment", "CACHEDIR.TAG": "a cache folder"}
+
+
+@dataclass(slots=True)
+class Skips:
+    """What was left out: how often for which reason, and the first paths as examples."""
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    examples: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def add(self, path: str, reason: str) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append((path.encode("utf-8", "replace").decode(), reason))
+
+
+def folder_stamps(root: str, max_bytes: int, skips: Skips) -> Iterator[Stamp]:
+    """The regular files below `root`, folder by folder, by descriptor and never through a link."""
+    try:
+        descriptor = open_root(root)
+    except OSError as error:
+        raise UsageError(f"{root}: cannot be indexed: {error.strerror}") from error
+    try:
+        yield from _walk(descriptor, "", max_bytes, skips, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: int, prefix: str, max_bytes: int, skips: Skips, depth: int) -> Iterator[Stamp]:
+    with os.scandir(folder) as scan:
+        items = sorted(scan, key=lambda item: item.name)
+    if depth:
+        marker = next((item.name for item in items if item.name in _MARKERS), None)
+        if marker is not None:
+            skips.add(prefix, f"is {_MARKERS[marker]}")
+            return
+    for item in items:
+        path = prefix + item.name
+        if item.name.startswith("."):
+            skips.add(path, "is hidden")
+        elif item.is_dir(follow_symlinks=False):
+            yield from _below(folder, item.name, path, max_bytes, skips, depth)
+        else:
+            with suppress(FileNotFoundError):
+                stamp = _stamp(path, item.stat(follow_symlinks=False), max_bytes, skips)
+                if stamp is not None:
+                    yield stamp
+
+
+def _below(folder: int, name: str, path: str, max_bytes: int, skips: Skips, depth: int) -> Iterator[Stamp]:
+    if name in _CACHES:
+        skips.add(path, "is a cache folder")
+        return
+    if depth == _MAX_DEPTH:
+        skips.add(path, f"lies more than {_MAX_DEPTH} folders deep")
+        return
+    try:
+        descriptor = open_beneath(folder, [name], FOLDER)
+    except OSError as error:
+        skips.add(path, f"cannot be listed: {error.strerror}")
+        return
+    try:
+        yield from _walk(descriptor, f"{path}/", max_bytes, skips, depth + 1)
+    finally:
+        os.close(descriptor)
+
+
+async def git_paths(root: str) -> list[str]:
+    """The paths that git tracks in `root`, relative to it; root may be a subfolder or a worktree.
+
+    Raises: UsageError, if it is in no repository, git is not installed, or git refuses.
+    """
+    # A repository's own settings must not name a program that git then runs.
+    argv = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached"]
+    try:
+        done = await run_script(
+            argv, timeout_s=_GIT_TIMEOUT_S, cwd=Path(root), max_output_bytes=_GIT_BYTES,
+            env={**scrubbed_environment(), "GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except ToolError as error:
+        raise UsageError(f"{root}: git cannot be run: {error}") from error
+    if done.exit_code != 0 or done.stdout_truncated:
+        said = "it lists more than fits" if done.stdout_truncated else done.stderr.strip()[:500] or "it did not end"
+        raise UsageError(f"{root}: git cannot list its files: {said}")
+    return list(dict.fromkeys(path for path in done.stdout.split("\0") if path))
+
+
+def git_stamps(root: str, paths: list[str], max_bytes: int, skips: Skips) -> Iterator[Stamp]:
+    """The regular files among `paths`; those that are tracked and gone are passed over."""
+    try:
+        descriptor = open_root(root)
+    except OSError as error:
+        raise UsageError(f"{root}: cannot be indexed: {error.strerror}") from error
+    try:
+        for path in paths:
+            try:
+                status = os.stat(path, dir_fd=descriptor, follow_symlinks=False)
+            except OSError:
+                if "\ufffd" in path:
+                    skips.add(path, "has a name that is not UTF-8")
+                continue
+            stamp = _stamp(path, status, max_bytes, skips)
+            if stamp is not None:
+                yield stamp
+    finally:
+        os.close(descriptor)
+
+
+def _stamp(path: str, status: os.stat_result, max_bytes: int, skips: Skips) -> Stamp | None:
+    if stat.S_ISLNK(status.st_mode):
+        skips.add(path, "is a symbolic link")
+    elif not stat.S_ISREG(status.st_mode):
+        skips.add(path, "is a submodule" if stat.S_ISDIR(status.st_mode) else "is not a regular file")
+    elif status.st_size > max_bytes:
+        skips.add(path, f"is larger than {max_bytes:,} bytes")
+    else:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            skips.add(path, "has a name that is not UTF-8")
+            return None
+        return Stamp(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, time.time_ns())
+    return None
