@@ -158,6 +158,7 @@ class Task:
     instructions: Text | None = None
     system: Text | None = None
     model: Text | None = None
+    model_role: str | None = None
     criteria: Text | None = None
     handler: HandlerSpec | None = None
     inputs: tuple[Input, ...] = ()

@@ -32,6 +32,10 @@ input_option = click.option(
     help="An input; VALUE @FILE takes a file's text, @- standard input. May be repeated.",
 )  # fmt: skip
 handler_option = click.option("--handler", metavar="NAME", help="The handler profile. See: evaluator handlers")
+role_option = click.option(
+    "--model-role", "model_roles", multiple=True, metavar="ROLE=MODEL",
+    help="The model for tasks that name this role, e.g. grader=openai/gpt-4o. May be repeated.",
+)  # fmt: skip
 model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
 
 
@@ -64,6 +68,19 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
+
+
+def read_roles(pairs: Iterable[str]) -> dict[str, str]:
+    """`ROLE=MODEL` pairs. Raises: UsageError, for one that is not."""
+    roles: dict[str, str] = {}
+    for pair in pairs:
+        role, equals, model = pair.partition("=")
+        if not equals or not role.strip() or not model.strip():
+            raise UsageError(f"--model-role {pair!r}: expected ROLE=MODEL, as in grader=openai/gpt-4o")
+        if role in roles:
+            raise UsageError(f"--model-role {role} is given twice")
+        roles[role] = model
+    return roles
 
 
 def _read_named(key: str, path: str) -> str:

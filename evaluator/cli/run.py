@@ -20,6 +20,8 @@ from evaluator.cli.common import (
     model_option,
     print_json,
     read_inputs,
+    read_roles,
+    role_option,
     stderr_is_terminal,
     stdin_is_terminal,
     stdout_is_terminal,
@@ -49,6 +51,7 @@ sync_option = click.option(
 @library_option
 @handler_option
 @model_option
+@role_option
 @click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
               help="Where task files are written.")  # fmt: skip
 @root_option
@@ -62,6 +65,7 @@ def run(
     folders: tuple[Path, ...],
     handler: str | None,
     model: str | None,
+    model_roles: tuple[str, ...],
     tasks_dir: Path,
     roots: tuple[Path, ...],
     sync: Any,
@@ -89,8 +93,9 @@ def run(
     elif name in library:
         node = library.get(name).node
     evaluator = Evaluator(
-        library, handler, model=model, tasks_dir=tasks_dir, roots=roots, reparse=reparse, sync=sync,
-        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
+        library, handler, model=model, model_roles=read_roles(model_roles), tasks_dir=tasks_dir, roots=roots,
+        reparse=reparse, sync=sync, asker=TerminalAsker() if stdin_is_terminal() else None,
+        notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     streaming = stdout_is_terminal() and not as_json
     outcome = evaluator.evaluate_sync(

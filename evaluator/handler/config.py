@@ -35,13 +35,15 @@ class HandlerConfig:
     `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
     in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
     (429, 5xx, resets, timeouts). `context_window` in tokens and `prices` (US dollars per million input
-    and output tokens) are for models that the price table does not know.
+    and output tokens) are for models that the price table does not know. `roles` maps the roles that
+    templates name to models.
     """
 
     name: str = "default"
     description: str = ""
     backend: BackendName = "auto"
     model: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
     base_url: str | None = None
     api_key_env: str | None = None
     system: str = ""
@@ -90,6 +92,7 @@ class HandlerConfig:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "description": self.description, "backend": self.backend, "model": self.model,
+            "roles": dict(self.roles),
             "base_url": self.base_url, "api_key_env": self.api_key_env, "temperature": self.temperature,
             "seed": self.seed, "max_turns": self.max_turns,
             "max_context_fraction": self.max_context_fraction, "max_output_tokens": self.max_output_tokens,
@@ -194,6 +197,8 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
         waits = tuple(float(x) for x in (child.get("backoff") or "2 6 18").split())
         count = int(child.get("max") or len(waits))
         fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
+    elif child.tag == "roles":
+        fields["roles"] = {role.get("name"): role.get("model") for role in child.findall("role")}
     elif child.tag == "tools":
         fields["tools"] = tuple(_read_grant(tool) for tool in child.findall("tool"))
     elif child.tag == "roots":

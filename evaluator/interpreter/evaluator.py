@@ -48,7 +48,7 @@ class Evaluator:
 
     `library`: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
     `handler`: a profile or its name (default: `default`). `model`: used for every task, whatever templates and
-    profiles say.
+    profiles say, but for those that name a role which `model_roles`, or the profile, maps to a model.
     `backend`: answers every model call itself (a simulated or replaying one, or your own). `tasks_dir`: the
     folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
     the first one also being where scripts run (default: the current folder). `memory` answers
@@ -67,6 +67,7 @@ class Evaluator:
         handler: HandlerConfig | str | None = None,
         *,
         model: str | None = None,
+        model_roles: Mapping[str, str] | None = None,
         backend: Backend | None = None,
         tasks_dir: str | Path | None = "tasks",
         memory: Memory | None = None,
@@ -84,6 +85,7 @@ class Evaluator:
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
         self._model = model
+        self._roles = dict(model_roles or {})
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
         store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=Redactor.from_environment(), sync=sync)
@@ -145,7 +147,7 @@ class Evaluator:
                 return start
             start = replace(
                 start, max_depth=self._max_depth, model=model or self._model, target=target,
-                profile=handler or self._profile, on_text=on_text, on_event=on_event,
+                profile=handler or self._profile, roles=self._roles, on_text=on_text, on_event=on_event,
             )  # fmt: skip
             start = replace(start, origin={**start.origin, **self._origin(start)})
         except Exception as error:
@@ -164,6 +166,7 @@ class Evaluator:
         said = {
             "handler": start.profile,
             "target": start.target,
+            "model_roles": start.roles or None,
             "max_depth": start.max_depth if start.max_depth != DEFAULT_MAX_DEPTH else None,
             "reparse": self._services.reparse or None,
             "redacted_inputs": hidden or None,
@@ -222,7 +225,7 @@ class Evaluator:
             raise UsageError(f"TASK-{header.task_id} ran {how} reparse; resume it {how} it")
         return replace(
             start, max_depth=extra.get("max_depth", DEFAULT_MAX_DEPTH), model=header.model,
-            profile=extra.get("handler"), target=extra.get("target"),
+            profile=extra.get("handler"), target=extra.get("target"), roles=extra.get("model_roles", {}),
         )  # fmt: skip
 
     async def replay(self, task: int | Path, *, template_changes: bool = False) -> Replay:

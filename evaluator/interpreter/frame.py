@@ -40,6 +40,7 @@ class Run:
     max_depth: int = 5
     ancestors: tuple[str, ...] = ()
     profile: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def event(self, path: str, what: str) -> None:
         if self.on_event is not None:

@@ -52,6 +52,7 @@ class RunStart:
     match_score: float | None = None
     model: str | None = None
     profile: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
     target: str | None = None
     origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
     steps: StepLog | None = None
@@ -130,6 +131,7 @@ def _make_run(services: Services, start: RunStart, steps: StepLog, budget: Budge
         on_event=parent.on_event if parent else start.on_event,
         target=start.target, depth=start.depth, max_depth=start.max_depth, ancestors=start.ancestors,
         profile=parent.profile if parent else start.profile,
+        roles=parent.roles if parent else start.roles,
     )  # fmt: skip
 
 

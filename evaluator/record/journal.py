@@ -74,8 +74,8 @@ class Journal:
 
     __slots__ = (
         "_buffer", "_chain", "_durable", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_last", "_name",
-        "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models", "policy", "retries",
-        "steps",
+        "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models", "policy",
+        "retries", "steps",
     )  # fmt: skip
 
     def __init__(self, fd: int, folders: Folders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None) -> None:

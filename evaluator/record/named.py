@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.errors import RecordError, UsageError
+from evaluator.record.folder import checked_folder
 from evaluator.record.journal import CREATE_FLAGS
 from evaluator.record.sections import Outline, TaskStep, check_new, check_update, read_outline, role_key
-from evaluator.record.folder import checked_folder
 
 MAX_BYTES = 1_000_000
 _DATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})-([a-z0-9][a-z0-9-]{0,99})")

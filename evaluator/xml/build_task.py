@@ -111,7 +111,7 @@ def _common(b: Builder, opened: _Open) -> dict[str, Any]:
         "description": description or Text("", view.span),
         "instructions": text("instructions"),
         "system": text("system"),
-        "model": text("model"),
+        **_model(b, children.get("model")),
         "criteria": text("criteria"),
         "handler": parts.handler(b, children["handler"]) if "handler" in children else None,
         "inputs": _inputs(b, inputs) if inputs is not None else (),
@@ -121,6 +121,14 @@ def _common(b: Builder, opened: _Open) -> dict[str, Any]:
         **_settings(b, opened),
         "span": view.span,
     }
+
+
+def _model(b: Builder, view: View | None) -> dict[str, Any]:
+    """A model's id, a role that is mapped to one, or both."""
+    if view is None:
+        return {}
+    said, role = b.text(view), view.get("role")
+    return {"model": None if role is not None and not said.value.strip() else said, "model_role": role}
 
 
 def _settings(b: Builder, opened: _Open) -> dict[str, Any]:

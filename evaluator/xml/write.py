@@ -77,7 +77,9 @@ def _common(task: Task, pad: str) -> list[str]:
     lines: list[str] = []
     for name in ("description", "instructions", "system", "model", "criteria"):
         text: Text | None = getattr(task, name)
-        if text is not None and (text.value or name != "description"):
+        if name == "model" and task.model_role is not None:
+            lines.append(_text(name, text or Text("", task.span), pad, {"role": task.model_role}))
+        elif text is not None and (text.value or name != "description"):
             lines.append(_text(name, text, pad))
     if (spec := task.handler) is not None:
         settings: Attributes = {

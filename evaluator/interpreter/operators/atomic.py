@@ -28,7 +28,7 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
             raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
     messages = await build_messages(run, task, prepared)
     named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
-    choice = await choose(run, named, prepared)
+    choice = await choose(run, named, prepared, task.model_role)
     run.steps.note(
         join(frame.path, "resolve"), "resolve", task.name or "task",
         {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]},
@@ -65,18 +65,20 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     return result if task.output is None else read_output(run, result, task.output, frame.path)
 
 
-async def choose(run: Run, named: str | None, prepared: Prepared) -> ModelChoice:
+async def choose(run: Run, named: str | None, prepared: Prepared, role: str | None = None) -> ModelChoice:
     """The model for this task; in a replay, where nothing names one, that of the record.
 
     Looking for a local server blocks, so a first choice has a thread of its own.
     """
     chooser, config = run.services.chooser, prepared.config
+    # A role says more of this task than a model that is meant for all.
+    explicit = (run.roles.get(role) or config.roles.get(role) if role else None) or run.model
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
-        label = run.model or named or config.model or earlier.model_at(prepared.frame.path) or "none"
+        label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
         return ModelChoice(NoModel(), label, label, "replayed")
-    chosen = chooser.chosen(run.model, named, config)
-    return chosen or await asyncio.to_thread(chooser.choose, run.model, named, config)
+    chosen = chooser.chosen(explicit, named, config)
+    return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
 
 
 def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -> Outcome:
