@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from evaluator.errors import Diagnostic
 from evaluator.handler.tools.manage_task import MANAGE_TASK
+from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.library.near import did_you_mean
@@ -18,7 +19,7 @@ def check_surroundings(library: TemplateLibrary, tools: Collection[str], profile
     """An error for each tool and profile that a template names and nobody has, and for each schema that cannot
     be used; a warning for each example whose output does not fit. A `module:Model` is not imported here.
     """
-    known = {*tools, SUBTASK, MANAGE_TASK, *library.templates}
+    known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, *library.templates}
     found: list[Diagnostic] = []
     for template in library.templates.values():
         for task in _tasks(template.node):

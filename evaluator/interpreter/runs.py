@@ -21,7 +21,7 @@ from evaluator.record.recovery import Earlier, Resumed
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import FinalStatus, Recording, Summary
 from evaluator.record.waiting import closed
-from evaluator.results import TaskError, TaskId, TaskResult, Usage, outcome_from_dict
+from evaluator.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,8 @@ async def _link(start: RunStart, task_id: TaskId | None) -> int | None:
     path, name, steps = f"{start.parent_path}/subtask", start.template or "subtask", start.parent.steps
     asked = {"template": start.template, "description": start.request, "inputs": dict(start.inputs)}
     fingerprint = steps.fingerprint(asked)
-    args = {"task_id": task_id, "template": start.template, "description": start.request}
+    args = {"status": Status.CONTINUATION.value, "task_id": task_id, "template": start.template,
+            "description": start.request}  # fmt: skip
     if steps.recorded(path, "subtask", fingerprint, args) is not None:
         return None
     return await steps.begin(path, "subtask", name, args, fingerprint)

@@ -21,7 +21,18 @@ from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.runs import RunStart, record_run
 from evaluator.library import Template
 from evaluator.library.matching import LOW_SCORE
-from evaluator.nodes import Atomic, ContextSettings, FilePaths, Input, Node, Span, Task, Text
+from evaluator.nodes import (
+    Atomic,
+    ContextSettings,
+    FilePaths,
+    Input,
+    Node,
+    OutputFormat,
+    Span,
+    Task,
+    Text,
+    TopLevel,
+)
 from evaluator.record.steps import fingerprint
 from evaluator.results import Resource, TaskError, TaskResult
 
@@ -57,7 +68,11 @@ PARAMETERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class SubtaskRequest:
-    """A validated request; `template` is the hint, `max_depth` counts levels below the subtask."""
+    """A validated request; `template` is the hint, `max_depth` counts levels below the subtask.
+
+    `instructions` and `output` are those of a subtask that no template fits; without them it is asked in the
+    words of its description.
+    """
 
     description: str
     inputs: Mapping[str, Any]
@@ -66,6 +81,8 @@ class SubtaskRequest:
     context: ContextSettings = ContextSettings()
     max_depth: int | None = None
     file_paths: tuple[str, ...] = ()
+    instructions: Text | None = None
+    output: OutputFormat | None = None
 
 
 def subtask_tool(run: Run, prepared: Prepared) -> Tool:
@@ -185,13 +202,18 @@ def select(run: Run, request: SubtaskRequest) -> tuple[Node, str | None, float |
             raise ToolError(f"no template is called {request.template!r}")
         return _with_request(library.get(request.template).node, request), request.template, None
     best = next(iter(library.match(bare, limit=1)), None)
-    if best is not None and best.score >= LOW_SCORE:
+    if best is not None and best.score >= LOW_SCORE and _may_serve(best.template.node, request):
         node = best.template.node
         assert isinstance(node, Task)
         missing = [i.name for i in node.inputs if i.required and i.default is None and i.name not in request.inputs]
         if not missing and set(request.inputs) <= {i.name for i in node.inputs}:
             return _with_request(node, request), best.template.name, best.score
     return bare, None, None
+
+
+def _may_serve(node: TopLevel, request: SubtaskRequest) -> bool:
+    """A request with instructions of its own is for templates made for it alone."""
+    return request.instructions is None or (isinstance(node, Task) and node.subtype == request.subtype)
 
 
 def _with_request(node: Any, request: SubtaskRequest) -> Node:
@@ -211,9 +233,10 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     # The description is data from a model: it is bound as a value, so that braces in it are not variables.
     inputs = tuple(Input(name, "any", False, None, None, None, "", span) for name in request.inputs)
     values = "".join(f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier())
-    instructions = Text("{{ subtask_description }}" + values, span)
+    instructions = request.instructions or Text("{{ subtask_description }}" + values, span)
     return Atomic(
         description=Text(_literal(request.description), span), instructions=instructions, subtype=request.subtype,
+        output=request.output,
         inputs=(*inputs, _description_input(request, span)), context=request.context,
         file_paths=_files(request), span=span,
     )  # fmt: skip

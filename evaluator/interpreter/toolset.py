@@ -12,6 +12,7 @@ from dataclasses import replace
 from evaluator.errors import ConfigurationError
 from evaluator.handler.tools import Tool, ToolRegistry
 from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
+from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
@@ -46,11 +47,15 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
         return registered
     if name == SUBTASK:
         return subtask_tool(run, prepared)
+    if name == EVALUATION_REQUEST:
+        return evaluation_tool(run, prepared)
     if name == MANAGE_TASK and services.store is not None:
         return _manage_task(services.store, prepared.config.name)
     if name in services.library:
         return template_tool(run, prepared, services.library.get(name))
-    known = ", ".join([*services.tools.names(), SUBTASK, *([MANAGE_TASK] if services.store else [])])
+    known = ", ".join(
+        [*services.tools.names(), SUBTASK, EVALUATION_REQUEST, *([MANAGE_TASK] if services.store else [])]
+    )
     raise ConfigurationError(f"no tool and no template is called {name!r}; the tools are: {known}")
 
 

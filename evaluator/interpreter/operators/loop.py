@@ -13,13 +13,13 @@ from typing import Any, cast
 from evaluator.binding.inputs import resolve_setting
 from evaluator.binding.sandbox import evaluate_expression
 from evaluator.binding.scopes import Scope
+from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
 from evaluator.interpreter.operators.atomic import read_output
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.operators.sequential import accumulated
 from evaluator.nodes import DirectorEvaluatorLoop
-from evaluator.output import parse_output
 from evaluator.results import Status, TaskError, TaskResult
 
 EMPTY_SCRIPT: Mapping[str, Any] = {"stdout": "", "stderr": "", "exit_code": None}
@@ -122,27 +122,6 @@ def _script_output(outcome: Outcome) -> dict[str, Any] | None:
     if outcome.type == "RESOURCE_EXHAUSTION" and outcome.resource and outcome.resource.name == "time":
         return {"stdout": outcome.content, "stderr": outcome.message, "exit_code": None}
     return None
-
-
-def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
-    """`success`, `feedback`, `details` of an evaluator's answer, and whether it says `success` at all.
-
-    Only a true `success` is success.
-    """
-    value = outcome.parsed_content
-    if not isinstance(value, Mapping):
-        value = parse_output(outcome.content, "json").value
-    if not isinstance(value, Mapping):
-        return {"success": False, "feedback": outcome.content, "details": None}, False
-    answer = cast("Mapping[str, Any]", value)
-    feedback = answer.get("feedback", "")
-    evaluation = {
-        **answer,
-        "success": answer.get("success") is True,
-        "feedback": feedback if isinstance(feedback, str) else str(feedback),
-        "details": answer.get("details"),
-    }
-    return evaluation, isinstance(answer.get("success"), bool)
 
 
 async def _done(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, state: State) -> bool:

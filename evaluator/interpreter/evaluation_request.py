@@ -1,0 +1,73 @@
+"""`evaluation_request`: a director asks for an evaluation of something, by criteria that it makes up on the way.
+
+It is a subtask like any other: matched to a template of the subtype `evaluator` that takes `criteria` and
+`target`, else asked as it stands, in a Handler of its own with a task file of its own. The answer is always
+`success`, `feedback` and `details`; an evaluator that does not say `success` has not said yes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from evaluator.errors import ToolError
+from evaluator.handler.backend import ToolSpec
+from evaluator.handler.tools import Tool, ToolContext
+from evaluator.interpreter.evaluation import evaluation_of
+from evaluator.interpreter.frame import Run
+from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.subtasks import SubtaskRequest, spawn_subtask, subtask_failure
+from evaluator.nodes import OutputFormat, Span, Text
+from evaluator.results import TaskError
+
+EVALUATION_REQUEST = "evaluation_request"
+SUBTYPE = "evaluator"
+
+PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "minLength": 1, "description": "What kind of evaluation, e.g. correctness."},
+        "criteria": {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ],
+            "description": "What has to hold.",
+        },
+        "target": {"description": "What is evaluated: a text, or any value."},
+    },
+    "required": ["type", "criteria", "target"],
+    "additionalProperties": False,
+}
+_OUTPUT = OutputFormat("json", "object", Span("<evaluation>", 1, 1))
+_INSTRUCTIONS = (
+    "Evaluate the target below by these criteria, strictly, and by nothing else.\n\nKind of evaluation:\n{{ type }}\n\n"
+    "Criteria:\n{{ criteria }}\n\nTarget:\n{{ target }}\n\nAnswer with a JSON object: `success` (true only if all "
+    "criteria hold), `feedback` (what to change, in words), `details` (what was found for each criterion)."
+)
+
+
+def evaluation_tool(run: Run, prepared: Prepared) -> Tool:
+    """The tool of one task."""
+
+    async def ask(arguments: dict[str, Any], context: ToolContext) -> str:
+        request = _request(arguments)
+        outcome = await spawn_subtask(run, prepared, request, context.step_path)
+        if isinstance(outcome, TaskError) and outcome.type != "INVALID_OUTPUT":
+            raise ToolError(json.dumps(subtask_failure(outcome, request, run.depth + 1), ensure_ascii=False))
+        evaluation, _ = evaluation_of(outcome)
+        return json.dumps(evaluation, ensure_ascii=False)
+
+    text = "Asks a fresh session to evaluate something by your criteria; returns success, feedback and details."
+    return Tool(ToolSpec(EVALUATION_REQUEST, text, PARAMETERS), ask, kind="subtask")
+
+
+def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
+    criteria = arguments["criteria"]
+    listed = criteria if isinstance(criteria, str) else "\n".join(f"- {one}" for one in cast("list[str]", criteria))
+    inputs = {"type": arguments["type"], "criteria": listed, "target": arguments["target"]}
+    return SubtaskRequest(
+        f"Evaluate the {arguments['type']} of a result by given criteria", inputs, subtype=SUBTYPE,
+        instructions=Text(_INSTRUCTIONS, Span("<evaluation>", 1, 1)), output=_OUTPUT,
+    )  # fmt: skip
