@@ -20,12 +20,15 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("throughput.py", [], ["--n", "500", "--rounds", "3"]),
     ("throughput.py", ["--backend", "litellm"], ["--n", "200", "--rounds", "3"]),
     ("record.py", [], ["--n", "500", "--rounds", "3"]),
+    ("resume.py", [], ["--steps", "1000", "10000", "--rounds", "2"]),
+    ("size.py", [], []),
+    ("list_tasks.py", [], ["--n", "2000", "--rounds", "2"]),
     ("startup.py", [], ["--runs", "5"]),
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
     ("match.py", [], []),
 )
-WRITING = ("throughput.py", "record.py")
+WRITING = ("throughput.py", "record.py", "resume.py", "size.py", "list_tasks.py")
 
 
 def run(script: str, arguments: list[str]) -> list[Figure] | None:

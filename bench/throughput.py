@@ -1,6 +1,7 @@
 """Recorded atomic tasks a second against a bare client loop that makes the same calls to the same server.
 
-    python bench/throughput.py [--backend openai_compatible|litellm] [--n 2000] [--rounds 5] [--profile]
+    python bench/throughput.py [--backend openai_compatible|litellm] [--sync off|task|step] [--n 2000]
+                               [--rounds 5] [--profile]
 
 One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against `server.py` in
 a process of its own that answers at once. Rounds alternate: bare loop, Evaluator, bare loop, Evaluator; the
@@ -21,10 +22,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import tasks
 from figures import Figure, creation_us, parser_for, remarks, report, serving, work_folder
 
-import tasks
 from evaluator import Evaluator, HandlerConfig
+from evaluator.record.journal import SYNC_POLICIES, Sync
 
 CONCURRENCY = 64
 GOALS = {"openai_compatible": 0.5, "litellm": 0.9}
@@ -86,7 +88,7 @@ def litellm_call(url: str) -> Call:
     return call
 
 
-def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None) -> Evaluator:
+def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None, sync: Sync = "off") -> Evaluator:
     config = HandlerConfig(
         name="bench",
         backend=backend,
@@ -94,7 +96,7 @@ def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None)
         model=MODEL,
         api_key_env=KEY if backend == "litellm" else None,
     )
-    return Evaluator(tasks.library(folder / "templates"), config, profiles={}, tasks_dir=tasks_dir)
+    return Evaluator(tasks.library(folder / "templates"), config, profiles={}, tasks_dir=tasks_dir, sync=sync)
 
 
 def check_same_request(evaluator: Evaluator) -> None:
@@ -105,7 +107,9 @@ def check_same_request(evaluator: Evaluator) -> None:
         raise SystemExit(f"the bare loop sends something else than the evaluator: {sent}")
 
 
-async def measure(backend: str, count: int, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
+async def measure(
+    backend: str, sync: Sync, count: int, rounds: int, folder: Path, say: Callable[[str], None]
+) -> list[Figure]:
     import aiohttp
 
     os.environ[KEY] = "bench-key-of-no-use"
@@ -125,7 +129,7 @@ async def measure(backend: str, count: int, rounds: int, folder: Path, say: Call
             for number in range(rounds):
                 bare_rates.append(await rate_of_calls(call, count))
                 tasks_dir = folder / f"round-{number}"
-                async with make_evaluator(backend, url, folder, tasks_dir) as evaluator:
+                async with make_evaluator(backend, url, folder, tasks_dir, sync) as evaluator:
                     await rate_of_tasks(evaluator, CONCURRENCY)
                     own_rates.append(await rate_of_tasks(evaluator, count))
                 files = sum(1 for _ in (tasks_dir / "done").iterdir())
@@ -133,25 +137,26 @@ async def measure(backend: str, count: int, rounds: int, folder: Path, say: Call
                     raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
                 say(f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator {own_rates[-1]:,.0f}/s")
     ratio = statistics.median(own / bare for own, bare in zip(own_rates, bare_rates, strict=True))
+    how = "" if sync == "off" else f", sync {sync}"
     return [
         Figure(f"{BARE[backend]}, calls", statistics.median(bare_rates), "/s"),
-        Figure(f"recorded tasks, {backend}", statistics.median(own_rates), "/s"),
-        Figure(f"recorded tasks : {BARE[backend]}", ratio, "", GOALS[backend], at_least=True),
+        Figure(f"recorded tasks, {backend}{how}", statistics.median(own_rates), "/s"),
+        Figure(f"recorded tasks{how} : {BARE[backend]}", ratio, "", GOALS[backend], at_least=True),
         Figure("  creating one empty file there", creation, "us"),
     ]
 
 
-async def profile(backend: str, count: int, folder: Path) -> None:
+async def profile(backend: str, sync: Sync, count: int, folder: Path) -> None:
     """Prints the functions that take the most time of their own; the profiler makes everything slower."""
     os.environ[KEY] = "bench-key-of-no-use"
     with serving() as url:
-        async with make_evaluator(backend, url, folder, folder / "tasks") as evaluator:
+        async with make_evaluator(backend, url, folder, folder / "tasks", sync) as evaluator:
             await rate_of_tasks(evaluator, CONCURRENCY)
             profiler = cProfile.Profile()
             profiler.enable()
             await rate_of_tasks(evaluator, count)
             profiler.disable()
-    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    stats: dict[tuple[str, int, str], tuple[Any, ...]] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     for order, title in ((2, "own time"), (3, "with what it calls")):
         print(f"{title}: us a task, calls a task, function")
         for (file, line, name), values in sorted(stats.items(), key=lambda item: -item[1][order])[:60]:
@@ -162,6 +167,7 @@ async def profile(backend: str, count: int, folder: Path) -> None:
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--backend", choices=sorted(GOALS), default="openai_compatible")
+    parser.add_argument("--sync", choices=SYNC_POLICIES, default="off", help="what survives a loss of power")
     parser.add_argument("--n", type=int, help="tasks a round (default 2000; with litellm 500)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the task files go, and stay")
@@ -171,9 +177,10 @@ def main() -> None:
     say = remarks(arguments.json)
     with work_folder(arguments.folder) as folder:
         if arguments.profile:
-            asyncio.run(profile(arguments.backend, count, folder))
+            asyncio.run(profile(arguments.backend, arguments.sync, count, folder))
             return
-        figures = asyncio.run(measure(arguments.backend, count, arguments.rounds, folder, say))
+        measured = measure(arguments.backend, arguments.sync, count, arguments.rounds, folder, say)
+        figures = asyncio.run(measured)
     report(figures, as_json=arguments.json)
 
 

@@ -54,11 +54,14 @@ class Usage:
     tool_calls: int = 0
 
     def __add__(self, other: Usage) -> Usage:
+        a, b = self, other
         return Usage(
-            _sum(self.input_tokens, other.input_tokens),
-            _sum(self.output_tokens, other.output_tokens),
-            _sum(self.cached_tokens, other.cached_tokens),
-            _sum(self.reasoning_tokens, other.reasoning_tokens),
+            None if a.input_tokens is None or b.input_tokens is None else a.input_tokens + b.input_tokens,
+            None if a.output_tokens is None or b.output_tokens is None else a.output_tokens + b.output_tokens,
+            None if a.cached_tokens is None or b.cached_tokens is None else a.cached_tokens + b.cached_tokens,
+            None
+            if a.reasoning_tokens is None or b.reasoning_tokens is None
+            else a.reasoning_tokens + b.reasoning_tokens,
             None if self.cost_usd is None or other.cost_usd is None else self.cost_usd + other.cost_usd,
             self.turns + other.turns,
             self.tool_calls + other.tool_calls,
@@ -75,6 +78,10 @@ class Usage:
             "tool_calls": self.tool_calls,
         }
 
+    def said(self) -> dict[str, Any]:
+        """Without what is 0; None, which nobody said, stays. `from_dict` reads it back."""
+        return {name: value for name, value in self.to_dict().items() if value != 0}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
         known: dict[str, Any] = {name: data[name] for name in _USAGE_FIELDS if name in data}
@@ -90,10 +97,6 @@ _USAGE_FIELDS = (
     "turns",
     "tool_calls",
 )
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,9 +30,21 @@ from evaluator.errors import UsageError
 from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
+if TYPE_CHECKING:
+    from evaluator.handler.tools import Asker
+    from evaluator.memory import Memory
+
 root_option = click.option(
     "--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder that the task may read; the first is where scripts run. Default: here.",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="An index made by `evaluator memory index`: what fresh_context and described file_paths are looked up in.",
+)  # fmt: skip
+ask_option = click.option(
+    "--ask-in", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+    help="Ask in files: question-N.txt is answered by answer-N.txt, written by whoever looks there.",
 )  # fmt: skip
 sync_option = click.option(
     "--sync", type=click.Choice(["off", "task", "step"]), default="off", show_default=True,
@@ -55,6 +67,8 @@ sync_option = click.option(
 @click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
               help="Where task files are written.")  # fmt: skip
 @root_option
+@memory_option
+@ask_option
 @sync_option
 @click.option("--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once.")
 @json_option
@@ -68,6 +82,8 @@ def run(
     model_roles: tuple[str, ...],
     tasks_dir: Path,
     roots: tuple[Path, ...],
+    memory: Path | None,
+    ask_in: Path | None,
     sync: Any,
     reparse: bool,
     as_json: bool,
@@ -76,7 +92,6 @@ def run(
 
     The result goes to standard output, everything else to standard error. Exit code 1 if the task fails.
     """
-    from evaluator.handler.tools import TerminalAsker
     from evaluator.interpreter.evaluator import Evaluator
 
     if (request is None) == (template is None):
@@ -94,13 +109,13 @@ def run(
         node = library.get(name).node
     evaluator = Evaluator(
         library, handler, model=model, model_roles=read_roles(model_roles), tasks_dir=tasks_dir, roots=roots,
-        reparse=reparse, sync=sync, asker=TerminalAsker() if stdin_is_terminal() else None,
+        reparse=reparse, sync=sync, memory=open_memory(memory), asker=asker_of(ask_in),
         notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     streaming = stdout_is_terminal() and not as_json
     outcome = evaluator.evaluate_sync(
         name, read_inputs(inputs, node), ask_model=True,
-        on_text=_write if streaming else None, on_event=None if as_json else announce,
+        on_text=write_piece if streaming else None, on_event=None if as_json else announce,
     )  # fmt: skip
     evaluator.close()
     if streaming:
@@ -113,7 +128,27 @@ def run(
         raise click.exceptions.Exit(exit_code_of(outcome))
 
 
-def _write(piece: str) -> None:
+def asker_of(folder: Path | None) -> Asker | None:
+    """Who answers questions: files in `folder`, else the person at the terminal, if there is one."""
+    from evaluator.handler.tools import FileAsker, TerminalAsker
+
+    if folder is not None:
+        return FileAsker(folder)
+    return TerminalAsker() if stdin_is_terminal() else None
+
+
+def open_memory(file: Path | None) -> Memory | None:
+    """The index in `file`. Raises: UsageError, if there is none."""
+    if file is None:
+        return None
+    if not file.is_file():
+        raise UsageError(f"--memory {file}: there is no such index; make one with: evaluator memory index")
+    from evaluator.memory import GlobalIndex
+
+    return GlobalIndex(file)
+
+
+def write_piece(piece: str) -> None:
     sys.stdout.write(visible(piece))
     sys.stdout.flush()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluator.binding.scopes import Scope
@@ -65,11 +65,26 @@ class Frame:
     calls: tuple[str, ...] = field(default=())
     is_reparsed: bool = False
 
-    def at(self, segment: str, **changes: Any) -> Frame:
-        """A frame one segment further down; by default without arguments of its own."""
-        path = f"{self.path}/{segment}" if self.path else segment
-        changes.setdefault("arguments", None)
-        return replace(self, path=path, is_subtask=False, **changes)
+    def at(
+        self,
+        segment: str,
+        *,
+        scope: Scope | None = None,
+        context: tuple[ContextItem, ...] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
+    ) -> Frame:
+        """A frame one segment further down, with what is given in place of its own; by default without arguments."""
+        return Frame(
+            self.scope if scope is None else scope,
+            f"{self.path}/{segment}" if self.path else segment,
+            self.context if context is None else context,
+            arguments,
+            False,
+            self.budget if budget is None else budget,
+            self.calls,
+            self.is_reparsed,
+        )
 
 
 def join(path: str, segment: str) -> str:

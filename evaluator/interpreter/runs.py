@@ -256,7 +256,7 @@ async def _close(services: Services, start: RunStart, steps: StepLog, outcome: O
     status: FinalStatus = "completed" if isinstance(outcome, TaskResult) else "failed"
     reason = None if isinstance(outcome, TaskResult) else outcome.message
     planned = None if isinstance(outcome, TaskResult) else _planned(services, start, journal)
-    usage, result = outcome.usage.to_dict(), outcome.to_dict()
+    usage, result = outcome.usage.said(), outcome.to_dict()
     summary = Summary(
         status, journal.steps, journal.retries, duration_s, usage, result, reason, planned, tuple(journal.models)
     )

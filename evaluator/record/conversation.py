@@ -46,8 +46,9 @@ class Conversation:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the last turn was sent with: temperature, names of tools, …"""
-        return _mapping(_mapping(self.turns[-1].step.start.args).get("settings"))
+        """What the turns were sent with, said at the first: temperature, names of tools, …"""
+        said = (_mapping(turn.step.start.args).get("settings") for turn in reversed(self.turns))
+        return _mapping(next((settings for settings in said if settings is not None), None))
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:

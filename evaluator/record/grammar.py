@@ -29,6 +29,7 @@ from evaluator.record.payload import (
     Scrub,
     inline,
     json_field,
+    loads,
     read_fields,
     read_inline,
     text_field,
@@ -56,8 +57,8 @@ _TITLE = re.compile(
     rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
 )
 _OPEN = re.compile(
-    rb"(?:(## (?:Step ([0-9]{1,12})(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary)) )?"
-    rb"<!-- (begin|end|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+    rb"(?:## (?:Step [0-9]{1,12}(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary) )?"
+    rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
 )
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
@@ -176,6 +177,17 @@ def encode_end(
     return _record(_RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
 
 
+def encode_note(number: int, start: StepStart, end: StepEnd, chain: int, scrub: Scrub | None = None) -> Encoded:
+    """One record for a step that begins and ends at once, because it has no effect.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    name, body = start.name, _begin_body(start, None) + _end_body(end, None)
+    if scrub is not None and scrub.suspects(f"{name}\n{body}"):
+        name, body = scrub.redact(name), _begin_body(start, scrub) + _end_body(end, scrub)
+    return _record(_RULE, f"## Step {number}: {inline(name)} ", "note", number, body, chain)
+
+
 def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
     body = ""
     if end.output is not None:
@@ -251,7 +263,7 @@ def _milliseconds(seconds: float) -> str:
 
 def _seconds(text: str) -> float:
     whole, _, part = text.removesuffix("ms").partition(".")
-    return int(whole + (part or "0").ljust(3, "0")) / 1e6
+    return (int(whole) * 1000 + int(part.ljust(3, "0") if part else 0)) / 1e6
 
 
 @dataclass(slots=True)
@@ -384,27 +396,33 @@ def _read_record(state: State, data: bytes, size: int) -> bool:
     if newline < 0:
         return False
     opening = _OPEN.fullmatch(data, line, newline)
-    if opening is None or crc32(data[line : newline - _CHECKSUMS], state.chain) != int(opening[8], 16):
+    if opening is None:
         raise _corrupt(state, data, line, "a record's opening line is not what was written")
-    body, end = newline + 1, newline + 1 + int(opening[6])
+    name, kind, number, length, checksum, link = opening.groups()
+    chain = int(link, 16)
+    if crc32(data[line : newline - _CHECKSUMS], state.chain) != chain:
+        raise _corrupt(state, data, line, "a record's opening line is not what was written")
+    body = newline + 1
+    end = body + int(length)
     if end > size:
         return False
-    if crc32(data[body:end]) != int(opening[7], 16):
+    if crc32(data[body:end]) != int(checksum, 16):
         raise _corrupt(state, data, body, "a record's content is not what was written")
     try:
-        _apply(state, opening, read_fields(data, body, end))
+        _apply(state, kind, int(number), name, read_fields(data, body, end))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _corrupt(state, data, body, f"a record cannot be read: {error}") from error
-    state.offset, state.chain = end, int(opening[8], 16)
+    state.offset, state.chain = end, chain
     return True
 
 
-def _apply(state: State, opening: re.Match[bytes], fields: dict[str, Any]) -> None:
-    kind, number = opening[4], int(opening[5])
+def _apply(state: State, kind: bytes, number: int, name: bytes, fields: dict[str, Any]) -> None:
     if kind == b"begin":
         state.open[number] = len(state.steps)
-        state.steps.append(Step(number, _start(read_inline(opening[3]), fields)))
+        state.steps.append(Step(number, _start(read_inline(name), fields)))
         state.summary = state.result = None
+    elif kind == b"note":
+        state.steps.append(Step(number, _start(read_inline(name), fields), _end(fields)))
     elif kind == b"end":
         index = state.open.pop(number)
         state.steps[index] = Step(number, state.steps[index].start, _end(fields))
@@ -515,7 +533,7 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
 
 
 def _mapping(text: str | None) -> Mapping[str, Any] | None:
-    return None if text is None else json.loads(text)
+    return None if text is None else loads(text)
 
 
 _SUMMARY_LINE = re.compile(rb"## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->")

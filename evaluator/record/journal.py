@@ -34,6 +34,7 @@ from evaluator.record.grammar import (
     encode_begin,
     encode_end,
     encode_header,
+    encode_note,
     encode_resumption,
     encode_summary,
 )
@@ -175,6 +176,17 @@ class Journal:
             self._remember(number, end)
         else:
             self._numbers[start.path] = number
+        self._last = None
+
+    def note(self, start: StepStart, end: StepEnd) -> None:
+        """Adds a step that begins and ends at once, in one record. On disk after the next `flush` or `close`.
+
+        Raises: UsageError, if a value is not JSON. RecordError, as `begin`.
+        """
+        self._check()
+        record = encode_note(self.steps + 1, start, end, self._chain, self._scrub)
+        self._add(record.data, record.chain)
+        self.steps += 1
         self._last = None
 
     def flush(self) -> None:

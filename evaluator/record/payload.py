@@ -20,37 +20,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from json import encoder
 from typing import Any, cast
 
 from evaluator.errors import UsageError
-from evaluator.record.steps import Scrub, plain_json
+from evaluator.record.steps import Scrub, json_encoder
+
+_scan = cast("Callable[[str, int], tuple[Any, int]]", getattr(json.JSONDecoder(), "scan_once"))  # noqa: B009
 
 
-def _encoder(ascii_only: bool) -> Callable[[Any], str]:
-    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value."""
-    slow = json.JSONEncoder(ensure_ascii=ascii_only, default=plain_json).encode
-    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
-    if make is None:
-        return slow
-    quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
-    fast = make(None, plain_json, quoted, None, ": ", ", ", False, False, True)
-
-    def encode(value: Any) -> str:
-        return "".join(fast(value, 0))
-
-    return encode
+def loads(text: str) -> Any:
+    """`json.loads` without looking for what this package never writes: a mark or space around the value."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("a JSON value was expected") from None
+    if end != len(text):
+        raise ValueError("something follows a JSON value")
+    return value
 
 
-_compact = _encoder(ascii_only=False)
-_ascii = _encoder(ascii_only=True)
+_compact = json_encoder((", ", ": "), ascii_only=False)
+_ascii = json_encoder((", ", ": "), ascii_only=True)
 
 # Control characters would act on a terminal, \r is changed by editors, and surrogates have no UTF-8.
 _UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
 _BACKTICKS = re.compile("`{3,}")
 _FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
-_BULLET = re.compile(rb"- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:")
+_FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
+_BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
 _LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
 
 
@@ -69,7 +67,7 @@ def inline(text: str) -> str:
 
 def read_inline(data: bytes) -> str:
     text = data.decode()
-    return _text(json.loads(text)) if text.startswith('"') else text
+    return _text(loads(text)) if text.startswith('"') else text
 
 
 def _text(value: Any) -> str:
@@ -190,23 +188,16 @@ def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     at = start
-    while at < end:
-        if data[at] == 0x0A:
-            at += 1
-            continue
-        if data.startswith(b"<!-- ", at):
-            at = data.index(b"\n", at, end) + 1
-            continue
-        bullet = _BULLET.match(data, at, end)
-        if bullet is None:
-            raise ValueError("a field was expected")
-        label, at = bullet[1].decode(), bullet.end()
-        if data.startswith(b" ", at):
-            line_end = data.index(b"\n", at, end)
-            fields[label] = read_inline(data[at + 1 : line_end])
-            at = line_end + 1
+    while field := _FIELD.match(data, at, end):
+        label, line = field.groups()
+        if line is None:
+            fields[label.decode()], at = _read_blocks(data, field.end(), end)
         else:
-            fields[label], at = _read_blocks(data, at + 1, end)
+            fields[label.decode()] = read_inline(line)
+            at = field.end()
+    rest = _BETWEEN.match(data, at, end)
+    if rest is None or rest.end() != end:
+        raise ValueError("a field was expected")
     return fields
 
 
@@ -214,17 +205,18 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
     value: Any = None
     first = True
     while fence := _FENCE.match(data, at, end):
+        marks, language, size, pointer = fence.groups()
         begin = fence.end()
-        stop = begin + int(fence[3])
-        if stop + len(fence[1]) + 2 > end or data[stop : stop + len(fence[1]) + 2] != b"\n" + fence[1] + b"\n":
+        stop = begin + int(size)
+        at = stop + len(marks) + 2
+        if at > end or data[stop:at] != b"\n%b\n" % marks:
             raise ValueError("a payload has not the length that its fence says")
         text = data[begin:stop].decode()
-        item = json.loads(text) if fence[2] == b"json" else text
+        item = loads(text) if language == b"json" else text
         if first:
             value, first = item, False
         else:
-            _put(value, (fence[4] or b"").decode(), item)
-        at = stop + len(fence[1]) + 2
+            _put(value, (pointer or b"").decode(), item)
     if first:
         raise ValueError("a fenced payload was expected")
     return value, at

@@ -109,8 +109,8 @@ class StepLog:
             return
         if self.earlier is not None and self.earlier.has_note(path, output):
             return
-        number = self.journal.begin(StepStart(path, kind, name, args, ""))
-        self.journal.end(number, StepEnd("failed" if error else "success", output, 0.0, error, None, None))
+        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
+        self.journal.note(StepStart(path, kind, name, args, ""), end)
 
     async def _end(self, number: int, end: StepEnd) -> None:
         if self.journal is not None and not self._is_halted():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from json import encoder
 from typing import Any, Literal, Protocol, cast
 
 from evaluator.errors import UsageError
@@ -240,7 +241,26 @@ def plain_json(value: object) -> object:
 
 
 _PERSON = b"steps %d" % FORMAT_VERSION
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain_json).encode
+
+
+def json_encoder(separators: tuple[str, str], *, ascii_only: bool, sort_keys: bool = False) -> Callable[[Any], str]:
+    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value."""
+    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
+    if make is None:
+        return json.JSONEncoder(
+            ensure_ascii=ascii_only, separators=separators, sort_keys=sort_keys, default=plain_json
+        ).encode
+    quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
+    between, after_key = separators
+    fast = make(None, plain_json, quoted, None, after_key, between, sort_keys, False, True)
+
+    def encode(value: Any) -> str:
+        return "".join(fast(value, 0))
+
+    return encode
+
+
+_canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True)
 
 
 class Scrub(Protocol):

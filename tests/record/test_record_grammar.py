@@ -18,6 +18,8 @@ from evaluator.record.grammar import (
     encode_begin,
     encode_end,
     encode_header,
+    encode_note,
+    encode_resumption,
     encode_summary,
     ends_with_summary,
     peek_header,
@@ -29,6 +31,7 @@ from evaluator.record.steps import (
     Header,
     Owner,
     Recording,
+    Resumption,
     Step,
     StepEnd,
     StepStart,
@@ -41,11 +44,12 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json")
 
 @dataclass(frozen=True)
 class Run:
-    """What is written. `order`: indexes into `steps`; the first mention begins a step, the second ends it."""
+    """What is written. `order`: indexes into `steps`, of which the first mention begins a step and the second ends
+    it, and `~index` does both in one record; or that the run was taken over."""
 
     header: Header
     steps: tuple[Step, ...]
-    order: tuple[int, ...]
+    order: tuple[int | Resumption, ...]
     summary: Summary | None
 
 
@@ -60,8 +64,16 @@ def write(run: Run) -> Written:
     record, _ = encode_header(run.header)
     pieces, chain, begun, last = [record.data], record.chain, set[int](), None
     for index in run.order:
-        step = run.steps[index]
-        if index not in begun:
+        if isinstance(index, Resumption):
+            record, last = encode_resumption(index, chain), None
+            pieces.append(record.data)
+            chain = record.chain
+            continue
+        step = run.steps[index if index >= 0 else ~index]
+        if index < 0:
+            assert step.end is not None
+            record, last = encode_note(step.number, step.start, step.end, chain), None
+        elif index not in begun:
             begun.add(index)
             record, last = encode_begin(step.number, step.start, chain), index
         else:
@@ -83,8 +95,10 @@ def expected(run: Run, records: int) -> tuple[Step, ...]:
     """The steps after so many records, the header being the first."""
     found: dict[int, Step] = {}
     for index in run.order[: max(0, records - 1)]:
-        step = run.steps[index]
-        found[index] = step if index in found else replace(step, end=None)
+        if isinstance(index, Resumption):
+            continue
+        step = run.steps[index if index >= 0 else ~index]
+        found[index] = step if index in found or index < 0 else replace(step, end=None)
     return tuple(found.values())
 
 
@@ -95,7 +109,7 @@ SMALL = Run(
         Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0), StepEnd("success", "hi", 1.5)),
         Step(2, StepStart("parse", "parse", "text", None, "f2"), StepEnd("success", {"a": [1, "x\ny"]}, 0.0)),
     ),
-    (0, 0, 1, 2, 1, 2),
+    (0, 0, Resumption("2026-01-02T03:05:00.000Z", Owner(7, 8, "0-a", "h"), 12, "any change"), 1, 2, 1, 2),
     Summary("completed", 2, 1, 2.0, {"turns": 2}, {"status": "COMPLETE", "content": "hi"}),
 )
 WHOLE_FILE = write(SMALL).data.decode()
@@ -162,10 +176,18 @@ HEADERS = st.builds(
     inputs=OBJECT,
     template=st.none() | TEXT,
     template_sha256=st.none() | TEXT,
+    template_version=st.none() | TEXT,
     model=st.none() | TEXT,
     parent=st.none() | st.integers(0, 10**9),
     owner=st.none() | st.builds(Owner, st.integers(0, 2**22), st.integers(0), st.just("0-a"), TEXT),
     extra=OBJECT,
+)
+RESUMPTIONS = st.builds(
+    Resumption,
+    at=TEXT,
+    owner=st.none() | st.builds(Owner, st.integers(0, 2**22), st.integers(0), st.just("0-a"), TEXT),
+    cut_bytes=st.integers(0, 10**9),
+    allowed=st.none() | TEXT,
 )
 SUMMARIES = st.builds(
     Summary,
@@ -177,6 +199,7 @@ SUMMARIES = st.builds(
     result=JSON,
     reason=st.none() | TEXT,
     planned=st.none() | st.integers(0, 10**6),
+    models=st.lists(TEXT, max_size=3).map(tuple),
 )
 
 
@@ -184,12 +207,16 @@ SUMMARIES = st.builds(
 def runs(draw: st.DrawFn) -> Run:
     starts = draw(st.lists(STARTS, max_size=4))
     steps = tuple(Step(n, s, draw(st.none() | ENDS)) for n, s in enumerate(starts, 1))
-    mentions = [i for i, step in enumerate(steps) for _ in range(1 if step.end is None else 2)]
-    order = tuple(draw(st.permutations(mentions)))
+    notes = {i for i, step in enumerate(steps) if step.end is not None and draw(st.booleans())}
+    mentions = [i for i, step in enumerate(steps) for _ in range(1 if step.end is None or i in notes else 2)]
+    order: list[int | Resumption] = list(draw(st.permutations(mentions)))
     # Files hold steps in the order in which they begin.
     rank = {index: new for new, index in enumerate(dict.fromkeys(order))}
     steps = tuple(replace(steps[i], number=rank[i] + 1) for i in rank)
-    return Run(draw(HEADERS), steps, tuple(rank[i] for i in order), draw(st.none() | SUMMARIES))
+    order = [~rank[i] if i in notes else rank[i] for i in order]
+    for resumption in draw(st.lists(RESUMPTIONS, max_size=2)):
+        order.insert(draw(st.integers(0, len(order))), resumption)
+    return Run(draw(HEADERS), steps, tuple(order), draw(st.none() | SUMMARIES))
 
 
 def same(a: object, b: object) -> bool:
@@ -206,6 +233,7 @@ def test_what_is_read_is_what_was_written(run: Run) -> None:
     assert same(read.header, run.header)
     assert same(read.steps, run.steps)
     assert same(read.summary, run.summary)
+    assert same(read.resumptions, tuple(entry for entry in run.order if isinstance(entry, Resumption)))
     assert (read.tail, read.torn_offset, read.warnings) == ("clean", None, ())
     assert read.status == ("running" if run.summary is None else run.summary.status)
 
@@ -334,6 +362,7 @@ def test_the_file_looks_as_documented() -> None:
     assert shown == [
         "# TASK-3",
         "## Step 1: m",
+        "## Resumed",
         "## Step 1 (retry): m",
         "## Step 2: text",
         "## Step 1 (result): m",
@@ -419,3 +448,20 @@ def test_a_value_that_is_not_json_is_refused_before_anything_is_written(value: o
 def test_a_duration_that_is_no_time_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="duration"):
         encode_end(1, StepEnd("success", "x", seconds), 0)
+
+
+@given(TEXT, OBJECT)
+@example("```\n## Result <!-- result 0 0 00000000 00000000 -->\n\x00\ud800\r\n", {})
+@settings(deadline=None)
+def test_a_result_that_refers_to_a_step_has_that_step_s_text(content: str, more: dict[str, object]) -> None:
+    output = {"content": content}
+    steps = (Step(1, StepStart("turn[1]", "model", "m", None, "f"), StepEnd("success", output, 0.1)),)
+    data, chain = write(Run(SMALL.header, steps, (0, 0), None)).data, 0
+    chain = scan(data).chain
+    result = {**more, "content": content}
+    summary = Summary("completed", 1, 0, 0.1, None, result)
+    read = decode(data + encode_summary(summary, chain, content_of=1).data)
+    assert read.summary is not None
+    assert read.summary.result == result
+    with pytest.raises(CorruptRecord, match="step 2 holds no content"):
+        decode(data + encode_summary(summary, chain, content_of=2).data)

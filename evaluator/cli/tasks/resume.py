@@ -14,9 +14,17 @@ from evaluator.cli.common import (
     load_library,
     print_json,
     read_inputs,
-    stdin_is_terminal,
 )
-from evaluator.cli.run import announce, print_outcome, root_option, sync_option
+from evaluator.cli.run import (
+    announce,
+    ask_option,
+    asker_of,
+    memory_option,
+    open_memory,
+    print_outcome,
+    root_option,
+    sync_option,
+)
 from evaluator.cli.tasks.common import dir_option, parse_id
 from evaluator.errors import StepChanged, StepUnfinished
 from evaluator.results import TaskError
@@ -33,6 +41,8 @@ from evaluator.results import TaskError
               help="An input that the record lacks because it is secret. May be repeated.")  # fmt: skip
 @library_option
 @root_option
+@memory_option
+@ask_option
 @dir_option
 @sync_option
 @click.option("--reparse", is_flag=True, help="If the run was started with --reparse.")
@@ -44,6 +54,8 @@ def resume(
     inputs: tuple[str, ...],
     folders: tuple[Path, ...],
     roots: tuple[Path, ...],
+    memory: Path | None,
+    ask_in: Path | None,
     tasks_dir: Path,
     sync: Any,
     reparse: bool,
@@ -54,12 +66,12 @@ def resume(
     Steps that were completed are taken from the task file, without a call; the others run. Profile, model and
     inputs are those of the run. Exit code 1 if the task fails, 3 if it cannot be gone on with.
     """
-    from evaluator.handler.tools import TerminalAsker
     from evaluator.interpreter.evaluator import Evaluator
 
     evaluator = Evaluator(
         load_library(folders), tasks_dir=tasks_dir, roots=roots, reparse=reparse, sync=sync,
-        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
+        memory=open_memory(memory), asker=asker_of(ask_in),
+        notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     outcome = evaluator.resume_sync(
         parse_id(task), read_inputs(inputs, None), unfinished=unfinished, allow_changed=allow_changed,

@@ -1,6 +1,6 @@
 """Tools: what a model may call, and the bounds inside which the calls run."""
 
-from evaluator.handler.tools.ask import Asker, CallbackAsker, TerminalAsker
+from evaluator.handler.tools.ask import Asker, CallbackAsker, FileAsker, TerminalAsker
 from evaluator.handler.tools.builtin import builtin_tools
 from evaluator.handler.tools.decorator import tool
 from evaluator.handler.tools.files import Entry, FileAccess, FileText
@@ -13,6 +13,7 @@ __all__ = [
     "CallbackAsker",
     "Entry",
     "FileAccess",
+    "FileAsker",
     "FileText",
     "Policy",
     "Rule",

@@ -10,7 +10,7 @@ from evaluator.binding.scopes import Scope
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.limits import Budget
 from evaluator.interpreter.context import Assembled, ContextPolicy
-from evaluator.interpreter.frame import Frame
+from evaluator.interpreter.frame import ContextItem, Frame
 from evaluator.nodes import Task
 
 
@@ -26,10 +26,12 @@ class Prepared:
     frame: Frame
     values: Mapping[str, Any]
 
-    def inside(self, segment: str, scope: Scope | None = None, **changes: Any) -> Frame:
+    def inside(
+        self, segment: str, scope: Scope | None = None, *, context: tuple[ContextItem, ...] | None = None
+    ) -> Frame:
         """The frame of a node inside this task: its scope, its context, its budget, one segment down."""
-        changes.setdefault("context", self.context.items)
-        return self.frame.at(segment, scope=scope or self.scope, budget=self.budget, **changes)
+        items = self.context.items if context is None else context
+        return self.frame.at(segment, scope=scope or self.scope, context=items, budget=self.budget)
 
     def notes(self, **more: Any) -> dict[str, Any]:
         """The notes that every result has; `more` is the operator's own."""

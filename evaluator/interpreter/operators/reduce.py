@@ -35,10 +35,13 @@ async def run(run: Run, task: Reduce, prepared: Prepared) -> Outcome:
     last: TaskResult | None = None
     try:
         for index in range(len(items)):
-            while started < len(items) and len(pending) < ahead:
-                pending.append(asyncio.ensure_future(_inner(run, task, prepared, items, started)))
-                started += 1
-            inner = await pending.popleft()
+            if ahead == 1:
+                inner = await _inner(run, task, prepared, items, index)
+            else:
+                while started < len(items) and len(pending) < ahead:
+                    pending.append(asyncio.ensure_future(_inner(run, task, prepared, items, started)))
+                    started += 1
+                inner = await pending.popleft()
             if isinstance(inner, TaskError):
                 return _failed(inner, prepared, items, index, "inner_task", accumulator, processed)
             scope = prepared.scope.child(
