@@ -20,7 +20,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("throughput.py", [], ["--n", "500", "--rounds", "3"]),
     ("throughput.py", ["--backend", "litellm"], ["--n", "200", "--rounds", "3"]),
     ("record.py", [], ["--n", "500", "--rounds", "3"]),
-    ("resume.py", [], ["--steps", "1000", "10000", "--rounds", "2"]),
+    ("resume.py", [], ["--calls", "1000", "5000", "--rounds", "2"]),
     ("size.py", [], []),
     ("list_tasks.py", [], ["--n", "2000", "--rounds", "2"]),
     ("startup.py", [], ["--runs", "5"]),

@@ -31,6 +31,7 @@ from evaluator.handler._loopback import (
     json_reply,
     stream_reply,
 )
+from evaluator.handler.attachments import Attachment
 from evaluator.handler.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
 
 __all__ = [
@@ -327,6 +328,43 @@ async def a_response_without_choices_is_malformed(case: Case) -> None:
     assert error.maybe_billed
 
 
+@_check()
+async def a_filtered_answer_says_so_in_a_stream_too(case: Case) -> None:
+    for said, expected in (("content_filter", "content_filter"), ("tired", "unknown")):
+        response = (await case.ask(Answer("x", said), stream=True)).ok()
+        assert response.finish_reason == expected, f"{said} became {response.finish_reason}"
+
+
+@_check()
+async def a_streamed_refusal_is_a_finish_reason(case: Case) -> None:
+    response = (await case.ask(Answer(None, "stop", extra={"refusal": "I will not."}), stream=True)).ok()
+    assert (response.content, response.finish_reason) == ("I will not.", "refusal")
+
+
+@_check()
+async def attachments_are_parts_before_the_text(case: Case) -> None:
+    image, paper = Attachment("image/png", b"\x89PNG", "a/b.png"), Attachment("application/pdf", b"%PDF-", "c.pdf")
+    outcome = await case.ask(messages=(Message("user", "Read these.", attachments=(image, paper)),))
+    outcome.ok()
+    assert outcome.body["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+        {"type": "file", "file": {"filename": "c.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+        {"type": "text", "text": "Read these."},
+    ]
+
+
+@_check()
+async def a_schema_is_a_response_format_strict_where_it_may_be(case: Case) -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    strict = {**loose, "required": ["a"], "additionalProperties": False}
+    for schema in (loose, strict):
+        sent = (await case.ask(schema=schema)).body["response_format"]
+        assert sent["type"] == "json_schema"
+        assert sent["json_schema"]["schema"] == schema
+        assert sent["json_schema"].get("strict", False) is (schema is strict)
+    assert "response_format" not in (await case.ask()).body
+
+
 # What went wrong.
 
 
@@ -399,6 +437,23 @@ async def cut_json_is_malformed(case: Case) -> None:
     for body in (b'{"choices": [{"mess', b"", b'{"choices": "\xff\xfe"}'):
         error = (await case.ask(Reply((body,)))).failed("malformed_response")
         assert error.maybe_billed
+
+
+@_check()
+async def two_hundred_megabytes_are_not_read(case: Case) -> None:
+    """Counted at the server, which can send no more than is read and what the network holds between."""
+    await case.ask()
+    for reply, stream in (
+        (Reply((b" " * 65536,), length=200_000_000, repeat=True), False),
+        (Reply((b" " * 65536,), length=-1, repeat=True), False),
+        (Reply((event(chunk({"content": "la " * 9999})),), content_type="text/event-stream", repeat=True), True),
+        (Reply((b"x" * 65536,), status=500, length=200_000_000, repeat=True), False),
+    ):
+        before = case.server.sent_bytes
+        error = (await case.ask(reply, stream=stream)).failed("malformed_response", "server")
+        assert error.kind == ("server" if reply.status == 500 else "malformed_response"), error.kind
+        sent = case.server.sent_bytes - before
+        assert sent < 50_000_000, f"{sent:,} bytes were taken"
 
 
 @_check()
@@ -496,6 +551,26 @@ async def late_and_repeated_chunks_do_no_harm(case: Case) -> None:
     response = (await case.ask(stream_reply(chunks), stream=True, tools=(TOOL,))).ok()
     assert response.tool_calls == (ToolCall("call_a", "look_up", '{"word": "a"}'),)
     assert response.finish_reason == "tool_calls"
+
+
+@_check()
+async def chunks_out_of_order_are_put_in_order_where_that_can_be_told(case: Case) -> None:
+    """Usage first, the finish reason before the last text, the second call before the first, a call in turns."""
+
+    def part(index: int, arguments: str, **opening: str) -> dict[str, Any]:
+        function = {"arguments": arguments, **({"name": "look_up"} if opening else {})}
+        return chunk({"tool_calls": [{"index": index, **opening, "function": function}]})
+
+    usage = {**chunk({}), "choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}}
+    texts = [chunk({"content": "all "}), chunk({}, finish_reason="stop"), chunk({"content": "of it"})]
+    response = (await case.ask(stream_reply([chunk({"role": "assistant"}), *texts, usage]), stream=True)).ok()
+    assert response.content.startswith("all ")
+    assert response.finish_reason == "stop"
+    calls = [part(1, "[", id="b"), part(0, "{", id="a"), part(1, "]"), part(0, "}")]
+    end = chunk({}, finish_reason="tool_calls")
+    reply = stream_reply([chunk({"role": "assistant"}), *calls, end])
+    response = (await case.ask(reply, stream=True, tools=(TOOL,))).ok()
+    assert response.tool_calls == (ToolCall("a", "look_up", "{}"), ToolCall("b", "look_up", "[]"))
 
 
 CHECKS: tuple[Check, ...] = tuple(_CHECKS)

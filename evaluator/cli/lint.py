@@ -36,7 +36,8 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     bounds = {t.name: bound(t.node, library) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
     profiles = load_profiles()
-    surroundings = check_surroundings(library, builtin_tools().names(), [*profiles, *profiles.broken])
+    servers = [server for profile in profiles.values() for server in profile.mcp]
+    surroundings = check_surroundings(library, builtin_tools().names(), [*profiles, *profiles.broken], servers)
     diagnostics = [*library.diagnostics, *surroundings]
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]

@@ -20,6 +20,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 # name → (module, one line of help): the help page of the group imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Evaluate a template, or a request in words."),
+    "compile": ("compile", "Write words as a task in XML; shown before it is run."),
     "match": ("match", "Show which templates fit a request, with scores and reasons."),
     "render": ("render", "Show exactly what the model would see; makes no call."),
     "lint": ("lint", "Check templates: errors and warnings with line and column."),
@@ -27,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
     "tasks": ("tasks", "List, show, resume and replay what ran; keep tasks by hand."),
+    "chat": ("chat", "Talk with a model; one recorded session."),
     "memory": ("memory", "Index a folder and ask which files are relevant."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
     "demo": ("demo", "Run the shipped templates offline against the simulated model."),

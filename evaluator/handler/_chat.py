@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.handler._failures import error_in_body, malformed
+from evaluator.handler.attachments import Attachment
 from evaluator.handler.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator.handler.structured import response_format
 from evaluator.results import Usage
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -20,14 +23,26 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
+    "complete": "stop",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
     "content_filter": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+    "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
+    "spii": "content_filter",
+    "image_safety": "content_filter",
     "refusal": "refusal",
 }
 
 
 def message_body(message: Message) -> dict[str, Any]:
-    """One message as the wire wants it."""
+    """One message as the wire wants it. Attachments stand before the text that asks about them."""
     body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.attachments:
+        parts = [_part(attachment) for attachment in message.attachments]
+        body["content"] = [*parts, {"type": "text", "text": message.content}]
     if message.tool_calls:
         if not message.content:
             body["content"] = None
@@ -39,9 +54,18 @@ def message_body(message: Message) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
+    if message.thinking:
+        body["thinking_blocks"] = [dict(block) for block in message.thinking]
     if message.tool_call_id is not None:
         body["tool_call_id"] = message.tool_call_id
     return body
+
+
+def _part(attachment: Attachment) -> dict[str, Any]:
+    url = f"data:{attachment.media_type};base64,{base64.b64encode(attachment.data).decode('ascii')}"
+    if attachment.is_image:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": attachment.source.rpartition("/")[2], "file_data": url}}
 
 
 def _sendable(arguments: str) -> str:
@@ -78,6 +102,8 @@ def request_body(request: ModelRequest, *, max_tokens_field: str = "max_tokens")
         body["temperature"] = request.temperature
     if request.seed is not None:
         body["seed"] = request.seed
+    if request.schema is not None:
+        body["response_format"] = response_format(request.schema)
     return body
 
 
@@ -112,6 +138,7 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
         refusal=refusal if isinstance(refusal, str) else None,
         usage=data.get("usage"),
         model=model if isinstance(model, str) else None,
+        thinking=thinking_of(message),
     )
 
 
@@ -124,9 +151,10 @@ def respond(
     refusal: str | None,
     usage: Any,
     model: str | None,
+    thinking: Iterable[Mapping[str, Any]] = (),
 ) -> ModelResponse:
     """A ModelResponse from its parts as the provider gave them; the one place where they are interpreted."""
-    finish = FINISH_REASONS.get(reason, "unknown") if isinstance(reason, str) else "unknown"
+    finish = FINISH_REASONS.get(reason.lower(), "unknown") if isinstance(reason, str) else "unknown"
     if refusal:
         finish = "refusal"
         content = content or refusal
@@ -134,7 +162,10 @@ def respond(
         finish = "tool_calls"
     elif finish == "tool_calls" and not calls:
         finish = "unknown"
-    return ModelResponse(content, finish, calls, reasoning or None, read_usage(usage), model)
+    written = _detail(usage, "prompt_tokens_details", "cache_creation_tokens") if isinstance(usage, dict) else None
+    counted = read_usage(usage)
+    signed = tuple(block for block in thinking if block.get("signature") or block.get("type") == "redacted_thinking")
+    return ModelResponse(content, finish, calls, reasoning or None, counted, model, signed, written or None)
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
@@ -143,6 +174,12 @@ def reasoning_of(message: Mapping[str, Any]) -> str | None:
         if isinstance(value, str) and value:
             return value
     return None
+
+
+def thinking_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Blocks of reasoning that the provider signed, or pieces of them, as LiteLLM hands them on."""
+    blocks = message.get("thinking_blocks")
+    return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
 
 
 def _joined(content: Any) -> tuple[str, str | None]:
@@ -198,11 +235,19 @@ def read_usage(usage: Any) -> Usage:
     return Usage(
         _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
-        _detail(usage, "prompt_tokens_details", "cached_tokens"),
+        _cached(usage),
         _detail(usage, "completion_tokens_details", "reasoning_tokens"),
         None,
         1,
     )
+
+
+def _cached(usage: Mapping[str, Any]) -> int | None:
+    """Input tokens that came from the provider's cache, by the names that are about for it."""
+    counted = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    for name in ("prompt_cache_hit_tokens", "cached_tokens"):
+        counted = _count(usage.get(name)) if counted is None else counted
+    return counted
 
 
 def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:

@@ -133,7 +133,8 @@ class LoopbackServer:
     """Chat completions on 127.0.0.1, in a thread of its own, for the time of a `with`.
 
     Each POST takes the next of the replies given to `enqueue`, or, when there is none left, `default`.
-    `bodies` and `headers` keep what was asked, in order; `posts` counts; `asked` is set from the first on.
+    `bodies`, `headers` and `paths` keep what was asked, in order; `posts` counts; `asked` is set from the first
+    on. `sent_bytes` is what was handed to the network of all replies.
     """
 
     def __init__(self, *replies: Reply | Answer, default: Reply | Answer | None = None) -> None:
@@ -141,6 +142,8 @@ class LoopbackServer:
         self.default: Reply | Answer = default or Answer()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.sent_bytes = 0
         self.asked = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -207,8 +210,9 @@ class LoopbackServer:
         headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
         body = await reader.readexactly(int(headers.get("content-length") or 0))
         data = json.loads(body) if body else {}
-        self.bodies.append(data)
+        self.paths.append(lines[0].split(" ")[1])
         self.headers.append(headers)
+        self.bodies.append(data)
         self.asked.set()
         reply = self._replies.popleft() if self._replies else self.default
         if isinstance(reply, Answer):
@@ -224,6 +228,7 @@ class LoopbackServer:
         for piece in itertools.cycle(reply.pieces) if reply.repeat else reply.pieces:
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece)
             await writer.drain()
+            self.sent_bytes += len(piece)
             if reply.pause_s:
                 await asyncio.sleep(reply.pause_s)
         if reply.end == "complete":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaluator.errors import ProviderError
-from evaluator.handler._chat import decode_json, reasoning_of, respond, tool_call
+from evaluator.handler._chat import decode_json, reasoning_of, respond, thinking_of, tool_call
 from evaluator.handler._failures import error_in_body, malformed
 from evaluator.handler.backend import ModelResponse, ToolCall
 
@@ -60,6 +60,7 @@ class Assembly:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._refusals: list[str] = []
+        self._signed: list[dict[str, Any]] = []
         self._calls: dict[int, _Call] = {}
         self._reason: str | None = None
         self._usage: Any = None
@@ -95,7 +96,8 @@ class Assembly:
         """Takes one decoded chunk."""
         if not isinstance(data, dict):
             raise malformed("a stream chunk is not a JSON object", partial=self.partial)
-        if (error := error_in_body(data, partial=self.partial, secrets=self._secrets)) is not None:
+        # The text so far is put together for an error only: for every chunk it would take quadratic time.
+        if data.get("error") and (error := error_in_body(data, partial=self.partial, secrets=self._secrets)):
             raise error
         if isinstance(data.get("usage"), dict):
             self._usage = data["usage"]
@@ -121,6 +123,8 @@ class Assembly:
             self._thoughts.append(thought)
         if isinstance(delta.get("refusal"), str):
             self._refusals.append(delta["refusal"])
+        for block in thinking_of(delta):
+            self._thinking(block)
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
             for call in calls:
@@ -134,6 +138,16 @@ class Assembly:
         """Takes a piece of the answer."""
         self._texts.append(text)
         self._on_text(text)
+
+    def _thinking(self, block: Mapping[str, Any]) -> None:
+        """Takes a piece of a thinking block: its text goes on until its signature comes."""
+        last = self._signed[-1] if self._signed else None
+        if block.get("type") != "thinking" or last is None or last.get("type") != "thinking" or last.get("signature"):
+            self._signed.append(dict(block))
+            return
+        last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
+        if block.get("signature"):
+            last["signature"] = block["signature"]
 
     def _call(self, delta: dict[str, Any]) -> None:
         call_id = delta.get("id") or None
@@ -178,9 +192,12 @@ class Assembly:
         if isinstance(reason, str) and reason:
             self._reason = reason
 
-    def uncounted(self) -> None:
-        """Forgets the usage: it was not the provider's."""
-        self._usage = None
+    def uncounted(self, *, reasoning_only: bool = False) -> None:
+        """Forgets the usage, or that of reasoning: it was not the provider's."""
+        if not reasoning_only:
+            self._usage = None
+        elif isinstance(self._usage, dict):
+            self._usage = {**self._usage, "completion_tokens_details": None}
 
     def response(self) -> ModelResponse:
         """The whole response. Raises: ProviderError, when the stream ended before the model had."""
@@ -195,6 +212,7 @@ class Assembly:
                 refusal="".join(self._refusals),
                 usage=self._usage,
                 model=self._model,
+                thinking=self._signed,
             )
         except ProviderError as exc:
             exc.partial = self.partial

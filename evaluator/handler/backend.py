@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from evaluator.handler.attachments import Attachment
 from evaluator.results import Usage
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -29,17 +30,27 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One message. `attachments` go with a user's text; `thinking` are the blocks that a provider signed and
+    wants back with the answer that they led to, as it gave them."""
+
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    thinking: tuple[Mapping[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The recorded form: an attachment by what it is and its hash, without its bytes."""
         data: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             data["tool_calls"] = [call.to_dict() for call in self.tool_calls]
         if self.tool_call_id is not None:
             data["tool_call_id"] = self.tool_call_id
+        if self.attachments:
+            data["attachments"] = [attachment.to_dict() for attachment in self.attachments]
+        if self.thinking:
+            data["thinking"] = [dict(block) for block in self.thinking]
         return data
 
 
@@ -66,7 +77,11 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call."""
+    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call.
+
+    `schema` is a JSON Schema that the provider is to hold the answer to, where it can. `cache` asks for marks at
+    what will be sent again, where the provider wants such marks.
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -76,11 +91,17 @@ class ModelRequest:
     seed: int | None = None
     timeout_s: float = 120.0
     hints: Hints = Hints()
+    schema: Mapping[str, Any] | None = None
+    cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """One model response, a turn. `usage` has None where the provider gave no number."""
+    """One model response, a turn. `usage` has None where the provider gave no number.
+
+    `thinking` is to be sent back with this answer, see Message. `cache_write_tokens` are input tokens that the
+    provider wrote to its cache, which some bill higher. `warnings` say what was made of the model's text.
+    """
 
     content: str
     finish_reason: FinishReason
@@ -88,6 +109,13 @@ class ModelResponse:
     reasoning: str | None = None
     usage: Usage = Usage(None, None, None, None, None, 1)
     model: str | None = None
+    thinking: tuple[Mapping[str, Any], ...] = ()
+    cache_write_tokens: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def message(self) -> Message:
+        """The response as a message of the conversation that goes on."""
+        return Message("assistant", self.content, self.tool_calls, thinking=self.thinking)
 
 
 @runtime_checkable

@@ -54,6 +54,8 @@ class ModelChooser:
         self._notice = notice
         self._backends: dict[tuple[object, ...], Backend] = {}
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
+        self._in_text: dict[int, Backend] = {}
+        self._refused: dict[tuple[int, str], set[str]] = {}
         self._found: tuple[str, str, str | None] | None = None
         self._lock = threading.Lock()
 
@@ -104,7 +106,11 @@ class ModelChooser:
             config = config.override(backend="auto")
         backend, bare = self._backend(model, config, base_url)
         stands_in = self._found is not None and why is self._found[1] and model == SIMULATED
-        return ModelChoice(backend, bare, model, why, stands_in)
+        refused = self._refused.setdefault((id(backend), bare), set())
+        # A record holds calls and results, not the text in which they were spoken of.
+        if config.tool_calling == "text" and backend.name != "replay":
+            backend = self._speaking_text(backend)
+        return ModelChoice(backend, bare, model, why, stands_in, refused)
 
     def _find(self) -> tuple[str, str, str | None]:
         if self._found is None:
@@ -152,6 +158,13 @@ class ModelChooser:
             raise ConfigurationError(f"{model} needs {needed}, which is not set")
         return self._litellm(None, key), model
 
+    def _speaking_text(self, backend: Backend) -> Backend:
+        if id(backend) not in self._in_text:
+            from evaluator.handler.text_tools import TextToolsBackend
+
+            self._in_text[id(backend)] = TextToolsBackend(backend)
+        return self._in_text[id(backend)]
+
     def _simulated(self, config: HandlerConfig) -> Backend:
         settings = dict(config.simulated)
         key = ("simulated", config.seed, tuple(sorted(settings.items())))
@@ -184,6 +197,8 @@ class ModelChooser:
             await backend.aclose()
         self._backends.clear()
         self._choices.clear()
+        self._in_text.clear()
+        self._refused.clear()
 
 
 def _is_loopback(base_url: str | None) -> bool:
@@ -200,6 +215,7 @@ def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> t
         config.base_url,
         config.api_key_env,
         config.name,
+        config.tool_calling,
     )
 
 

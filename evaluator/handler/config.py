@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
+from evaluator.handler.mcp.servers import McpServer, read_servers, server_problems
 from evaluator.handler.tools.policy import POLICIES, Policy, Rule
 from evaluator.xml.resources import shipped
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from evaluator.xml.source import Source
 
 BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
+ToolCalling = Literal["native", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class HandlerConfig:
     (429, 5xx, resets, timeouts). `context_window` in tokens and `prices` (US dollars per million input
     and output tokens) are for models that the price table does not know. `roles` maps the roles that
     templates name to models.
+
+    `tool_calling` "text" describes tools in the system message and reads calls out of the answer, for models
+    that have no tool calling. `native_output` hands a declared JSON schema to the provider. `cache` marks what
+    will be sent again for providers that cache only what is marked.
     """
 
     name: str = "default"
@@ -57,8 +63,12 @@ class HandlerConfig:
     backoff_s: tuple[float, ...] = (2.0, 6.0, 18.0)
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
+    mcp: tuple[McpServer, ...] = ()
     context_window: int | None = None
     prices: tuple[float, float] | None = None
+    tool_calling: ToolCalling = "native"
+    native_output: bool = False
+    cache: bool = False
     simulated: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,6 +108,8 @@ class HandlerConfig:
             "max_context_fraction": self.max_context_fraction, "max_output_tokens": self.max_output_tokens,
             "timeout_s": self.timeout_s, "max_cost_usd": self.max_cost_usd, "backoff_s": list(self.backoff_s),
             "tools": [grant.name for grant in self.tools], "roots": list(self.roots),
+            "tool_calling": self.tool_calling, "native_output": self.native_output, "cache": self.cache,
+            "mcp": [server.name for server in self.mcp],
         }  # fmt: skip
 
 
@@ -153,13 +165,16 @@ def read_profile(path: Path) -> HandlerConfig:
 
     try:
         source = read_file(path)
-        problems = [d for d in validate(source, "handler") if d.severity == "error"] or _tools_named_twice(source)
+        problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
+            *_tools_named_twice(source),
+            *server_problems(source),
+        ]
     except TemplateError as error:
         raise ConfigurationError(str(error)) from error
     if problems:
         raise ConfigurationError("\n".join(str(d) for d in problems))
     root = source.root
-    fields: dict[str, Any] = {"name": root.get("name")}
+    fields: dict[str, Any] = {"name": root.get("name"), "tool_calling": root.get("tool_calling") or "native"}
     for child in root:
         if isinstance(child.tag, str):
             _read_child(child, fields)
@@ -201,10 +216,16 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
         fields["roles"] = {role.get("name"): role.get("model") for role in child.findall("role")}
     elif child.tag == "tools":
         fields["tools"] = tuple(_read_grant(tool) for tool in child.findall("tool"))
+    elif child.tag == "mcp":
+        fields["mcp"] = read_servers(child)
     elif child.tag == "roots":
         fields["roots"] = tuple(root.get("path") for root in child.findall("root"))
     elif child.tag == "prices":
         fields["prices"] = (float(child.get("input")), float(child.get("output")))
+    elif child.tag == "output":
+        fields["native_output"] = child.get("native").strip() in ("true", "1")
+    elif child.tag == "cache":
+        fields["cache"] = child.get("enabled").strip() in ("true", "1")
     elif child.tag == "simulated":
         fields["simulated"] = {key: float(value) for key, value in child.attrib.items()}
 

@@ -2,7 +2,7 @@
 
 LiteLLM's own retries, telemetry, price download and printing are off. Where its result hides what the
 provider said (an unknown finish reason as `stop`, missing usage as zeros, no choices as a success), the raw
-response is read instead. Not bounded here: the bytes of a response, which LiteLLM reads whole.
+response is read instead. What it does on the wire is held to one POST and 16 MB (`_litellm_guard`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
 from evaluator.handler._chat import read_tool_calls, request_body, respond
-from evaluator.handler._failures import clean, error_in_body, failure, malformed, retry_after, timed_out
+from evaluator.handler._failures import clean, error_in_body, failure, malformed, message_of, retry_after, timed_out
+from evaluator.handler._litellm_guard import MAX_RESPONSE_BYTES, CallGuard, ResponseRefused, install
+from evaluator.handler._raw_stream import RawEnd, reason_of
 from evaluator.handler._stream import Assembly
 from evaluator.handler.backend import ModelRequest, ModelResponse
 
@@ -47,6 +50,7 @@ class LiteLLMBackend:
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
         idle_timeout_s: float = 60.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         if find_spec("litellm") is None:
             raise ConfigurationError("litellm is not installed; install it with: pip install litellm")
@@ -59,8 +63,8 @@ class LiteLLMBackend:
         self._secrets = (api_key,) if api_key else ()
         self._idle_timeout_s = idle_timeout_s
         self._has_mcp = find_spec("mcp") is not None
+        self._max_bytes = max_response_bytes
         self._litellm: Any = None
-        self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     @property
     def name(self) -> str:
@@ -83,15 +87,9 @@ class LiteLLMBackend:
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
         try:
             async with clock:
-                raw: list[Any] = []
-                arguments = self._arguments(request, raw)
                 if assembly is None:
-                    result = await self._call(arguments)
-                    return self._read(result, raw[-1] if raw else None)
-                arguments["stream"] = True
-                arguments["stream_options"] = {"include_usage": True}
-                stream = await self._call(arguments)
-                return await self._stream(stream, assembly, clock)
+                    return await self._whole(request)
+                return await self._streamed(request, assembly, clock)
         except TimeoutError as exc:
             if not clock.expired():
                 raise
@@ -100,11 +98,39 @@ class LiteLLMBackend:
                 raise timed_out(self._idle_timeout_s, partial=partial, idle=True) from exc
             raise timed_out(request.timeout_s, partial=partial) from exc
 
+    async def _whole(self, request: ModelRequest) -> ModelResponse:
+        raw: list[Any] = []
+        arguments = self._arguments(request, raw)
+        with CallGuard(self._max_bytes) as guard:
+            try:
+                result = await self._litellm.acompletion(**arguments)
+            except Exception as exc:
+                error = self._mapped(exc)
+                if guard.answered and error.kind not in ("connection", "timeout", "malformed_response"):
+                    # An answer came, so this is LiteLLM's trouble with reading it.
+                    error = self._unread(raw, exc)
+                raise error from exc
+        return self._read(result, raw[-1] if raw else None)
+
+    def _unread(self, raw: list[Any], exc: Exception) -> ProviderError:
+        error = error_in_body(_decoded(raw[-1]), secrets=self._secrets) if raw else None
+        told = str(exc).partition("Traceback (most recent call last)")[0]
+        return error or malformed(f"the response cannot be read: {clean(told, self._secrets)}")
+
+    async def _streamed(self, request: ModelRequest, assembly: Assembly, clock: asyncio.Timeout) -> ModelResponse:
+        arguments = self._arguments(request, [])
+        arguments["stream"] = True
+        arguments["stream_options"] = {"include_usage": True}
+        raw = RawEnd()
+        with CallGuard(self._max_bytes, raw.feed):
+            try:
+                stream = await self._litellm.acompletion(**arguments)
+            except Exception as exc:
+                raise self._mapped(exc) from exc
+            return await self._stream(stream, assembly, clock, raw)
+
     async def aclose(self) -> None:
-        """Closes this backend's connections, and LiteLLM's own when no other backend uses them."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        """Closes LiteLLM's connections when no other backend uses them."""
         _active.discard(self)
         close = getattr(self._litellm, "close_litellm_async_clients", None)
         if close is not None and not _active:
@@ -113,6 +139,10 @@ class LiteLLMBackend:
             cache = getattr(self._litellm, "in_memory_llm_clients_cache", None)
             if cache is not None:
                 cache.flush_cache()
+            # Streams of some providers go through this one, which LiteLLM closes only while it is in its cache.
+            shared = vars(self._litellm).get("module_level_aclient")
+            if shared is not None:
+                await shared.close()
 
     def _arguments(self, request: ModelRequest, raw: list[Any]) -> dict[str, Any]:
         arguments = request_body(request)
@@ -129,32 +159,9 @@ class LiteLLMBackend:
         if request.tools and not self._has_mcp:
             # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is missing.
             arguments["_skip_mcp_handler"] = True
-        if request.model.startswith(("anthropic/", "claude")):
-            arguments["client"] = self._one_post_client()
+        if request.cache and _wants_marks(request.model):
+            _mark(arguments["messages"], goes_on=bool(request.tools))
         return arguments
-
-    def _one_post_client(self) -> Any:
-        """A client for providers that LiteLLM calls over its own HTTP handler, which would post twice."""
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            handler: Any = importlib.import_module("litellm.llms.custom_httpx.http_handler").AsyncHTTPHandler
-
-            class OnePost(handler):
-                async def single_connection_post_request(self, *_: Any, **__: Any) -> Any:
-                    # Called inside the `except` that would try again: the first failure stands.
-                    raise
-
-            for other in [other for other in self._clients if other.is_closed()]:
-                del self._clients[other]
-            client = self._clients[loop] = OnePost()
-        return client
-
-    async def _call(self, arguments: dict[str, Any]) -> Any:
-        try:
-            return await self._litellm.acompletion(**arguments)
-        except Exception as exc:
-            raise self._mapped(exc) from exc
 
     def _read(self, result: Any, original: Any) -> ModelResponse:
         """The response, from LiteLLM's object and, where that says too much, from the raw body."""
@@ -166,6 +173,9 @@ class LiteLLMBackend:
             raise malformed("the response has no choices")
         message = choices[0].message
         content = message.content
+        usage = _usage(_get(result, "usage"), known=bool(raw.get("usage")))
+        if usage is not None and _reasoning_is_estimated(raw.get("usage")):
+            usage["completion_tokens_details"] = None
         refusal = _get(message, "refusal") or (_get(message, "provider_specific_fields") or {}).get("refusal")
         return respond(
             content if isinstance(content, str) else "",
@@ -173,11 +183,12 @@ class LiteLLMBackend:
             calls=read_tool_calls([_call_dict(call) for call in message.tool_calls or ()]),
             reasoning=_get(message, "reasoning_content"),
             refusal=refusal if isinstance(refusal, str) else None,
-            usage=_usage(_get(result, "usage"), known=bool(raw.get("usage"))),
+            usage=usage,
             model=_get(result, "model"),
+            thinking=_plain_blocks(_get(message, "thinking_blocks")),
         )
 
-    async def _stream(self, stream: Any, assembly: Assembly, clock: asyncio.Timeout) -> ModelResponse:
+    async def _stream(self, stream: Any, assembly: Assembly, clock: asyncio.Timeout, raw: RawEnd) -> ModelResponse:
         loop = asyncio.get_running_loop()
         deadline = clock.when() or loop.time()
         try:
@@ -185,10 +196,15 @@ class LiteLLMBackend:
                 clock.reschedule(min(deadline, loop.time() + self._idle_timeout_s))
                 assembly.chunk(_chunk_dict(chunk))
             # LiteLLM ends every stream with `stop` and an estimated usage; this is what the provider sent.
-            assembly.ended(_get(stream, "received_finish_reason"))
+            raw.end()
+            assembly.done = raw.is_done
+            assembly.ended(raw.reason if raw.is_known else _get(stream, "received_finish_reason"))
             if not any(_get(chunk, "usage") for chunk in _get(stream, "chunks") or ()):
                 assembly.uncounted()
-            return assembly.response()
+            if _reasoning_is_estimated(raw.usage):
+                assembly.uncounted(reasoning_only=True)
+            response = assembly.response()
+            return replace(response, model=raw.model or response.model)
         except ProviderError as exc:
             exc.partial = assembly.partial
             raise
@@ -217,6 +233,9 @@ class LiteLLMBackend:
         if isinstance(exc, ProviderError):
             return exc
         message = clean(getattr(exc, "message", None) or str(exc), self._secrets) or type(exc).__name__
+        refused = next((seen for seen in _chain(exc) if isinstance(seen, ResponseRefused)), None)
+        if refused is not None:
+            return malformed(str(refused), retryable=False)
         names = _names(exc)
         status = getattr(exc, "status_code", None)
         # What came as an answer with an error status is not a broken connection, whatever lies beneath.
@@ -230,10 +249,11 @@ class LiteLLMBackend:
             return ProviderError(message, kind="other", maybe_billed=True)
         response = getattr(exc, "response", None)
         headers = getattr(exc, "litellm_response_headers", None) or getattr(response, "headers", None)
+        told, code = _told(exc)
         return failure(
             status,
-            message,
-            code=str(getattr(exc, "code", None) or ""),
+            told or message,
+            code=code or str(getattr(exc, "code", None) or ""),
             retry_after_s=retry_after(headers) if headers else None,
             secrets=self._secrets,
         )
@@ -267,16 +287,32 @@ _ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
 _ON_THE_WAY = frozenset({"connection", "malformed_response"})
 
 
-def _names(exc: BaseException) -> set[str]:
-    """The class names of an exception and of what caused it, their bases included."""
-    names: set[str] = set()
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """An exception and what caused it, outermost first."""
     seen: BaseException | None = exc
     for _ in range(10):
         if seen is None:
-            break
-        names.update(kind.__name__ for kind in type(seen).__mro__)
+            return
+        yield seen
         seen = seen.__cause__ or seen.__context__
-    return names
+
+
+def _names(exc: BaseException) -> set[str]:
+    """The class names of an exception and of what caused it, their bases included."""
+    return {kind.__name__ for seen in _chain(exc) for kind in type(seen).__mro__}
+
+
+def _told(exc: BaseException) -> tuple[str, str]:
+    """The provider's own message and code, from the answer that the exceptions carry; ("", "") without one."""
+    for seen in _chain(exc):
+        try:
+            body: Any = _get(_get(seen, "response"), "content")
+        except Exception:
+            # A body that was not read, or not to the end.
+            continue
+        if isinstance(body, bytes) and body:
+            return message_of(body)
+    return "", ""
 
 
 def load_litellm() -> Any:
@@ -290,13 +326,37 @@ def load_litellm() -> Any:
             litellm: Any = importlib.import_module("litellm")
         except Exception as exc:
             raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
+        install()
         litellm.telemetry = False
+        # A model may repeat itself; that is for the reader of its answer to judge.
+        litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 62
         litellm.suppress_debug_info = True
         # Pydantic's remarks on LiteLLM's own models: nothing that a caller could do about them.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return litellm
+
+
+def _wants_marks(model: str) -> bool:
+    """Whether the provider caches only what is marked. Others cache by themselves or not at all."""
+    return "claude" in model.lower() or "anthropic/" in model.lower()
+
+
+def _mark(messages: list[dict[str, Any]], *, goes_on: bool) -> None:
+    """Marks the system message, and the last message that will be sent again: the last of all where tools make
+    the conversation go on, else the last before the task's own."""
+    last = len(messages) - (1 if goes_on else 2)
+    places = {index for index, message in enumerate(messages) if message["role"] == "system"}
+    for index in places | ({last} if last >= 0 else set()):
+        message = messages[index]
+        mark = {"type": "ephemeral"}
+        if message["role"] in ("tool", "assistant") or not message["content"]:
+            message["cache_control"] = mark
+            continue
+        parts = message["content"]
+        parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+        message["content"] = [*parts[:-1], {**parts[-1], "cache_control": mark}]
 
 
 def _decoded(original: Any) -> Mapping[str, Any]:
@@ -311,10 +371,7 @@ def _decoded(original: Any) -> Mapping[str, Any]:
 
 def _raw_reason(raw: Mapping[str, Any], mapped: Any) -> Any:
     """The provider's own finish reason where its body is of a known shape, else LiteLLM's reading."""
-    choices = raw.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0].get("finish_reason")
-    return raw.get("stop_reason", mapped)
+    return reason_of(raw) if raw.keys() & {"choices", "candidates", "stop_reason"} else mapped
 
 
 def _usage(usage: Any, *, known: bool) -> dict[str, Any] | None:
@@ -324,12 +381,22 @@ def _usage(usage: Any, *, known: bool) -> dict[str, Any] | None:
     counts = {name: _get(usage, name) for name in ("prompt_tokens", "completion_tokens")}
     if not known and not any(counts.values()):
         return None
-    for group, name in (
-        ("prompt_tokens_details", "cached_tokens"),
-        ("completion_tokens_details", "reasoning_tokens"),
+    for group, names in (
+        ("prompt_tokens_details", ("cached_tokens", "cache_creation_tokens")),
+        ("completion_tokens_details", ("reasoning_tokens",)),
     ):
-        counts[group] = {name: _get(_get(usage, group), name)}
+        counts[group] = {name: _get(_get(usage, group), name) for name in names}
     return counts
+
+
+def _plain_blocks(blocks: Any) -> list[Mapping[str, Any]]:
+    """Thinking blocks as plain JSON."""
+    return [json.loads(json.dumps(block)) for block in blocks or () if isinstance(block, dict)]
+
+
+def _reasoning_is_estimated(usage: Any) -> bool:
+    """Whether a usage of Anthropic's shape leaves the reasoning tokens out, which LiteLLM then estimates."""
+    return isinstance(usage, dict) and "output_tokens" in usage and not usage.get("output_tokens_details")
 
 
 def _call_dict(call: Any) -> dict[str, Any]:
@@ -354,6 +421,7 @@ def _chunk_dict(chunk: Any) -> dict[str, Any]:
                     "refusal": _get(delta, "refusal"),
                     "reasoning_content": _get(delta, "reasoning_content"),
                     "tool_calls": [_call_dict(call) for call in _get(delta, "tool_calls") or ()],
+                    "thinking_blocks": _plain_blocks(_get(delta, "thinking_blocks")),
                 },
             }
         )

@@ -36,11 +36,19 @@ def max_output_tokens(model: str) -> int | None:
     return _count(_entry(model), "max_output_tokens")
 
 
-def cost_usd(model: str, usage: Usage) -> float | None:
+def supports(model: str, feature: str) -> bool | None:
+    """What the table says of `model` and `vision`, `pdf_input`, `response_schema`, …; None where it says nothing."""
+    entry = _entry(model)
+    said = None if entry is None else entry.get(f"supports_{feature}")
+    return said if isinstance(said, bool) else None
+
+
+def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | None:
     """What `usage` costs with `model`, in US dollars; None where a price or a token count is unknown.
 
     Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; cached tokens
-    that nobody counted are priced as uncached. Long requests are priced at the table's higher tier.
+    that nobody counted are priced as uncached. Of the uncached input tokens, `cache_write_tokens` are priced as
+    written to the provider's cache. Long requests are priced at the table's higher tier.
     """
     entry = _entry(model)
     if entry is None or usage.input_tokens is None or usage.output_tokens is None:
@@ -54,13 +62,18 @@ def cost_usd(model: str, usage: Usage) -> float | None:
     cached_price = _price(entry, "cache_read_input_token_cost", tier)
     if cached_price is None:
         cached_price = input_price
+    written = min(cache_write_tokens, usage.input_tokens - cached)
+    write_price = _price(entry, "cache_creation_input_token_cost", tier)
+    if write_price is None:
+        write_price = input_price
     reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
     reasoning_price = _price(entry, "output_cost_per_reasoning_token", "")
     if reasoning_price is None:
         reasoning_price = output_price
     return (
-        (usage.input_tokens - cached) * input_price
+        (usage.input_tokens - cached - written) * input_price
         + cached * cached_price
+        + written * write_price
         + (usage.output_tokens - reasoning) * output_price
         + reasoning * reasoning_price
     )

@@ -46,7 +46,7 @@ class ReplayBackend:
                     continue
                 answer = response_from_dict(turn.step.end.output, turn.step.end.usage)
                 answered.append((turn.step.number, _key(messages), answer))
-                messages.append(Message("assistant", answer.content, answer.tool_calls).to_dict())
+                messages.append(answer.message().to_dict())
         for _, key, answer in sorted(answered, key=itemgetter(0)):
             self._answers[key].append(answer)
 

@@ -8,13 +8,15 @@ never sent; transport failures are retried inside the step, each attempt recorde
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from evaluator.errors import LimitReached, ProviderError, ProviderErrorKind, RecordError, SessionClosed
 from evaluator.handler import prices
+from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.handler.backend import (
     Backend,
     FinishReason,
@@ -27,6 +29,7 @@ from evaluator.handler.backend import (
 )
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.limits import WARN_AT, Budget
+from evaluator.handler.structured import is_refusal, kind_of
 from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.tools import ToolContext, ToolRegistry
 from evaluator.record.steplog import StepLog
@@ -45,7 +48,8 @@ Sleep = Callable[[float], Any]
 class ModelChoice:
     """The backend that answers, the model's id as the backend wants it, and why it was chosen.
 
-    `is_stand_in`: the simulated model, because nothing else was found.
+    `is_stand_in`: the simulated model, because nothing else was found. `refused`: the kinds of schema that this
+    model of this backend would not take, added to by the Handlers that find out.
     """
 
     backend: Backend
@@ -53,6 +57,7 @@ class ModelChoice:
     label: str
     why: str
     is_stand_in: bool = False
+    refused: set[str] = field(default_factory=set[str], compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Outcome:
 
 
 class Handler:
-    """One task's session. `run` is called once; afterwards the Handler is closed."""
+    """One task's session: `run` once, or `say` as often as there is something to say. `turns` counts its turns."""
 
     def __init__(
         self,
@@ -80,6 +85,7 @@ class Handler:
         tools: ToolRegistry | None = None,
         tool_context: ToolContext | None = None,
         hints: Hints | None = None,
+        schema: Mapping[str, Any] | None = None,
         on_text: Callable[[str], None] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -92,10 +98,12 @@ class Handler:
         self._tool_context = tool_context
         self._specs: tuple[ToolSpec, ...] = tools.specs() if tools is not None else ()
         self._hints = hints or Hints()
+        self._schema = schema if config.native_output else None
         self._on_text = on_text
         self._sleep = sleep
         self._messages: list[Message] = []
         self._sent = 0
+        self.turns = 0
         self._answered: dict[int, str] = {}
         self._history = ""
         self._context_tokens = self._tool_tokens()
@@ -136,6 +144,7 @@ class Handler:
         if self._window is None and not self._cost_limited:
             return
         tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
+        tokens += sum(attachment.tokens for attachment in message.attachments)
         for call in message.tool_calls:
             tokens += estimate_tokens(call.name) + estimate_tokens(call.arguments)
         self._context_tokens += tokens
@@ -162,12 +171,13 @@ class Handler:
             output = prices.max_output_tokens(self.choice.label) if not self._is_free() else 0
         if output is None:
             return None
-        return self._cost(Usage(self._context_tokens, output, 0, 0, None, 1))
+        written = self._context_tokens if self.config.cache else 0
+        return self._cost(Usage(self._context_tokens, output, 0, 0, None, 1), written)
 
     def _is_free(self) -> bool:
         return self.choice.backend.name in ("simulated", "replay")
 
-    def _cost(self, usage: Usage) -> float | None:
+    def _cost(self, usage: Usage, cache_write_tokens: int = 0) -> float | None:
         if self._is_free():
             return 0.0
         if self.config.prices is not None:
@@ -175,49 +185,82 @@ class Handler:
                 return None
             per_input, per_output = self.config.prices
             return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
-        return prices.cost_usd(self.choice.label, usage)
+        return prices.cost_usd(self.choice.label, usage, cache_write_tokens)
 
     # -- the conversation -----------------------------------------------------------------------------------
 
     async def run(self, messages: Sequence[Message]) -> Outcome:
+        """The one conversation of a task: `say`, after which the Handler is closed.
+
+        Raises: as `say`.
+        """
+        try:
+            return await self.say(messages)
+        finally:
+            self.close()
+
+    async def say(self, messages: Sequence[Message], budget: Budget | None = None) -> Outcome:
         """Sends `messages`, executes the tools that the model calls, and returns its last response.
 
+        May be called again, with what is said next; then each time with a `budget` of its own. After an error
+        what was said and not answered is forgotten.
+
         Raises: LimitReached, with the partial content; ProviderError, after the last attempt; SessionClosed,
-        if it ran before.
+        after `close`.
         """
         if self._closed:
             raise SessionClosed("a Handler serves one task; this one has ended")
+        self.budget = budget or self.budget
+        self._warnings = []
+        before = len(self._messages), self._context_tokens
+        for message in messages:
+            self._add(self._with_what_is_taken(message))
         try:
-            for message in messages:
-                self._add(message)
-            turn = 0
-            while True:
-                turn += 1
-                response = await self._turn(turn)
-                if not response.tool_calls:
-                    break
-                if self._tools is None:
-                    names = ", ".join(call.name for call in response.tool_calls)
-                    self._warnings.append(f"the model called {names}, but this task offers no tool")
-                    break
-                await self._call_tools(response.tool_calls, turn)
-            if response.finish_reason == "length":
-                used = response.usage.output_tokens or estimate_tokens(response.content)
-                raise LimitReached(
-                    "output", used, self.config.max_output_tokens or used,
-                    "the response was cut off at its output limit", response.content,
-                )  # fmt: skip
-            warnings = (*self._warnings, *self.budget.warnings)
-            return Outcome(response.content, response.finish_reason, self.budget.usage, warnings, response.reasoning)
-        finally:
-            self._closed = True
+            response = await self._answer()
+        except BaseException:
+            self._forget(*before)
+            raise
+        if response.finish_reason == "length":
+            used = response.usage.output_tokens or estimate_tokens(response.content)
+            raise LimitReached(
+                "output", used, self.config.max_output_tokens or used,
+                "the response was cut off at its output limit", response.content,
+            )  # fmt: skip
+        warnings = (*self._warnings, *self.budget.warnings)
+        return Outcome(response.content, response.finish_reason, self.budget.usage, warnings, response.reasoning)
+
+    def _forget(self, messages: int, context_tokens: int) -> None:
+        """Back to what the session was: calls of tools without their results would be refused by providers."""
+        del self._messages[messages:]
+        self._sent = min(self._sent, messages)
+        self._answered = {place: path for place, path in self._answered.items() if place < messages}
+        self._context_tokens = context_tokens
+
+    async def _answer(self) -> ModelResponse:
+        """Turns until the model answers without calling a tool."""
+        while True:
+            self.turns += 1
+            response = await self._turn(self.turns)
+            if not response.tool_calls:
+                return response
+            if self._tools is None:
+                names = ", ".join(call.name for call in response.tool_calls)
+                self._warnings.append(f"the model called {names}, but this task offers no tool")
+                return response
+            await self._call_tools(response.tool_calls, self.turns)
+
+    def close(self) -> None:
+        """Ends the session: nothing more can be said."""
+        self._closed = True
 
     async def _turn(self, turn: int) -> ModelResponse:
         self._check_context()
         path = f"{self._path}/turn[{turn}]" if self._path else f"turn[{turn}]"
-        args = {"model": self.choice.label, "settings": self._settings(), "messages": self._new_messages()}
-        if self._sent:
-            args["after"] = f"turn[{turn - 1}]"
+        # Model and settings are one session's, and said at its first turn.
+        args: dict[str, Any] = {"after": f"turn[{turn - 1}]"} if self._sent else {
+            "model": self.choice.label, "settings": self._settings(),
+        }  # fmt: skip
+        args["messages"] = self._new_messages()
         fingerprint = self._fingerprint()
         most = self._turn_cost() if self._cost_limited else None
         self.budget.reserve_turn(most)
@@ -229,9 +272,33 @@ class Handler:
         self.budget.charge(usage)
         if usage.input_tokens is not None and usage.output_tokens is not None:
             self._context_tokens = usage.input_tokens
-        self._add(Message("assistant", response.content, response.tool_calls))
+        for warning in response.warnings:
+            self._warn(warning)
+        self._add(response.message())
         self._sent = len(self._messages)
         return response
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self._warnings:
+            self._warnings.append(warning)
+
+    def _with_what_is_taken(self, message: Message) -> Message:
+        """`message` without the attachments that the model is known not to take, or that are too many bytes."""
+        if not message.attachments:
+            return message
+        kept: list[Attachment] = []
+        room = MAX_BYTES_TOGETHER
+        for attachment in message.attachments:
+            if not _takes(self.choice.label, attachment):
+                why = f"{self.choice.label} takes no {'images' if attachment.is_image else 'PDFs'}"
+            elif len(attachment.data) > room:
+                why = f"the files of one message may hold {MAX_BYTES_TOGETHER:,} bytes together"
+            else:
+                kept.append(attachment)
+                room -= len(attachment.data)
+                continue
+            self._warn(f"{attachment.source} was not sent: {why}")
+        return replace(message, attachments=tuple(kept))
 
     def _new_messages(self) -> list[dict[str, Any]]:
         """What the record says of the messages since the last turn: a tool's answer stands at its own step."""
@@ -247,15 +314,17 @@ class Handler:
     def _fingerprint(self) -> str:
         """Of the whole conversation up to the next turn: its last messages, and the fingerprint of what came before."""
         new = self._messages[max(0, self._sent - 1) :]
-        self._history = self._steps.fingerprint(
-            {
-                "model": self.choice.label,
-                "settings": self._settings(),
-                "tools": [[spec.name, spec.description, spec.parameters] for spec in self._specs],
-                "messages": [message.to_dict() for message in new],
-                "after": self._history,
-            }
-        )
+        seen: dict[str, Any] = {
+            "model": self.choice.label,
+            "settings": self._settings(),
+            "tools": [[spec.name, spec.description, spec.parameters] for spec in self._specs],
+            "messages": [message.to_dict() for message in new],
+            "after": self._history,
+        }
+        if self._schema is not None:
+            # What was asked for: whether the provider takes it is found out on the way, each run anew.
+            seen["schema"] = self._schema
+        self._history = self._steps.fingerprint(seen)
         return self._history
 
     def _has_cost_limit(self) -> bool:
@@ -277,6 +346,10 @@ class Handler:
             settings["max_output_tokens"] = config.max_output_tokens
         if self._specs:
             settings["tools"] = [spec.name for spec in self._specs]
+            if config.tool_calling != "native":
+                settings["tool_calling"] = config.tool_calling
+        if self._schema is not None:
+            settings["native_output"] = True
         return settings
 
     async def _attempts(self, path: str, args: Mapping[str, Any], fingerprint: str) -> ModelResponse:
@@ -286,22 +359,29 @@ class Handler:
         recorded = steps.recorded(path, "model", fingerprint, args)
         if recorded is not None:
             return self._recorded_response(recorded)
+        waits = iter(config.backoff_s)
         waited: float | None = None
-        for attempt in range(1, attempts + 1):
+        for attempt in itertools.count(1):
             number = await steps.begin(
                 path, "model", self.choice.label, args, fingerprint,
                 attempt=attempt, max_attempts=attempts, backoff_s=waited,
             )  # fmt: skip
             started = time.perf_counter()
             heard: list[str] = []
+            request = self._request()
             try:
-                response = await self.choice.backend.complete(self._request(), on_text=self._hearing(heard))
+                response = await self.choice.backend.complete(request, on_text=self._hearing(heard))
             except ProviderError as error:
                 duration = time.perf_counter() - started
                 await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
+                if request.schema is not None and is_refusal(error):
+                    # No retry, but the same without the field: at once, and only once a model.
+                    self.choice.refused.add(kind_of(request.schema))
+                    attempts, waited = attempts + 1, None
+                    continue
                 if not error.retryable or attempt == attempts:
                     raise
-                waited = config.backoff_s[attempt - 1]
+                waited = next(waits)
                 if error.retry_after_s is not None:
                     waited = max(waited, error.retry_after_s)
                 self._wait_fits(waited, error)
@@ -315,18 +395,30 @@ class Handler:
                 raise
             else:
                 if response.usage.cost_usd is None:
-                    priced = replace(response.usage, cost_usd=self._cost(response.usage))
+                    cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
+                    priced = replace(response.usage, cost_usd=cost_usd)
                     response = replace(response, usage=priced)
                 duration = time.perf_counter() - started
                 self.budget.partial = response.content or self.budget.partial
                 try:
-                    await steps.succeed(number, response_to_dict(response), duration, usage=response.usage.to_dict())
+                    await steps.succeed(number, response_to_dict(response), duration, usage=response.usage.said())
                 except RecordError:
                     # It was paid for: the caller gets it, although the record could not be written.
                     self.budget.charge(response.usage)
                     raise
                 return response
         raise AssertionError("the last attempt returns or raises")
+
+    def _native(self) -> Mapping[str, Any] | None:
+        """The schema that the next request carries as a field of its own."""
+        schema = self._schema
+        if schema is None:
+            return None
+        label, refused = self.choice.label, self.choice.refused
+        if kind_of(schema) not in refused and prices.supports(label, "response_schema") is not False:
+            return schema
+        self._warn(f"{label} takes no such JSON schema as a field of the request: it was told in words only")
+        return None
 
     def _recorded_response(self, end: StepEnd) -> ModelResponse:
         """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
@@ -375,6 +467,8 @@ class Handler:
             self.config.seed,
             self.config.timeout_s if remaining is None else max(0.001, remaining),
             self._hints,
+            self._native(),
+            self.config.cache,
         )
 
     # -- tools ----------------------------------------------------------------------------------------------
@@ -435,6 +529,9 @@ class Handler:
         except BaseException as error:
             steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
             raise
+        if steps.halted is not None and not self._is_direct(call.name):
+            # What came back is not the subtask's answer; the step stays open, to be gone on with.
+            raise steps.halted
         duration = time.perf_counter() - started
         if outcome.ok:
             await steps.succeed(number, outcome.content, duration)
@@ -447,22 +544,46 @@ class Handler:
 
 def response_to_dict(response: ModelResponse) -> dict[str, Any]:
     """The recorded form of a response, without its usage; `response_from_dict` reads it back."""
-    data: dict[str, Any] = {"content": response.content, "finish_reason": response.finish_reason}
+    data: dict[str, Any] = {"content": response.content}
+    if response.finish_reason != _usual_reason(response.tool_calls):
+        data["finish_reason"] = response.finish_reason
     if response.tool_calls:
         data["tool_calls"] = [call.to_dict() for call in response.tool_calls]
     if response.reasoning is not None:
         data["reasoning"] = response.reasoning
     if response.model is not None:
         data["model"] = response.model
+    if response.thinking:
+        data["thinking"] = [dict(block) for block in response.thinking]
+    if response.cache_write_tokens is not None:
+        data["cache_write_tokens"] = response.cache_write_tokens
+    if response.warnings:
+        data["warnings"] = list(response.warnings)
     return data
+
+
+def _usual_reason(calls: object) -> FinishReason:
+    return "tool_calls" if calls else "stop"
 
 
 def response_from_dict(data: Mapping[str, Any], usage: Mapping[str, Any] | None) -> ModelResponse:
     return ModelResponse(
         content=data["content"],
-        finish_reason=data["finish_reason"],
+        finish_reason=data.get("finish_reason") or _usual_reason(data.get("tool_calls")),
         tool_calls=tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in data.get("tool_calls", ())),
         reasoning=data.get("reasoning"),
         usage=Usage(None, None, None, None, None, 1) if usage is None else Usage.from_dict(usage),
         model=data.get("model"),
+        thinking=tuple(data.get("thinking", ())),
+        cache_write_tokens=data.get("cache_write_tokens"),
+        warnings=tuple(data.get("warnings", ())),
     )
+
+
+def _takes(label: str, attachment: Attachment) -> bool:
+    """False where the table of models says that the model takes no such attachment; what it does not know is sent."""
+    sees = prices.supports(label, "vision")
+    if attachment.is_image:
+        return sees is not False
+    reads = prices.supports(label, "pdf_input")
+    return sees is not False if reads is None else reads

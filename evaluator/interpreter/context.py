@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.binding.sandbox import render
 from evaluator.binding.scopes import Scope
-from evaluator.errors import ContextError, ToolError
+from evaluator.errors import ConfigurationError, ContextError, ToolError
+from evaluator.handler.attachments import Attachment, media_type_of, size_problem
+from evaluator.handler.mcp import McpServer
+from evaluator.handler.mcp.servers import SCHEME, split_resource
+from evaluator.handler.tools.texts import decode
 from evaluator.interpreter.frame import ContextItem, join
 from evaluator.library.words import query_terms, stems
 from evaluator.memory import Memory
@@ -67,6 +71,13 @@ def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class AttachedItem(ContextItem):
+    """An image or a PDF: its content only says what it is; the file itself goes with the message."""
+
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True)
 class Assembled:
     items: tuple[ContextItem, ...]
     warnings: tuple[str, ...]
@@ -84,10 +95,12 @@ async def assemble(
     services: Services,
     steps: StepLog,
     path: str,
+    servers: Sequence[McpServer] = (),
 ) -> Assembled:
     """The items that `task`, which stands at `path`, sees. A file that cannot be read is a warning, never an error.
 
-    What a command printed and what memory found are recorded steps; files are read each time.
+    What a command printed, what memory found and what a resource of one of the MCP `servers` says are recorded steps;
+    files are read each time.
     """
     fresh = policy.fresh_context == "enabled" and services.memory is not None
     kept = inherited if policy.inherit_context != "none" else ()
@@ -97,14 +110,17 @@ async def assemble(
         kept = relevant(kept, description, SUBSET_CHARACTERS)
     items = {item.source: item for item in kept}
     warnings: list[str] = []
-    recorder = _Recorder(steps, path)
+    recorder = Recorder(steps, path)
     if task.file_paths is not None:
         for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder):
-            await _read(name, items, services, warnings)
+            if task.file_paths.source == "literal" and name.startswith(SCHEME):
+                await _read_resource(name, items, services, servers, warnings, recorder)
+            else:
+                await _read(name, items, services, warnings, attach=True)
     if fresh:
         assert services.memory is not None
         for name in await _remembered(services.memory, description, recorder, "fresh_context"):
-            await _read(name, items, services, warnings)
+            await _read(name, items, services, warnings, attach=False)
     return Assembled(tuple(items.values()), tuple(warnings))
 
 
@@ -127,7 +143,7 @@ def relevant(items: Sequence[ContextItem], description: str, characters: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorder:
+class Recorder:
     """Looks up what is outside a task as steps of the record, so that a resumed run sees what the first one saw."""
 
     steps: StepLog
@@ -151,7 +167,7 @@ class _Recorder:
 
 
 async def _explicit_paths(
-    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str], recorder: _Recorder
+    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str], recorder: Recorder
 ) -> list[str]:
     items = [(await render(text, scope)).strip() for text in file_paths.items]
     if file_paths.source == "literal":
@@ -179,7 +195,7 @@ async def _explicit_paths(
     return found_paths
 
 
-async def _remembered(memory: Memory, description: str, recorder: _Recorder, segment: str) -> list[str]:
+async def _remembered(memory: Memory, description: str, recorder: Recorder, segment: str) -> list[str]:
     """Raises: ContextError, whatever a memory raises; its own exception is the cause."""
 
     async def look() -> list[str]:
@@ -191,7 +207,7 @@ async def _remembered(memory: Memory, description: str, recorder: _Recorder, seg
     return await recorder.step(segment, "memory", {"description": description, "limit": MAX_FRESH}, look)
 
 
-async def _paths_of_command(argv: list[str], services: Services, warnings: list[str], recorder: _Recorder) -> list[str]:
+async def _paths_of_command(argv: list[str], services: Services, warnings: list[str], recorder: Recorder) -> list[str]:
     from evaluator.handler.tools.script import run_script
 
     if services.dry_run:
@@ -215,18 +231,65 @@ async def _paths_of_command(argv: list[str], services: Services, warnings: list[
     return [line for line in ended["stdout"].splitlines() if line.strip()]
 
 
-async def _read(path: str, items: dict[str, ContextItem], services: Services, warnings: list[str]) -> None:
+async def _read_resource(
+    path: str,
+    items: dict[str, ContextItem],
+    services: Services,
+    servers: Sequence[McpServer],
+    warnings: list[str],
+    recorder: Recorder,
+) -> None:
+    """Raises: MissingExtra, and ConfigurationError for a variable that is not set."""
+    if path in items:
+        return
+    try:
+        server, uri = split_resource(path, servers)
+    except ConfigurationError as error:
+        warnings.append(f"file_paths: {error}")
+        return
+    if services.dry_run:
+        warnings.append(f"file_paths: {path} was not read")
+        return
+
+    async def look() -> dict[str, str]:
+        try:
+            return {"text": await services.mcp.read_resource(server, uri)}
+        except ToolError as error:
+            return {"error": str(error)}
+
+    found = await recorder.step(f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look)
+    if "error" in found:
+        warnings.append(f"file_paths: {found['error']}")
+    else:
+        items[path] = ContextItem(path, found["text"])
+
+
+async def _read(
+    path: str, items: dict[str, ContextItem], services: Services, warnings: list[str], *, attach: bool
+) -> None:
     source = f"file:{path}"
     if source in items:
         return
     try:
-        text = await services.files.aread_text(path)
+        data = await services.files.aread_bytes(path)
+        media_type = media_type_of(data)
+        if media_type is None:
+            items[source] = ContextItem(source, decode(data, path)[0])
+            return
     except ToolError as error:
         warnings.append(f"{path} was not read: {error}")
         return
-    if text.truncated:
-        warnings.append(f"{path} was cut to {len(text.text)} characters")
-    items[source] = ContextItem(source, text.text)
+    problem = size_problem(data, media_type) if attach else "only file_paths attaches images and PDFs"
+    if problem is not None:
+        warnings.append(f"{path} was not attached: {problem}")
+        return
+    shown = f"[{media_type}, {len(data):,} bytes]"
+    items[source] = AttachedItem(source, shown, Attachment(media_type, data, path))
+
+
+def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:
+    """What goes with the message that shows `items`, in their order."""
+    return tuple(item.attachment for item in items if isinstance(item, AttachedItem))
 
 
 def format_items(items: Sequence[ContextItem]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,10 @@ from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.handler.backend import Backend
 from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
+from evaluator.handler.mcp.connections import McpConnections
 from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.interpreter.batch import evaluate_rows
+from evaluator.interpreter.chat import CHAT, Chat, Reply, chat, resume_chat
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.interpret import evaluate_node
@@ -36,6 +38,7 @@ from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.results import TaskError
 
 if TYPE_CHECKING:
+    from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
 
 DEFAULT_MAX_DEPTH = 5
@@ -88,7 +91,9 @@ class Evaluator:
         self._roles = dict(model_roles or {})
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
-        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=Redactor.from_environment(), sync=sync)
+        secret = [name for profile in (default, *profiles.values()) for s in profile.mcp for name in s.variables()]
+        redactor = Redactor.from_environment(also=secret)
+        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
         folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
         self.library = library if isinstance(library, TemplateLibrary) else _load_library(library)
         self._notice = notice or _log_notice
@@ -106,6 +111,7 @@ class Evaluator:
             asker=asker,
             memory=memory,
             store=store,
+            mcp=McpConnections(folders[0], notice=self._notice),
             evaluate=evaluate_node,
             reparse=reparse,
         )
@@ -150,6 +156,7 @@ class Evaluator:
                 profile=handler or self._profile, roles=self._roles, on_text=on_text, on_event=on_event,
             )  # fmt: skip
             start = replace(start, origin={**start.origin, **self._origin(start)})
+            self._services.mcp.check(self._services.profile(start.profile).mcp)
         except Exception as error:
             return to_task_error(error)
         return await record_run(self._services, start)
@@ -243,10 +250,80 @@ class Evaluator:
 
         return await replay(self._services, task, template_changes, finish)
 
+    async def compile(
+        self,
+        words: str,
+        *,
+        allow_scripts: bool = False,
+        allow_tools: Collection[str] = (),
+        model: str | None = None,
+        handler: str | None = None,
+    ) -> CompiledTask:
+        """The task that `words` describe, in XML, written by a model and checked; nothing of it is run.
+
+        Scripts and commands are refused unless `allow_scripts`, tools but for `allow_tools`. The call is a recorded
+        run. `evaluate(task.node, …)` runs what came of it.
+
+        Raises: UsageError, where there are no words.
+        """
+        from evaluator.interpreter.compile import compile_task
+
+        def finish(start: RunStart) -> RunStart:
+            start = replace(
+                start, max_depth=self._max_depth, model=model or self._model, roles=self._roles,
+                profile=handler or self._profile,
+            )  # fmt: skip
+            return replace(start, origin={**start.origin, **self._origin(start)})
+
+        return await compile_task(
+            self._services, words, allow_scripts=allow_scripts, allow_tools=allow_tools, finish=finish
+        )
+
+    async def chat(
+        self,
+        ask: Callable[[], Awaitable[str | None]],
+        show: Callable[[Reply], None],
+        *,
+        resume: int | None = None,
+        on_text: Callable[[str], None] | None = None,
+        on_start: Callable[[Chat], None] | None = None,
+    ) -> Outcome:
+        """An interactive session: one Handler, with the profile's tools, its limits for each query, and what memory
+        finds for it.
+
+        `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the session, whose
+        `break_off` ends the answer that is being given. `resume` goes on with the session of a task file, whose
+        replies are shown again, from the record.
+
+        Returns: the outcome of the whole, its content the last answer.
+        """
+        session = Chat(ask, show)
+        if on_start is not None:
+            on_start(session)
+
+        def finish(start: RunStart, header: Header) -> RunStart:
+            return self._again(replace(start, on_text=on_text), header)
+
+        try:
+            if resume is not None:
+                return await resume_chat(self._services, session, resume, finish)
+            start = RunStart(
+                None, CHAT, {}, model=self._model, profile=self._profile, roles=self._roles,
+                max_depth=self._max_depth, on_text=on_text,
+            )  # fmt: skip
+            start = replace(start, origin=self._origin(start))
+            return await chat(self._services, session, start)
+        except Exception as error:
+            return to_task_error(error)
+
     def interrupted(self) -> list[TaskSummary]:
-        """Runs without an end whose process is gone, newest first; `resume` goes on with one."""
+        """Runs without an end whose process is gone, newest first; `resume` goes on with one.
+
+        Neither subtasks, which go on with the run that asked for them, nor files that end inside their header:
+        nothing was done there.
+        """
         store = self._services.store
-        return [] if store is None else [task for task in store.interrupted() if not _is_subtask(task)]
+        return [] if store is None else [task for task in store.interrupted() if _can_go_on(task)]
 
     def _report_interrupted(self) -> None:
         """Once: that there are such runs. They are never gone on with unasked."""
@@ -255,7 +332,7 @@ class Evaluator:
         self._has_reported = True
         try:
             found = [str(task.id) for task in self.interrupted()]
-        except RecordError:
+        except (RecordError, OSError, ValueError):
             # The run that follows says what is wrong with the folder.
             return
         if found:
@@ -324,8 +401,9 @@ class Evaluator:
         return evaluate_rows(one, rows, concurrency)
 
     async def aclose(self) -> None:
-        """Closes pooled connections. An Evaluator is usable again afterwards."""
+        """Closes pooled connections and MCP servers. An Evaluator is usable again afterwards."""
         await self._chooser.aclose()
+        await self._services.mcp.aclose()
 
     def __enter__(self) -> Evaluator:
         return self
@@ -385,5 +463,5 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
     return folders
 
 
-def _is_subtask(task: TaskSummary) -> bool:
-    return task.header is not None and task.header.parent is not None
+def _can_go_on(task: TaskSummary) -> bool:
+    return task.header is not None and task.header.parent is None

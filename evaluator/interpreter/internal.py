@@ -1,4 +1,4 @@
-"""Templates that serve the Evaluator itself: filling inputs from words, decomposing a task.
+"""Templates that serve the Evaluator itself: filling inputs from words, decomposing a task, compiling words to one.
 
 A library's own template of that name comes first, so that a project can change how it is asked.
 """
@@ -12,7 +12,13 @@ from evaluator.library import Template, TemplateLibrary
 from evaluator.nodes import Atomic
 from evaluator.xml.resources import shipped
 
-_FILES = {"extract_inputs": "extract/extract_inputs.xml", "decompose": "plan/decompose.xml"}
+_FILES = {
+    "extract_inputs": "extract/extract_inputs.xml",
+    "decompose": "plan/decompose.xml",
+    "compile_task": "plan/compile_task.xml",
+}
+INTERNAL = frozenset(_FILES)
+"""Their names."""
 
 
 def internal_template(services: Services, name: str) -> Atomic:

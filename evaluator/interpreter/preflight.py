@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from evaluator.errors import Diagnostic
+from evaluator.handler.mcp import McpServer
+from evaluator.handler.mcp.servers import server_of_tool
 from evaluator.handler.tools.manage_task import MANAGE_TASK
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
@@ -15,7 +17,12 @@ from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
 
 
-def check_surroundings(library: TemplateLibrary, tools: Collection[str], profiles: Collection[str]) -> list[Diagnostic]:
+def check_surroundings(
+    library: TemplateLibrary,
+    tools: Collection[str],
+    profiles: Collection[str],
+    servers: Collection[McpServer] = (),
+) -> list[Diagnostic]:
     """An error for each tool and profile that a template names and nobody has, and for each schema that cannot
     be used; a warning for each example whose output does not fit. A `module:Model` is not imported here.
     """
@@ -24,7 +31,8 @@ def check_surroundings(library: TemplateLibrary, tools: Collection[str], profile
     for template in library.templates.values():
         for task in _tasks(template.node):
             for tool in task.tools:
-                if tool not in known:
+                # Which tools a server has is known when it runs.
+                if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
                     found.append(Diagnostic("error", "unknown-tool", message, task.span, hint))

@@ -7,7 +7,7 @@ from typing import Any
 from evaluator.binding.sandbox import render
 from evaluator.binding.types import read_typed
 from evaluator.handler.backend import Hints, Message
-from evaluator.interpreter.context import format_items
+from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.call import functions_in_text
 from evaluator.interpreter.operators.prepared import Prepared
@@ -29,7 +29,7 @@ async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Mess
     prompt = await _prompt(run, task, prepared)
     if prepared.context.items:
         prompt = f"{format_items(prepared.context.items)}\n\n{prompt}"
-    messages.append(Message("user", prompt))
+    messages.append(Message("user", prompt, attachments=attachments_of(prepared.context.items)))
     return tuple(messages)
 
 

@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 from evaluator.errors import RecordError, ToolError, UsageError
 from evaluator.handler.tools import Asker
+from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.requests import start_again
 from evaluator.interpreter.runs import RunStart, record_run, recorded_outcome
 from evaluator.interpreter.services import Services
+from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
-from evaluator.record.recovery import Decide, Resumed, Unfinished
+from evaluator.record.recovery import Decide, Earlier, Resumed, Unfinished, unfinished_error
 from evaluator.record.render import visible
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import Header, Recording, Step
@@ -54,6 +56,7 @@ async def resume(
             return recorded_outcome(recording)
         values = values_of(header, inputs)
         decide = _decider(unfinished, services.asker)
+        await _settle_doubts(services, store, recording, decide)
         earlier = Resumed(recording, decide, allow_changed=allow_changed, edited=lambda r: edited(r, services.library))
         earlier.progress.scrub = store.redactor
         start = finish(start_again(services.library, header, values), header)
@@ -107,12 +110,48 @@ def edited(recording: Recording, library: TemplateLibrary) -> str | None:
 
 
 def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
-    async def decide(step: Step) -> Unfinished:
+    """Decides about each step once: when it is asked about before the run, and not again when it is come to."""
+    decided: dict[tuple[int, str], Unfinished] = {}
+
+    async def decide(task_id: int, step: Step) -> Unfinished:
         if unfinished != "ask":
             return unfinished
-        return "stop" if asker is None else await _ask(asker, step)
+        key = task_id, step.start.path
+        if key not in decided:
+            decided[key] = "stop" if asker is None else await _ask(asker, step)
+        return decided[key]
 
     return decide
+
+
+async def _settle_doubts(services: Services, store: TaskStore, recording: Recording, decide: Decide) -> None:
+    """Asks about every side effect in doubt, of the run and of its subtasks, before anything runs: steps that run
+    side by side with one at which the run stops would be paid for in vain.
+
+    Raises: StepUnfinished, where one may not be repeated; RecordError, if a subtask's file cannot be read.
+    """
+    earlier = Earlier(recording)
+    for step in earlier.in_doubt():
+        if not _does_harm_twice(services, step):
+            continue
+        decision = await decide(earlier.task_id, step)
+        if decision == "stop" or (decision == "tell" and step.start.kind == "script"):
+            raise unfinished_error(step)
+    for task_id in earlier.open_children():
+        child = await asyncio.to_thread(store.read, task_id)
+        if child.status not in ("completed", "failed"):
+            await _settle_doubts(services, store, child, decide)
+
+
+def _does_harm_twice(services: Services, step: Step) -> bool:
+    """As a Handler decides it, of a tool whose task is not there yet; of one that is not known: yes."""
+    if step.start.kind != "tool":
+        return step.start.kind == "script"
+    name = step.start.name
+    tool = services.tools.get(name)
+    if tool is None:
+        return name not in (SUBTASK, EVALUATION_REQUEST) and name not in services.library
+    return tool.effect and not tool.retryable
 
 
 async def _ask(asker: Asker, step: Step) -> Unfinished:

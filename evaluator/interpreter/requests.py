@@ -52,6 +52,10 @@ def start_again(library: TemplateLibrary, header: Header, values: dict[str, Any]
 
     Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as `start_of`.
     """
+    if header.extra.get("chat"):
+        raise RecordError(
+            f"TASK-{header.task_id} is an interactive session; go on with it: evaluator chat --resume {header.task_id}"
+        )
     written, score = header.extra.get("node"), header.extra.get("match_score")
     if isinstance(written, str):
         start = _start_node(library, _read_node(written), values)

@@ -89,7 +89,7 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
         if number is not None and start.parent is not None:
             start.parent.steps.abort(number, "", time.perf_counter() - started, type(error).__name__)
         raise
-    if number is not None:
+    if number is not None and steps.halted is None:
         await _unlink(start, number, outcome, time.perf_counter() - started)
     return outcome
 
@@ -107,7 +107,7 @@ def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None) -> Outcom
     if isinstance(earlier, Resumed) and start.parent is None:
         progress = earlier.progress
         notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
-        notes["warnings"] = [*notes.get("warnings", ()), *earlier.recording.warnings, *progress.warnings]
+        notes["warnings"] = [*notes.get("warnings", ()), *progress.warnings]
     return replace(outcome, notes=notes) if notes != outcome.notes else outcome
 
 
@@ -178,6 +178,9 @@ async def _open_child(services: Services, start: RunStart, earlier: Earlier) -> 
         journal, recording = await asyncio.to_thread(store.reopen, task_id)
     except TaskNotBegun:
         return None
+    except RecordError as error:
+        # Begun anew it would be paid twice; and to its parent's model this is no answer.
+        raise earlier.progress.halt(error) from error
     if recording.status == "completed" or recording.status == "failed":
         journal.settle(recording.status)
         return recording
@@ -244,7 +247,7 @@ async def _unlink(start: RunStart, number: int, outcome: Outcome, duration_s: fl
 
 async def _close(services: Services, start: RunStart, steps: StepLog, outcome: Outcome, duration_s: float) -> Outcome:
     """The outcome, on disk; one whose run was halted, or whose end cannot be written, says so."""
-    halted = None if steps.earlier is None else steps.earlier.progress.halted
+    halted = steps.halted
     if halted is not None:
         if steps.journal is not None:
             steps.journal.abandon()
@@ -274,10 +277,10 @@ def _planned(services: Services, start: RunStart, journal: Journal) -> int | Non
 
 
 def _abort(services: Services, start: RunStart, run: Run, error: BaseException, duration_s: float) -> None:
-    journal, earlier = run.steps.journal, run.steps.earlier
+    journal = run.steps.journal
     if journal is None:
         return
-    if earlier is not None and earlier.progress.halted is not None:
+    if run.steps.halted is not None:
         journal.abandon()
         return
     reason = "interrupted" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else repr(error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, profile_named
+from evaluator.handler.mcp.connections import McpConnections
 from evaluator.handler.tools import Asker, FileAccess, ToolRegistry
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
@@ -31,6 +32,7 @@ class Services:
     asker: Asker | None
     memory: Memory | None
     store: TaskStore | None
+    mcp: McpConnections
     evaluate: Callable[[Run, Node, Frame], Awaitable[Outcome]]
     reparse: bool = False
     """Whether a task that ran out of turns, context or output may be decomposed."""

@@ -6,12 +6,17 @@ the library, which is then a subtask tool for just that template.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from evaluator.errors import ConfigurationError
+from evaluator.handler.mcp import McpServer
+from evaluator.handler.mcp.content import unasked
+from evaluator.handler.mcp.servers import server_of_tool
 from evaluator.handler.tools import Tool, ToolRegistry
 from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
+from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.prepared import Prepared
@@ -21,23 +26,53 @@ from evaluator.record.named import NamedTasks
 from evaluator.record.store import TaskStore
 
 
-def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
+async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
     """None where the task has no tools.
 
-    Raises: ConfigurationError, for a name that is neither a tool nor a template.
+    Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, where an MCP server that
+    has one of them cannot be used.
     """
     granted = {grant.name: grant for grant in prepared.config.tools}
     names = list(dict.fromkeys([*granted, *task.tools]))
     if not names:
         return None
+    served = await _served(run, names, prepared)
     tools: list[Tool] = []
     for name in names:
-        tool = _find(run, name, prepared)
+        tool = served.get(name) or _find(run, name, prepared)
         grant = granted.get(name)
         if grant is not None:
             tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *tool.rules))
         tools.append(tool)
     return ToolRegistry(tools)
+
+
+async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[str, Tool]:
+    """The tools of MCP servers among `names`.
+
+    What a server says of them is a step of the record: a resumed run and a replay offer the same, and start nothing.
+    """
+    by_server: dict[McpServer, list[str]] = {}
+    for name in names:
+        server = server_of_tool(name, prepared.config.mcp)
+        if server is None:
+            continue
+        if name in run.services.tools or name in run.services.library:
+            raise ConfigurationError(
+                f"{name!r} is a tool of the MCP server {server.name!r} and another tool or template; rename one of them"
+            )
+        by_server.setdefault(server, []).append(name)
+    connections, recorder = run.services.mcp, Recorder(run.steps, prepared.frame.path)
+    tools: dict[str, Tool] = {}
+    for server, wanted in by_server.items():
+        if run.services.dry_run:
+            described = unasked(server, wanted)
+        else:
+            look = partial(connections.describe, server, wanted)
+            args = {"server": server.name, "tools": wanted}
+            described = await recorder.step(f"mcp[{server.name}]", server.name, args, look)
+        tools |= {tool.name: tool for tool in connections.tools_of(server, described)}
+    return tools
 
 
 def _find(run: Run, name: str, prepared: Prepared) -> Tool:

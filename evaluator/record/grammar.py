@@ -64,7 +64,7 @@ _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
 _OWNER = re.compile(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", re.S)
 _CHECKSUMS = len("00000000 -->")
-_BLOCK = 512
+_BLOCK, _LEAST_RECORD = 512, 32
 
 _HINT_WIDTH = len("interrupted")
 STATUS_HINTS: dict[RunStatus, bytes] = {
@@ -333,8 +333,9 @@ def scan(data: bytes, path: str = "<bytes>") -> State:
     if data.endswith(b"\0"):
         # No record holds a NUL byte. Blocks that were allocated and never written read as zeros.
         size = len(data.rstrip(b"\0"))
-        if -(-size // _BLOCK) * _BLOCK >= len(data):
-            raise _corrupt(state, data, size, "zero bytes at the end that are no unwritten disk block")
+        # An append whose data was not written leaves as many as it had, or those of a disk block's beginning.
+        if len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
+            raise _corrupt(state, data, size, "zero bytes at the end that nobody wrote or left unwritten")
     if size < len(data):
         state.tail = "torn"
     whole = _read_header(state, data, size)

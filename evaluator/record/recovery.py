@@ -20,7 +20,8 @@ from evaluator.record.grammar import content_text
 from evaluator.record.steps import Recording, Scrub, Step, StepEnd, StepKind
 
 Unfinished = Literal["repeat", "tell", "stop"]
-Decide = Callable[[Step], Awaitable[Unfinished]]
+# Given the task's id and the step.
+Decide = Callable[[int, Step], Awaitable[Unfinished]]
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Earlier:
 
     def __init__(self, recording: Recording, progress: Progress | None = None) -> None:
         self.recording = recording
+        self._is_child = progress is not None
         self.progress = progress or Progress()
         self._at: dict[str, list[Step]] = {}
         for step in recording.steps:
@@ -79,6 +81,11 @@ class Earlier:
         """That of a subtask's own file, under the same rules."""
         raise NotImplementedError
 
+    @property
+    def task_id(self) -> int:
+        """Of the task file; 0 where it does not say."""
+        return 0 if self.recording.header is None else self.recording.header.task_id
+
     def may_run(self) -> bool:
         """Whether steps without an answer run."""
         return False
@@ -91,11 +98,17 @@ class Earlier:
     def unended(self, path: str) -> Step | None:
         """The last attempt at `path`, if nobody knows what it did: it was in flight, or it was cut off."""
         steps = self._at.get(path)
-        if not steps:
-            return None
-        last = steps[-1]
-        was_stopped = last.status == "failed" and last.start.kind == "script" and last.end and last.end.output
-        return last if last.status in ("running", "aborted") or was_stopped else None
+        return steps[-1] if steps and _is_in_doubt(steps[-1]) else None
+
+    def in_doubt(self) -> list[Step]:
+        """The last attempt at each step of which nobody knows what it did, in the order of the file."""
+        return [steps[-1] for steps in self._at.values() if _is_in_doubt(steps[-1])]
+
+    def open_children(self) -> list[int]:
+        """The tasks that subtask steps without an end led to."""
+        paths = [path for path, steps in self._at.items() if steps[-1].start.kind == "subtask"]
+        found = [self.child_id(path) for path in paths if self._at[path][-1].status in ("running", "aborted")]
+        return [number for number in found if number is not None]
 
     def child_id(self, path: str) -> int | None:
         """The task that a subtask step at `path` led to."""
@@ -129,6 +142,11 @@ class Earlier:
         return None
 
 
+def _is_in_doubt(step: Step) -> bool:
+    was_stopped = step.status == "failed" and step.start.kind == "script" and step.end and step.end.output
+    return step.status in ("running", "aborted") or bool(was_stopped)
+
+
 def _is_answer(step: Step, kind: StepKind) -> bool:
     # The error of a tool or subtask is what the model was told, hence an answer; a failed call of a model is none.
     return step.status == "success" or (kind in ("tool", "subtask") and step.status == "failed")
@@ -154,8 +172,9 @@ class Resumed(Earlier):
         self._decide, self._allow_changed = decide, allow_changed
         self._edited_of = edited
         self._edited = edited(recording)
-        if self._edited is not None:
-            self.progress.warnings.append(self._edited)
+        found = [*recording.warnings, *([self._edited] if self._edited else [])]
+        where = f"TASK-{self.task_id}: " if self._is_child else ""
+        self.progress.warnings += [f"{where}{warning}" for warning in found]
 
     def child(self, recording: Recording) -> Resumed:
         return Resumed(
@@ -196,11 +215,16 @@ class Resumed(Earlier):
         step = self.unended(path)
         if step is None:
             return "repeat"
-        decision = await self._decide(step)
+        decision = await self._decide(self.task_id, step)
         if decision == "stop" or (decision == "tell" and not can_tell):
-            how = "was begun and its end is not recorded" if step.end is None else f"was cut off ({step.end.error})"
-            raise self.progress.halt(StepUnfinished(path, step.start.name, how))
+            raise self.progress.halt(unfinished_error(step))
         return decision
+
+
+def unfinished_error(step: Step) -> StepUnfinished:
+    """The error that a step may have had its effect, or not."""
+    how = "was begun and its end is not recorded" if step.end is None else f"was cut off ({step.end.error})"
+    return StepUnfinished(step.start.path, step.start.name, how)
 
 
 def changed(step: Step, args: Any, edited: str | None = None) -> StepChanged:

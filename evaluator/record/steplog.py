@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.errors import StepChanged
+from evaluator.errors import RecordError, StepChanged
 from evaluator.record.journal import Journal
 from evaluator.record.recovery import Earlier, Resumed
 from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, fingerprint
@@ -99,13 +99,13 @@ class StepLog:
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""
-        if self.journal is not None and not self._is_halted():
+        if self.journal is not None:
             self.journal.end(number, StepEnd("aborted", output, duration_s, error, None, None))
             self.journal.flush()
 
     def note(self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None) -> None:
         """A step without an effect (resolve, parse, match): begun and ended at once, written with the next flush."""
-        if self.journal is None or self._is_halted():
+        if self.journal is None or self.halted is not None:
             return
         if self.earlier is not None and self.earlier.has_note(path, output):
             return
@@ -113,12 +113,15 @@ class StepLog:
         self.journal.note(StepStart(path, kind, name, args, ""), end)
 
     async def _end(self, number: int, end: StepEnd) -> None:
-        if self.journal is not None and not self._is_halted():
+        # Also of an evaluation that was halted meanwhile: what was begun before was paid for.
+        if self.journal is not None:
             self.journal.end(number, end)
             await self._flush(self.journal)
 
-    def _is_halted(self) -> bool:
-        return self.earlier is not None and self.earlier.progress.halted is not None
+    @property
+    def halted(self) -> RecordError | None:
+        """Why the evaluation may not go on; None while it may."""
+        return None if self.earlier is None else self.earlier.progress.halted
 
     async def _flush(self, journal: Journal) -> None:
         journal.flush()

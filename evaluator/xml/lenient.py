@@ -1,7 +1,8 @@
 """Elements inside what a model wrote: prose around, fences, tags left open, bare `&`, an answer cut off.
 
 One pass, linear in the length of the text; nesting is bounded; no entity beyond characters is known and
-nothing outside the text is touched. Valid XML is read without a warning; every repair has one.
+nothing outside the text is touched. Valid XML is read without a warning; every repair has one. A reader that is
+told the language (`Grammar`) knows which elements end where another begins, and which hold text only.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import html
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
@@ -26,7 +26,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^
 _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _STARTS = re.compile(r"<[A-Za-z_]")
-_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NO_LINE_END = re.compile(r"[^\n]+")
 _RUN = re.compile(r"<{3,}+")
 _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 
@@ -46,93 +46,144 @@ class LenientXml:
 
 
 @dataclass(slots=True)
-class _Element:
+class Element:
+    """An element as it was read. Offsets are into the text: `start` of its `<`, `inside` behind its opening tag,
+    `close` and `end` of its closing tag; the last two are None where it had none."""
+
     name: str
     attributes: dict[str, str]
-    content: list[str | _Element]
+    content: list[str | Element]
+    start: int
+    inside: int
+    close: int | None = None
+    end: int | None = None
+
+    @property
+    def children(self) -> list[Element]:
+        return [child for child in self.content if not isinstance(child, str)]
+
+
+class Grammar(Protocol):
+    """What a reader may know about the elements; names come as they are written."""
+
+    def fold(self, name: str) -> str:
+        """What an opening and a closing tag have in common where they belong together."""
+        ...
+
+    def holds(self, parent: str, child: str) -> bool:
+        """Whether `child` stays inside a `parent` that is never closed; else `parent` ends before it."""
+        ...
+
+    def is_markup(self, parent: str, name: str) -> bool:
+        """Whether a tag `name` in `parent` is markup; else it is part of the parent's text."""
+        ...
+
+
+@dataclass(slots=True)
+class Tree:
+    """What stands in a text. `warnings` has the offset where each was first needed.
+
+    `open` are the elements, outermost first, that nothing closed before the text was cut off; none where a
+    closing fence ended it.
+    """
+
+    roots: list[Element] = field(default_factory=list[Element])
+    warnings: dict[str, int] = field(default_factory=dict[str, int])
+    open: list[Element] = field(default_factory=list[Element])
 
 
 def read_elements(text: str) -> LenientXml:
     """Read the elements in `text`; never raises for what it holds."""
-    warnings: dict[str, None] = {}
-    roots = _Reader(text, warnings).read()
-    if not roots:
+    tree = read_tree(text)
+    warnings = list(tree.warnings)
+    if not tree.roots:
         return LenientXml(None, text, tuple(warnings), "the text holds no XML element")
-    if len(roots) > 1:
-        warnings["several elements stand side by side without a common root"] = None
+    if len(tree.roots) > 1:
+        warnings.append("several elements stand side by side without a common root")
     value: dict[str, Any] = {}
-    for root in roots:
+    for root in tree.roots:
         _add(value, root.name, _value(root))
     return LenientXml(value, text, tuple(warnings))
 
 
-def extract_document(text: str, roots: Sequence[str]) -> str | None:
-    """The first element of `text` whose tag is in `roots`, as well-formed XML; None if there is none.
+def read_tree(text: str, grammar: Grammar | None = None) -> Tree:
+    """The elements in `text`, with their places; never raises for what it holds."""
+    return _Reader(text, grammar).read()
 
-    Repaired as `read_elements` reads it: closed where it was left open, escaped where it was not, `<<x>>` as
-    `{{x}}`, what XML cannot hold left out.
-    """
-    wanted = frozenset(roots)
-    waiting = list(reversed(_Reader(text, {}).read()))
-    while waiting:
-        element = waiting.pop()
-        if element.name in wanted:
-            out: list[str] = []
-            _serialize(element, out)
-            return "".join(out)
-        waiting += [child for child in reversed(element.content) if not isinstance(child, str)]
-    return None
+
+class _AnyLanguage:
+    """The rules where nothing is known: an element that is never closed ends where its first child begins."""
+
+    def fold(self, name: str) -> str:
+        return name
+
+    def holds(self, parent: str, child: str) -> bool:
+        return False
+
+    def is_markup(self, parent: str, name: str) -> bool:
+        return True
 
 
 class _Reader:
     """One pass over the text. `_open` are the elements not closed yet, outermost first."""
 
-    def __init__(self, text: str, warnings: dict[str, None]) -> None:
-        self._warnings = warnings
+    def __init__(self, text: str, grammar: Grammar | None) -> None:
+        self._knows = grammar is not None
+        self._grammar = grammar or _AnyLanguage()
+        self._tree = Tree()
+        self._at = 0
         self._text = self._without_reasoning(text)
-        self._roots: list[_Element] = []
-        self._open: list[_Element] = []
+        self._open: list[Element] = []
         self._names: Counter[str] = Counter()
         self._too_deep: Counter[str] = Counter()
         self._endless: set[str] = set()
 
-    def read(self) -> list[_Element]:
+    def read(self) -> Tree:
         text, position, size = self._text, 0, len(self._text)
         while position < size:
             start = text.find("<", position)
             if start < 0:
+                self._at = position
                 self._characters(text[position:])
                 break
             if start > position:
+                self._at = position
                 self._characters(text[position:start])
+            self._at = start
             position = self._markup(start)
         if self._open:
+            self._at = self._open[-1].start
             names = ", ".join(f"<{element.name}>" for element in self._open[:5])
             self._warn(f"cut off or not closed at the end: {names}")
-            self._cut_fence()
-        return self._roots
+            if not self._cut_fence():
+                self._tree.open = list(self._open)
+            if self._knows:
+                self._spread(self._open[0], self._open[1:])
+        return self._tree
 
     def _warn(self, message: str) -> None:
-        self._warnings[message] = None
+        self._tree.warnings.setdefault(message, self._at)
 
     def _without_reasoning(self, text: str) -> str:
-        """What reasoning tags hold is no answer, also where the opening or the closing one is missing."""
+        """`text` with blanks for what reasoning tags hold, also where the opening or the closing one is missing."""
         tags = list(_THINK.finditer(text))
         if not tags:
             return text
         starts = [match.start() for match in _STARTS.finditer(text)]
         parts: list[str] = []
-        position, inside, cut = 0, False, False
+        position, begun, inside, cut = 0, 0, False, False
         for match in tags:
             if inside and match[1]:
                 inside, position = False, match.end()
+                parts.append(_blank(text[begun:position]))
             elif not inside and not match[1]:
                 # An opening tag after an element is that element's markup.
                 if bisect_left(starts, match.start()) == bisect_left(starts, position):
                     parts.append(text[position : match.start()])
+                    begun = match.start()
                     inside = cut = True
             elif not inside and starts and starts[-1] > match.start():
-                parts, position, cut = [], match.end(), True
+                parts, position, cut = [_blank(text[: match.end()])], match.end(), True
         if not cut:
             return text
         self._warn("reasoning left out")
@@ -193,13 +244,23 @@ class _Reader:
             return start + 1
         if not self._open and text[start - 1 : start] == "`" == text[tag.end() : tag.end() + 1]:
             return tag.end()  # a tag that the prose talks about
+        if self._open and self._is_text(tag):
+            self._warn(f"markup in the text of <{self._open[-1].name}> read as text")
+            self._literal(tag[0])
+            return tag.end()
         if tag[1]:
-            self._close(tag[2], tag[0])
+            self._close(tag)
         else:
             rest = tag[3]
             closed = rest.endswith("/") or tag[0].endswith("/>")
-            self._start(tag[2], rest.removesuffix("/") if closed else rest, closed, tag[0])
+            self._start(tag, rest.removesuffix("/") if closed else rest, closed)
         return tag.end()
+
+    def _is_text(self, tag: re.Match[str]) -> bool:
+        """Whether a tag belongs to the text of the element around it; one that closes an open element never does."""
+        if self._grammar.is_markup(self._open[-1].name, tag[2]):
+            return False
+        return not (tag[1] and self._names[self._grammar.fold(tag[2])])
 
     def _bare(self, start: int) -> None:
         if self._open:
@@ -238,21 +299,24 @@ class _Reader:
         self._bare(start)
         return start + 1
 
-    def _start(self, name: str, rest: str, closed: bool, raw: str) -> None:
+    def _start(self, tag: re.Match[str], rest: str, closed: bool) -> None:
+        name = tag[2]
         if len(self._open) >= MAX_DEPTH:
             self._warn(f"elements nested more than {MAX_DEPTH} deep read as text")
-            self._literal(raw)
+            self._literal(tag[0])
             if not closed:
-                self._too_deep[name] += 1
+                self._too_deep[self._grammar.fold(name)] += 1
             return
-        element = _Element(name, self._attributes(name, rest) if rest.strip() else {}, [])
+        element = Element(name, self._attributes(name, rest) if rest.strip() else {}, [], tag.start(), tag.end())
         if self._open:
             self._open[-1].content.append(element)
         else:
-            self._roots.append(element)
-        if not closed:
+            self._tree.roots.append(element)
+        if closed:
+            element.close = element.end = tag.end()
+        else:
             self._open.append(element)
-            self._names[name] += 1
+            self._names[self._grammar.fold(name)] += 1
 
     def _attributes(self, name: str, rest: str) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -265,54 +329,73 @@ class _Reader:
             found.setdefault(match[1], self._decode(value or ""))
         return found
 
-    def _close(self, name: str, raw: str) -> None:
+    def _close(self, tag: re.Match[str]) -> None:
+        name = self._grammar.fold(tag[2])
         if self._too_deep[name] > 0:
             self._too_deep[name] -= 1
-            self._literal(raw)
+            self._literal(tag[0])
         elif self._names[name] == 0:
-            self._warn(f"</{name}> closes nothing; left out")
+            self._warn(f"</{tag[2]}> closes nothing; left out")
         else:
-            self._close_to(name)
+            unclosed: list[Element] = []
+            while self._grammar.fold(self._open[-1].name) != name:
+                unclosed.append(self._pop())
+            target = self._pop()
+            target.close, target.end = tag.start(), tag.end()
+            unclosed.reverse()
+            for element in unclosed:
+                self._at = element.start
+                self._warn(f"<{element.name}> is not closed")
+            self._spread(target, unclosed)
 
-    def _close_to(self, name: str) -> None:
-        unclosed: list[_Element] = []
-        while self._open[-1].name != name:
-            unclosed.append(self._pop())
-        target = self._pop()
+    def _spread(self, target: Element, unclosed: list[Element]) -> None:
+        """Ends a chain of elements left open inside `target`, outermost first.
+
+        Each goes into the nearest one above that holds it, and ends before its first child that it does not
+        hold; what follows goes where that child goes.
+        """
         if not unclosed:
             return
-        # An element left open ends where its first child begins; its children are its siblings.
+        chain = [target]
         target.content.pop()
-        for element in reversed(unclosed):
-            self._warn(f"<{element.name}> is not closed")
-            if element is not unclosed[0]:
+        for element in unclosed:
+            if element is not unclosed[-1]:
                 element.content.pop()
-            first = next((i for i, child in enumerate(element.content) if not isinstance(child, str)), None)
-            moved = [] if first is None else element.content[first:]
-            if first is not None:
-                del element.content[first:]
-            target.content.append(element)
-            target.content += moved
+            content, element.content = element.content, []
+            self._put(chain, element)
+            chain.append(element)
+            for child in content:
+                if isinstance(child, str):
+                    chain[-1].content.append(child)
+                else:
+                    self._put(chain, child)
 
-    def _pop(self) -> _Element:
+    def _put(self, chain: list[Element], element: Element) -> None:
+        while len(chain) > 1 and not self._grammar.holds(chain[-1].name, element.name):
+            chain.pop()
+        chain[-1].content.append(element)
+
+    def _pop(self) -> Element:
         element = self._open.pop()
-        self._names[element.name] -= 1
+        self._names[self._grammar.fold(element.name)] -= 1
         return element
 
-    def _cut_fence(self) -> None:
-        """A fence that ends inside an element that was left open ended the answer."""
+    def _cut_fence(self) -> bool:
+        """A fence that ends inside an element that was left open ended the answer; whether there is one."""
         last = self._open[-1].content
         for number, child in enumerate(last):
             if isinstance(child, str) and (fence := child.find("\n```")) >= 0:
-                before = self._text[: self._text.find("<" + self._roots[-1].name)]
+                before = self._text[: self._tree.roots[-1].start]
                 if before.count("```") % 2 == 1:
                     last[number] = child[:fence]
                     del last[number + 1 :]
                     self._warn("text after the closing fence left out")
-                return
+                    return True
+                return False
+        return False
 
 
-def _value(element: _Element) -> Any:
+def _value(element: Element) -> Any:
     """Recursion is bounded by MAX_DEPTH."""
     text = "".join(child for child in element.content if isinstance(child, str)).strip()
     children = [child for child in element.content if not isinstance(child, str)]
@@ -336,35 +419,6 @@ def _add(out: dict[str, Any], name: str, value: Any) -> None:
         out[name] = [out[name], value]
 
 
-def _serialize(element: _Element, out: list[str]) -> None:
-    name = _xml_name(element.name)
-    out.append("<" + name)
-    written: set[str] = set()
-    for key, value in element.attributes.items():
-        key = _xml_name(key)
-        if key not in written and key != "xmlns":
-            written.add(key)
-            escaped = _escape(value).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
-            out.append(f' {key}="{escaped}"')
-    if not element.content:
-        out.append("/>")
-        return
-    out.append(">")
-    for child in element.content:
-        if isinstance(child, str):
-            out.append(_escape(child))
-        else:
-            _serialize(child, out)
-    out.append(f"</{name}>")
-
-
-def _xml_name(name: str) -> str:
-    """Without a prefix that nothing declares; `xml:` is always known."""
-    if name in ("xml:space", "xml:lang"):
-        return name
-    return name.rpartition(":")[2].lstrip("-.0123456789") or "_"
-
-
-def _escape(value: str) -> str:
-    value = _PLACEHOLDER.sub(r"{{\1}}", _ILLEGAL.sub("", value))
-    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
+def _blank(text: str) -> str:
+    """As long, with the same lines."""
+    return _NO_LINE_END.sub(lambda match: " " * len(match[0]), text)

@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from evaluator import ModelResponse, TaskError
+from evaluator import ModelResponse, SimulatedBackend, TaskError, Usage
+from evaluator.handler.backend import ToolCall
+from evaluator.handler.config import HandlerConfig
+from tests.interpreter.crashes import cut, reading
 
 BIG = """<task name="big" type="atomic"><description>write two long parts about {{ topic }}</description>
 <inputs><input name="topic" required="true"/></inputs>FLAG<instructions>big</instructions></task>"""
@@ -15,11 +18,13 @@ DECOMPOSED = """Here is the plan: <task type="sequential"><description>two parts
 <task name="two" type="atomic"><description>{{ steps.one.content }} and second part</description></task>
 </steps></task>"""
 CUT = ModelResponse("half", "length")
+READ = ToolCall("c1", "read_file", '{"path": "x"}')
+DEAR_CALL = ModelResponse("", "tool_calls", (READ,), None, Usage(1, 1, 0, 0, 0.5, 1))
 
 
-def evaluate(make_evaluator, scripted, decomposed, flag="", **options):
+def evaluate(make_evaluator, scripted, decomposed, flag="", more="", **options):
     script = scripted({"original_task": decomposed, "second part": "both parts", "first part": "part one", "big": CUT})
-    evaluator = make_evaluator(BIG.replace("FLAG", flag), script=script, **{"reparse": True, **options})
+    evaluator = make_evaluator(BIG.replace("FLAG", flag) + more, script=script, **{"reparse": True, **options})
     return asyncio.run(evaluator.evaluate("big", {"topic": "tin"})), script
 
 
@@ -46,6 +51,12 @@ def test_it_is_off_unless_asked_for_so_that_the_bound_on_calls_holds(make_evalua
     assert len(script.seen) == 1
 
 
+CALLED = """<task name="shell" type="script"><description>d</description><command>touch pwned</command></task>
+<task name="outer" type="atomic"><description>d</description><tools><tool name="shell"/></tools></task>
+<task name="reads" type="atomic"><description>d</description><tools><tool name="read_file"/></tools></task>"""
+CALL = '<task type="sequential"><description>d</description><steps><call template="{}"/></steps></task>'
+
+
 @pytest.mark.parametrize(
     ("decomposed", "why"),
     [
@@ -61,12 +72,28 @@ def test_it_is_off_unless_asked_for_so_that_the_bound_on_calls_holds(make_evalua
             "</command></file_paths></task>",
             "command",
         ),
+        (
+            '<task type="atomic"><description>d</description><file_paths><path>t.xml</path></file_paths></task>',
+            "may not read the file 't.xml'",
+        ),
+        ('<task type="atomic"><description>d</description><output_format schema="os:abort"/></task>', "module"),
+        ('<task type="atomic"><description>d</description><output_format schema="/etc/x.json"/></task>', "file"),
+        (CALL.format("shell"), "'shell', which runs a process"),
+        (CALL.format("outer"), "may not call"),
+        (CALL.format("reads"), "'reads', which has tools of its own"),
+        (CALL.format("nothing"), "nothing"),
+        ('<task type="sequential"><description>d</description><steps><task ref="shell" type="script"/></steps></task>',
+         "script"),
+        ('<task type="sequential"><description>d</description><steps><task type="atomic"><description>first part'
+         "</description></task><task type='atomic'><description>second", "gives the result, is missing"),
+        ('<task type="atomic"><description>d</description></task><task type="atomic"><description>d</description></task>',
+         "side by side"),
     ],
-)
+)  # fmt: skip
 def test_a_decomposition_that_cannot_be_used_leaves_the_first_error(
     make_evaluator, scripted, tmp_path, decomposed, why
 ):
-    error, script = evaluate(make_evaluator, scripted, decomposed)
+    error, script = evaluate(make_evaluator, scripted, decomposed, more=CALLED)
     assert isinstance(error, TaskError)
     assert (error.type, error.content) == ("RESOURCE_EXHAUSTION", "half")
     assert why in error.details["reparse"]
@@ -79,3 +106,175 @@ def test_a_decomposition_is_not_decomposed_again(make_evaluator, scripted):
     error, script = evaluate(make_evaluator, scripted, again)
     assert isinstance(error, TaskError)
     assert len(script.seen) == 3
+
+
+def test_of_a_broken_decomposition_what_was_readable_is_used_and_the_rest_is_in_the_notes(
+    make_evaluator, scripted, tmp_path
+):
+    broken = (
+        "```xml\n<Task>\n<description>two parts & more\n<steps>"
+        '<Step name="one"><description>first part</description><colour>red</colour></Step>\n'
+        '<Step name="two"><description>{{ steps.one.content }} and second part</description></Step>\n```'
+    )
+    result, script = evaluate(make_evaluator, scripted, broken)
+    assert result.unwrap().content == "both parts"
+    warnings = [w for w in result.notes["warnings"] if w.startswith("decomposition, ")]
+    assert any(w.startswith("decomposition, line 4: <colour> is not known in <task>") for w in warnings)
+    assert any("line 3: a bare `&`" in w for w in warnings)
+    assert len(script.seen) == 4
+    note = next(step for step in reading(tmp_path).steps if step.start.path == "reparse/task")
+    assert "line 4: <colour> is not known in <task>; left out with what it holds" in note.end.output["warnings"]
+    assert note.end.output["xml"].startswith('<task type="sequential">')
+
+
+def test_what_was_refused_is_in_the_record(make_evaluator, scripted, tmp_path):
+    evaluate(make_evaluator, scripted, '<task type="atomic"><description>{{ nobody }}</description></task>')
+    note = next(step for step in reading(tmp_path).steps if step.start.path == "reparse/task")
+    assert (note.status, "nobody" in note.end.output["xml"]) == ("failed", True)
+    assert "`nobody` is not defined" in note.end.error
+
+
+def test_the_decomposer_sees_the_instructions_with_their_inputs(make_evaluator, scripted):
+    xml = BIG.replace("FLAG", "").replace(">big<", ">big words on {{ topic }}<")
+    script = scripted({"original_task": DECOMPOSED, "second part": "both", "first part": "one", "big": CUT})
+    asyncio.run(make_evaluator(xml, script=script, reparse=True).evaluate("big", {"topic": "tin"})).unwrap()
+    assert "Instructions: big words on tin" in script.prompts[1]
+
+
+SEQUENCE = """<task name="all" type="sequential"><description>all of it</description>
+<inputs><input name="topic" required="true"/></inputs><steps>
+<task name="start" type="atomic"><description>start</description></task>
+<task name="long" type="atomic"><description>long</description><instructions>big {{ steps.start.content }}</instructions></task>
+<task name="end" type="atomic"><description>end</description><instructions>end of {{ steps.long.content }}</instructions></task>
+</steps></task>"""
+
+
+def test_a_step_is_decomposed_where_it_stands_and_the_sequence_goes_on(make_evaluator, scripted):
+    script = scripted(
+        {"original_task": DECOMPOSED, "end of": "the end", "second part": "both", "first part": "one", "big": CUT},
+    )
+    evaluator = make_evaluator(SEQUENCE, script=script, reparse=True)
+    result = asyncio.run(evaluator.evaluate("all", {"topic": "tin"})).unwrap()
+    assert result.content == "the end"
+    assert script.prompts[-1].endswith("end of both")
+    assert [prompt for prompt in script.prompts if prompt == "start"] == ["start"]
+    assert result.usage.turns == len(script.seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer", "resource", "is_decomposed"),
+    [
+        ('<handler max_turns="1"/><tools><tool name="read_file"/></tools>',
+         {"tool": "read_file", "arguments": {"path": "x"}}, "turns", True),
+        ('<handler max_context_fraction="0.0001"/>', "fine", "context", True),
+        ("", CUT, "output", True),
+        ('<handler max_cost="0.01"/><tools><tool name="read_file"/></tools>', DEAR_CALL, "cost", False),
+    ],
+)  # fmt: skip
+def test_turns_context_and_output_are_worth_a_decomposition_and_cost_is_not(
+    make_evaluator, scripted, flag, answer, resource, is_decomposed
+):
+    script = scripted({"original_task": DECOMPOSED, "second part": "both", "first part": "one", "big": answer})
+    profile = HandlerConfig(context_window=20_000)
+    evaluator = make_evaluator(BIG.replace("FLAG", flag), script=script, reparse=True, handler=profile)
+    outcome = asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    assert any("original_task" in prompt for prompt in script.prompts) == is_decomposed
+    named = outcome.resource.name if isinstance(outcome, TaskError) else outcome.notes["reparsed_after"]["resource"]
+    assert named == resource
+
+
+def test_time_that_has_passed_is_not_decomposed(make_evaluator):
+    flag = '<handler timeout="0.05"/>'
+    evaluator = make_evaluator(BIG.replace("FLAG", flag), backend=SimulatedBackend(hang=1.0), reparse=True)
+    error = asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    assert isinstance(error, TaskError)
+    assert "reparse" not in error.details
+
+
+def test_a_decomposition_ends_with_the_time_of_the_task(make_evaluator, scripted):
+    class Hanging(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            if "original_task" in request.messages[-1].content:
+                await asyncio.Event().wait()
+            return await super().complete(request, on_text=on_text)
+
+    backend = Hanging(script=scripted({"big": CUT}))
+    evaluator = make_evaluator(BIG.replace("FLAG", '<handler timeout="0.2"/>'), backend=backend, reparse=True)
+    error = asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    assert isinstance(error, TaskError)
+    assert (error.resource.name, error.content) == ("output", "half")
+    assert "time" in error.details["reparse"]
+
+
+def charged(text, cost):
+    return ModelResponse(text, "stop", (), None, Usage(1, 1, 0, 0, cost, 1))
+
+
+def test_of_cost_the_decomposition_has_what_the_task_had_left(make_evaluator, scripted):
+    half = ModelResponse("half", "length", (), None, Usage(1, 1, 0, 0, 0.6, 1))
+    script = scripted({"original_task": lambda _: charged(DECOMPOSED, 0.3), "first part": lambda _: charged("one", 0.2),
+                       "second part": "never", "big": half})  # fmt: skip
+    profile = HandlerConfig(name="priced", prices=(0.0, 0.0), max_cost_usd=1.0)
+    evaluator = make_evaluator(BIG.replace("FLAG", ""), script=script, reparse=True, handler=profile)
+    error = asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    assert isinstance(error, TaskError)
+    assert (error.resource.name, "the decomposed task failed" in error.details["reparse"]) == ("output", True)
+    assert len(script.seen) == 3
+    assert error.usage.cost_usd == pytest.approx(1.1)
+
+
+def test_the_turns_of_a_task_above_hold_for_a_decomposition(make_evaluator, scripted):
+    xml = SEQUENCE.replace("<inputs>", '<handler max_turns="4"/><inputs>', 1)
+    script = scripted(
+        {"original_task": DECOMPOSED, "end of": "the end", "second part": "both", "first part": "one", "big": CUT}
+    )
+    error = asyncio.run(make_evaluator(xml, script=script, reparse=True).evaluate("all", {"topic": "tin"}))
+    assert isinstance(error, TaskError)
+    assert len(script.seen) == 4
+    assert "all has used its 4 turns" in error.details["reparse"]
+
+
+def test_smaller_tasks_have_model_and_limits_of_the_task_and_not_those_that_they_name(make_evaluator, scripted):
+    greedy = DECOMPOSED.replace(
+        "first part</description>",
+        'first part</description><model>dear/model</model><handler max_turns="99" max_output_tokens="9999"/>',
+    )
+    flag = '<model>small/{{ topic }}</model><handler max_output_tokens="77"/>'
+    result, script = evaluate(make_evaluator, scripted, greedy, flag)
+    assert result.unwrap().content == "both parts"
+    assert {request.model for request in script.seen} == {"small/tin"}
+    assert [request.max_output_tokens for request in script.seen] == [77, None, 77, 77]
+
+
+def test_a_librarys_own_decompose_is_asked(make_evaluator, scripted):
+    own = """<task name="decompose" type="atomic"><description>d</description>
+    <inputs><input name="task"/><input name="resource"/><input name="partial"/></inputs>
+    <instructions>cut up {{ task }} after {{ partial }}: {{ resource }}</instructions></task>"""
+    script = scripted({"cut up": DECOMPOSED, "second part": "both parts", "first part": "part one", "big": CUT})
+    evaluator = make_evaluator(BIG.replace("FLAG", "") + own, script=script, reparse=True)
+    assert asyncio.run(evaluator.evaluate("big", {"topic": "tin"})).unwrap().content == "both parts"
+    assert script.prompts[1].startswith("cut up write two long parts about tin")
+    assert script.prompts[1].endswith("after half: output")
+
+
+@pytest.mark.parametrize(
+    ("at", "left"), [("reparse/turn[1]", 3), ("reparsed/steps[1]/turn[1]", 2), ("reparsed/steps[2]/turn[1]", 1)]
+)
+def test_a_decomposition_is_gone_on_with_after_a_crash(make_evaluator, scripted, tmp_path, at, left):
+    whole, script = evaluate(make_evaluator, scripted, DECOMPOSED)
+    cut(tmp_path, at)
+    script.seen.clear()
+    evaluator = make_evaluator(BIG.replace("FLAG", ""), script=script, reparse=True)
+    again = asyncio.run(evaluator.resume(1)).unwrap()
+    assert (again.content, again.usage) == (whole.content, whole.usage)
+    assert len(script.seen) == left
+    paths = [step.start.path for step in reading(tmp_path).steps]
+    assert paths.count("reparse/task") == 1
+
+
+def test_a_recorded_decomposition_is_replayed_without_a_call(make_evaluator, scripted):
+    _, script = evaluate(make_evaluator, scripted, DECOMPOSED)
+    calls = len(script.seen)
+    evaluator = make_evaluator(BIG.replace("FLAG", ""), script=script, reparse=True)
+    replayed = asyncio.run(evaluator.replay(1))
+    assert (replayed.ok, len(script.seen)) == (True, calls)

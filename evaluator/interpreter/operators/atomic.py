@@ -7,6 +7,7 @@ import asyncio
 from evaluator.binding.sandbox import render
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.handler.session import Handler, ModelChoice
+from evaluator.handler.structured import native_schema
 from evaluator.handler.tools import ToolContext
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.no_model import NoModel
@@ -31,15 +32,16 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     choice = await choose(run, named, prepared, task.model_role)
     run.steps.note(
         join(frame.path, "resolve"), "resolve", task.name or "task",
-        {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]},
+        _seen(prepared),
         {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
     )  # fmt: skip
     run.event(frame.path, task.name or "task")
-    tools = tools_for(run, task, prepared)
+    tools = await tools_for(run, task, prepared)
     handler = Handler(
         prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
         tool_context=None if tools is None else ToolContext(services.files, services.asker, frame.path, 0.0),
         hints=hints_for(run, task, prepared.values), on_text=run.on_text,
+        schema=native_schema(task.output) if prepared.config.native_output else None,
     )  # fmt: skip
     outcome = await handler.run(messages)
     notes = prepared.notes(model=choice.label)
@@ -63,6 +65,12 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         )  # fmt: skip
     result = TaskResult(Status.COMPLETE, outcome.content, None, notes, outcome.usage)
     return result if task.output is None else read_output(run, result, task.output, frame.path)
+
+
+def _seen(prepared: Prepared) -> dict[str, list[str]] | None:
+    """What the task was given, for the record; None where it was given nothing."""
+    given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
+    return {name: items for name, items in given.items() if items} or None
 
 
 async def choose(run: Run, named: str | None, prepared: Prepared, role: str | None = None) -> ModelChoice:

@@ -1,0 +1,183 @@
+"""`evaluator compile`: words to a task in XML, shown, and run only when somebody says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.common import (
+    cost_bound,
+    describe_bound,
+    echo_text,
+    exit_code_of,
+    handler_option,
+    input_option,
+    json_option,
+    library_option,
+    load_library,
+    model_option,
+    print_json,
+    read_inputs,
+    stdin_is_terminal,
+)
+from evaluator.cli.run import print_outcome, root_option
+from evaluator.errors import Diagnostic, UsageError
+from evaluator.record.render import visible
+from evaluator.results import TaskError, TaskResult
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.compile import CompiledTask
+    from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.interpreter.runs import RunStart
+
+
+@click.command(
+    epilog='Examples:\n\n\b\n  evaluator compile "shorten a letter, then put it into Italian" --out letter.xml\n'
+    '  evaluator compile "suggest titles for an article" --run --input article=@draft.md',
+)
+@click.argument("words")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the XML into this new file.")
+@click.option("--allow-scripts", is_flag=True, help="The task may hold scripts and commands.")
+@click.option("--allow-tool", "tools", multiple=True, metavar="NAME",
+              help="A tool that the task may name. May be repeated.")  # fmt: skip
+@click.option("--run", "run_it", is_flag=True, help="Ask whether to run it, once it has been shown, and run it.")
+@click.option("--yes", is_flag=True, help="With --run: do not ask.")
+@input_option
+@library_option
+@handler_option
+@model_option
+@click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
+              help="Where task files are written.")  # fmt: skip
+@root_option
+@json_option
+def compile(
+    words: str,
+    out: Path | None,
+    allow_scripts: bool,
+    tools: tuple[str, ...],
+    run_it: bool,
+    yes: bool,
+    inputs: tuple[str, ...],
+    folders: tuple[Path, ...],
+    handler: str | None,
+    model: str | None,
+    tasks_dir: Path,
+    roots: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Write the work that WORDS describe as a task in XML, by a model, and check it.
+
+    The XML goes to standard output, what was mended and how many model calls a run makes to standard error. With
+    --run the XML goes to standard error, and standard output gets the result. Exit code 1 if nothing came that
+    can be used, or the run fails.
+    """
+    from evaluator.handler.tools import TerminalAsker
+    from evaluator.interpreter.compile import compile_task
+    from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.interpreter.sync import run_sync
+
+    _check_usage(out, run_it, yes, inputs, model)
+    evaluator = Evaluator(
+        load_library(folders), handler, model=model, tasks_dir=tasks_dir, roots=roots,
+        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
+    )  # fmt: skip
+
+    def finish(start: RunStart) -> RunStart:
+        return replace(start, model=model, profile=handler)
+
+    compiled = run_sync(
+        compile_task(evaluator.services, words, allow_scripts=allow_scripts, allow_tools=tools, finish=finish)
+    )
+    _show(compiled, model, to_error=run_it or as_json)
+    if compiled.xml is not None and out is not None:
+        _write_new(out, compiled.xml)
+    outcome = _run(evaluator, compiled, inputs, yes) if run_it and compiled.node is not None else None
+    evaluator.close()
+    if as_json:
+        print_json({**_to_dict(compiled, model), "result": None if outcome is None else outcome.to_dict()})
+    elif compiled.xml is not None and not run_it:
+        echo_text(compiled.xml.rstrip("\n"))
+    if outcome is not None and not as_json:
+        print_outcome(outcome, tasks_dir, shown=False)
+    ended = outcome if compiled.ok else compiled.failure
+    if not compiled.ok or isinstance(ended, TaskError):
+        raise click.exceptions.Exit(1 if ended is None else exit_code_of(ended))
+
+
+def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, ...], model: str | None) -> None:
+    """Before a call is made that has to be paid for."""
+    if model is not None and not model.strip():
+        raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
+    if (yes or inputs) and not run_it:
+        raise UsageError("--yes and --input are for --run")
+    if run_it and not yes and not stdin_is_terminal():
+        raise UsageError("--run asks before it runs anything, and there is no terminal to ask at; add --yes")
+    if out is not None and out.exists():
+        raise UsageError(f"--out {out}: there is such a file already; name another one")
+
+
+def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
+    """The findings, the bound, and the XML where standard output is for something else."""
+    for finding in (*compiled.warnings, *compiled.errors):
+        click.echo(visible(_said(finding)), err=True)
+    if (compiled.model or "").startswith("simulated"):
+        click.echo("note: the answer is simulated", err=True)
+    if compiled.failure is not None:
+        click.echo(f"error: {compiled.failure}", err=True)
+    if compiled.xml is None:
+        if compiled.answer:
+            click.echo(f"what the model answered:\n{visible(compiled.answer)}", err=True)
+        return
+    if to_error:
+        click.echo(visible(compiled.xml.rstrip("\n")), err=True)
+    assert compiled.bound is not None
+    click.echo(f"a run makes {describe_bound(compiled.bound, model, cost_bound(compiled.bound, model))}", err=True)
+
+
+def _said(finding: Diagnostic) -> str:
+    hint = f"\n  hint: {finding.hint}" if finding.hint else ""
+    return f"answer, line {finding.span.line}: {finding.severity}: {finding.message} [{finding.code}]{hint}"
+
+
+def _write_new(path: Path, xml: str) -> None:
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(xml)
+    except FileExistsError as error:
+        raise UsageError(f"--out {path}: there is such a file already; name another one") from error
+    click.echo(f"written: {path}", err=True)
+
+
+def _run(
+    evaluator: Evaluator, compiled: CompiledTask, inputs: tuple[str, ...], yes: bool
+) -> TaskResult | TaskError | None:
+    """What the run came to; None where it was not wanted."""
+    assert compiled.node is not None
+    values = read_inputs(inputs, compiled.node)
+    if not yes and not click.confirm("run it?", default=False, err=True):
+        click.echo("not run", err=True)
+        return None
+    return evaluator.evaluate_sync(compiled.node, values)
+
+
+def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
+    limit = compiled.bound
+    return {
+        "xml": compiled.xml,
+        "warnings": [_finding(one) for one in compiled.warnings],
+        "errors": [_finding(one) for one in compiled.errors],
+        "failure": None if compiled.failure is None else compiled.failure.to_dict(),
+        "min_calls": None if limit is None else limit.min_calls,
+        "max_calls": None if limit is None else limit.max_calls,
+        "max_cost_usd": None if limit is None else cost_bound(limit, model),
+        "usage": compiled.usage.to_dict(),
+        "model": compiled.model,
+        "task_id": compiled.task_id,
+    }
+
+
+def _finding(finding: Diagnostic) -> dict[str, Any]:
+    return {"code": finding.code, "message": finding.message, "line": finding.span.line, "hint": finding.hint}

@@ -1,0 +1,132 @@
+"""What LiteLLM may do on the wire during one of our calls: one POST to an address, and so many bytes back.
+
+LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are set to; the
+request may have been billed by then. And it reads every body whole. All its providers send through one
+transport, and there both are held back, by a context variable: calls that anybody else in the process makes
+through LiteLLM are left as they are. Not covered: providers that bring an SDK of their own (boto3, google-auth)
+and a process that turned LiteLLM's aiohttp transport off (`DISABLE_AIOHTTP_TRANSPORT`, `LITELLM_HTTP2`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from evaluator.handler._failures import MAX_ERROR_BODY
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+
+Send = Callable[[Any, Any], Awaitable[Any]]
+_guard: ContextVar[CallGuard | None] = ContextVar("evaluator_litellm_guard", default=None)
+
+
+class ResponseRefused(Exception):
+    """A response that is not read on."""
+
+
+class CallGuard:
+    """The guard of one call, in force inside `with`. `hear` is given the bytes of the answer as they come;
+    `answered`: its status was no error."""
+
+    def __init__(self, max_bytes: int = MAX_RESPONSE_BYTES, hear: Callable[[bytes], None] | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.hear = hear
+        self.failure: Exception | None = None
+        self.answered = False
+        self._posted: set[str] = set()
+        self._token: Any = None
+
+    def __enter__(self) -> CallGuard:
+        self._token = _guard.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _guard.reset(self._token)
+
+    async def send(self, send: Send, transport: Any, request: httpx.Request) -> httpx.Response:
+        """One request through LiteLLM's transport. Raises: what the first POST to an address failed with, for a
+        second one; ResponseRefused."""
+        address = str(request.url)
+        if request.method == "POST":
+            if address in self._posted:
+                raise self.failure or ResponseRefused("a second POST of the same call was held back")
+            self._posted.add(address)
+        # A compressed body can be a thousand times what it seems.
+        request.headers["accept-encoding"] = "identity"
+        try:
+            response: httpx.Response = await send(transport, request)
+        except Exception as exc:
+            self.failure = exc
+            raise
+        self.answered = response.status_code < 400
+        if 400 <= response.status_code < 500:
+            # Nothing was billed: what LiteLLM corrects then may be sent.
+            self._posted.discard(address)
+        why = None
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            why = "the response is compressed, which was not asked for"
+        elif response.status_code < 400 and int(response.headers.get("content-length") or 0) > self.max_bytes:
+            why = self.too_large
+        if why is not None:
+            await response.aclose()
+            raise ResponseRefused(why)
+        response.stream = _capped(self, response)
+        return response
+
+    @property
+    def too_large(self) -> str:
+        return f"the response is larger than {self.max_bytes} bytes"
+
+
+def _capped(guard: CallGuard, response: httpx.Response) -> httpx.AsyncByteStream:
+    import httpx
+
+    inner: Any = response.stream
+    is_error = response.status_code >= 400
+
+    class Capped(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            try:
+                async for piece in inner:
+                    size += len(piece)
+                    if is_error and size > MAX_ERROR_BODY:
+                        # The status is what counts; the text is a bonus.
+                        yield piece[: max(0, len(piece) - (size - MAX_ERROR_BODY))]
+                        return
+                    if size > guard.max_bytes:
+                        raise ResponseRefused(guard.too_large)
+                    if guard.hear is not None and not is_error:
+                        guard.hear(piece)
+                    yield piece
+            except Exception as exc:
+                guard.failure = exc
+                raise
+            finally:
+                await inner.aclose()
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    return Capped()
+
+
+def install() -> None:
+    """Puts the guard into LiteLLM's transport, once a process. Raises: AttributeError, where there is none such."""
+    transport: Any = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
+    send: Send = transport.handle_async_request
+    if hasattr(send, "__wrapped__"):
+        return
+
+    @wraps(send)
+    async def handle_async_request(self: Any, request: httpx.Request) -> httpx.Response:
+        guard = _guard.get()
+        return await (send(self, request) if guard is None else guard.send(send, self, request))
+
+    transport.handle_async_request = handle_async_request

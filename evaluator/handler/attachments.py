@@ -1,0 +1,82 @@
+"""Images and PDFs that are sent beside a text: told by their first bytes, never by a name.
+
+What is recorded and fingerprinted of one is its source, type, size and SHA-256; its bytes go to the provider only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+PDF = "application/pdf"
+MAX_IMAGE_BYTES = 5_000_000
+MAX_PDF_BYTES = 10_000_000
+MAX_BYTES_TOGETHER = 20_000_000
+IMAGE_TOKENS = 1_600
+"""What most providers count at most for one image, scaled down as they do."""
+PAGE_TOKENS = 4_600
+"""A dense page of text and the picture of it, which providers that read PDFs count both."""
+
+_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+_BYTES_OF_A_PAGE = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One image or PDF. `source` says where it is from, for people and for the record."""
+
+    media_type: str
+    data: bytes = field(repr=False)
+    source: str
+
+    @property
+    def is_image(self) -> bool:
+        return self.media_type != PDF
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens a model counts for it.
+
+        An image counts 1,600, whatever its size; a PDF 4,600 for each page that can be found in it, and where none
+        can (compressed ones hide them) for each 50,000 bytes begun. Models that count more (gpt-4o-mini counts an
+        image up to thirty times) are corrected after their first response.
+        """
+        if self.is_image:
+            return IMAGE_TOKENS
+        pages = len(_PAGE.findall(self.data)) or -(-len(self.data) // _BYTES_OF_A_PAGE)
+        return PAGE_TOKENS * max(1, pages)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "media_type": self.media_type,
+            "size": len(self.data),
+            "sha256": hashlib.sha256(self.data).hexdigest(),
+        }
+
+
+def media_type_of(data: bytes) -> str | None:
+    """The media type of a PNG, JPEG, GIF, WebP or PDF by its first bytes; None for anything else."""
+    for start, media_type in _STARTS:
+        if data.startswith(start):
+            return media_type
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def size_problem(data: bytes, media_type: str) -> str | None:
+    """Why a file of this size is not sent, None where it is."""
+    most = MAX_PDF_BYTES if media_type == PDF else MAX_IMAGE_BYTES
+    return None if len(data) <= most else f"{len(data):,} bytes, at most {most:,} are sent of one {media_type} file"
+
+
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", PDF),
+)

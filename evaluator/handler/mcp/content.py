@@ -1,0 +1,176 @@
+"""What a server says, as texts and plain values: its tools, the results of calls, its resources.
+
+All of it is text from outside. Nothing is dumped that a model cannot read: images, audio and blobs are named with their
+media type and size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import ConfigurationError, ToolError
+from evaluator.handler.mcp.servers import McpServer, offered_name
+from evaluator.library.near import did_you_mean, listed
+
+MAX_TOOL_NAME = 64
+MAX_SCHEMA_BYTES = 100_000
+MAX_DESCRIPTION_CHARS = 8_000
+MAX_RESOURCE_CHARS = 1_000_000
+
+
+@dataclass(slots=True)
+class Listing:
+    """A server's tools by the name that the model sees, as JSON values; why others cannot be offered."""
+
+    offered: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def listing_of(server: McpServer, tools: Iterable[Any]) -> Listing:
+    """Reads what the server listed. A tool that cannot be offered is skipped, and so are all that share a name."""
+    listing = Listing()
+    origin: dict[str, str] = {}
+    for tool in tools:
+        name = offered_name(server, tool.name)
+        if name in origin:
+            listing.offered.pop(name, None)
+            listing.skipped[name] = f"the server's tools {origin[name]!r} and {tool.name!r} would both be called so"
+            continue
+        origin[name] = tool.name
+        reason = _unfit(name, tool)
+        if reason is not None:
+            listing.skipped[name] = reason
+            continue
+        hints = tool.annotations
+        reads_only = bool(hints and hints.read_only_hint)
+        listing.offered[name] = {
+            "name": name,
+            "tool": tool.name,
+            "description": (tool.description or tool.title or tool.name)[:MAX_DESCRIPTION_CHARS],
+            "parameters": {"properties": {}, **tool.input_schema},
+            "reads_only": reads_only,
+            "repeatable": reads_only or bool(hints and hints.idempotent_hint),
+        }
+    return listing
+
+
+def _unfit(name: str, tool: Any) -> str | None:
+    if len(name) > MAX_TOOL_NAME:
+        return f"its name has {len(name)} characters with the server's in front, {MAX_TOOL_NAME} at most can be offered"
+    schema = tool.input_schema
+    if not isinstance(schema.get("properties", {}), dict):
+        return "its schema is not valid: properties is no object"
+    if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
+        return f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"its schema is not valid: {error.message[:300]}"
+    except RecursionError:
+        return "its schema is nested too deeply"
+    return None
+
+
+def unasked(server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
+    """Stands for what the server would say of its tools of these names, where it must not be started."""
+    said = f"A tool of the MCP server {server.name}, which was not started."
+    return [
+        {
+            "name": name,
+            "tool": name,
+            "description": said,
+            "parameters": {"type": "object", "properties": {}},
+            "reads_only": False,
+            "repeatable": False,
+        }
+        for name in names
+    ]
+
+
+def text_of_result(result: Any) -> str:
+    """What the model is told of a call's result: texts, and the structured content unless a text says the same.
+
+    Raises: ToolError with that text, where the server says that the call failed.
+    """
+    parts = [_text_of_block(block) for block in result.content]
+    structured = result.structured_content
+    if structured is not None and not any(_is_json_of(part, structured) for part in parts):
+        parts.append(json.dumps(structured, ensure_ascii=False))
+    text = "\n".join(parts)
+    if result.is_error:
+        raise ToolError(text or "the tool failed and did not say why")
+    return text
+
+
+def _is_json_of(text: str, value: Any) -> bool:
+    try:
+        return bool(json.loads(text) == value)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _text_of_block(block: Any) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type}, {block.mime_type}, {_size(block.data)}: not shown]"
+        case "resource_link":
+            return f"[resource {block.uri}: {block.title or block.name}]"
+        case "resource":
+            return _text_of_resource(block.resource)
+        case other:
+            return f"[content of the unknown type {other}: not shown]"
+
+
+def _text_of_resource(resource: Any) -> str:
+    text = getattr(resource, "text", None)
+    if text is not None:
+        return text
+    return f"[resource {resource.uri}, {resource.mime_type or 'no media type'}, {_size(resource.blob)}: not shown]"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
+
+
+def text_of_contents(result: Any) -> str:
+    """The text of a resource, several parts one below the other.
+
+    Raises: ToolError, for one that is not text, is empty of parts, or has more than a million characters.
+    """
+    parts = result.contents
+    if not parts:
+        raise ToolError("the resource is empty")
+    for part in parts:
+        if getattr(part, "text", None) is None:
+            raise ToolError(f"it is not text: {_text_of_resource(part)[1:-1]}")
+    text = "\n".join(part.text for part in parts)
+    if len(text) > MAX_RESOURCE_CHARS:
+        raise ToolError(f"it has {len(text):,} characters; {MAX_RESOURCE_CHARS:,} at most are read")
+    return text
+
+
+def find(listing: Listing, server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The tools of these names as JSON values.
+
+    Raises: ConfigurationError, for a name that the server does not have, or whose tool cannot be offered.
+    """
+    found: list[Mapping[str, Any]] = []
+    for name in names:
+        if name in listing.skipped:
+            raise ConfigurationError(f"the tool {name!r} cannot be offered: {listing.skipped[name]}")
+        if name not in listing.offered:
+            hint = did_you_mean(name, sorted(listing.offered))
+            more = f"; {hint}" if hint else ""
+            raise ConfigurationError(
+                f"MCP server {server.name!r} has no tool {name!r}{more} (its tools: {listed(listing.offered)})"
+            )
+        found.append(listing.offered[name])
+    return found

@@ -1,0 +1,69 @@
+"""`evaluator chat` as a real process: lines in, answers out; killed, and gone on with."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ARGV = [sys.executable, "-m", "evaluator", "chat", "--handler", "offline"]
+
+
+def chat(folder: Path, lines: str, *argv: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*ARGV, *argv], cwd=folder, input=lines, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def read_until(descriptor: int, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        piece = os.read(descriptor, 65536)
+        assert piece, seen
+        seen += piece
+    return seen
+
+
+def test_lines_in_answers_out_until_the_input_ends_or_exit(tmp_path: Path) -> None:
+    done = chat(tmp_path, "hello\n\nagain\n/exit\nnever\n")
+    assert done.stdout.splitlines() == ["[simulated] an answer to: hello", "[simulated] an answer to: again"]
+    assert "task file: tasks/done/TASK-1.md" in done.stderr
+    last = chat(tmp_path, "no line end")
+    assert last.stdout == "[simulated] an answer to: no line end\n"
+
+
+def test_a_killed_session_shows_what_was_said_and_goes_on(tmp_path: Path) -> None:
+    with subprocess.Popen(ARGV, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"[simulated] an answer to: hello\n"
+        process.send_signal(signal.SIGKILL)
+    done = chat(tmp_path, "and now\n", "--resume", "1")
+    assert done.stdout.splitlines() == [
+        "> hello", "[simulated] an answer to: hello", "[simulated] an answer to: and now",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(ARGV, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    read_until(master, b"> ")
+    os.write(master, b"hello\n")
+    read_until(master, b"an answer to: hello")
+    read_until(master, b"> ")
+    process.send_signal(signal.SIGINT)
+    read_until(master, b"task file: tasks/done/TASK-1.md")
+    assert process.wait(30) == 0
+    os.close(master)
+
+
+def test_wrong_usage_is_told(tmp_path: Path) -> None:
+    assert "there is no task 4" in chat(tmp_path, "", "--resume", "4", code=3).stderr
+    assert "there is no such index" in chat(tmp_path, "", "--memory", "nowhere", code=2).stderr
+    assert "no task's id" in chat(tmp_path, "", "--resume", "x", code=2).stderr

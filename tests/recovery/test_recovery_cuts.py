@@ -1,0 +1,301 @@
+"""A task file that lost its end, wherever it was cut, is gone on with from what is whole; a damaged one is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recovery_cases import BY_NAME, COMPOSITE, Case, hash_of, reply_to
+from recovery_child import evaluator_for
+from recovery_harness import Lab, files_of, recordings, result_of, snapshot
+
+from evaluator import CorruptRecord, ModelRequest, ModelResponse, ProviderError, TaskError
+from evaluator.errors import TaskNotBegun
+from evaluator.handler._chat import read_completion, request_body
+from evaluator.record import grammar
+from evaluator.record.steps import Recording
+
+SMALL = BY_NAME["atomic with read_file"]
+NESTED = BY_NAME["subtask in a subtask"]
+
+
+class Answering:
+    """A backend that answers as the server does, and counts: thousands of resumptions need no connection."""
+
+    name = "answering"
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.posts = case, Counter[str]()
+
+    async def complete(self, request: ModelRequest, *, on_text: Any = None) -> ModelResponse:
+        body = request_body(request)
+        self.posts[hash_of(body)] += 1
+        status, data = reply_to(self.case, body, self.posts[hash_of(body)])
+        if status != 200:
+            raise ProviderError("try again", kind="server", status=status, retryable=True)
+        return read_completion(data)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass
+class Bench:
+    """A folder that is put back to what a run left there, its root file cut or changed, and then resumed."""
+
+    case: Case
+    folder: Path
+    result: dict[str, Any]
+    posts: Counter[str]
+    files: Mapping[str, bytes]
+    effects: str
+
+    @property
+    def tasks(self) -> Path:
+        return self.folder / "tasks"
+
+    def put(self, changed: Mapping[str, bytes]) -> None:
+        """The files as they were, but for `changed`: a name in the folder, and the bytes of that file."""
+        shutil.rmtree(self.tasks, ignore_errors=True)
+        for name in ("active", "done"):
+            (self.tasks / name).mkdir(parents=True, mode=0o700)
+        ids = {Path(name).name for name in changed}
+        for name, data in {**{n: d for n, d in self.files.items() if Path(n).name not in ids}, **changed}.items():
+            (self.tasks / name).write_bytes(data)
+        (self.folder / "effects.txt").write_text(self.effects)
+
+    def resume(self, task_id: int = 1) -> tuple[Any, Counter[str]]:
+        backend = Answering(self.case)
+        evaluator = evaluator_for(self.case, str(self.folder), backend=backend)
+        return asyncio.run(evaluator.resume(task_id, unfinished="repeat")), backend.posts
+
+    def linked(self) -> dict[int, Recording]:
+        """The root as it is now, and the subtasks that it and they name: what there is to go on from."""
+        found, kept = recordings(self.tasks), dict[int, Recording]()
+        todo = [1]
+        while todo:
+            number = todo.pop()
+            if number in found and number not in kept:
+                kept[number] = found[number]
+                links = (step.start.args for step in found[number].steps if step.start.kind == "subtask")
+                todo += [args["task_id"] for args in links]
+        return kept
+
+    def check(self, cut: bytes, name: str) -> None:
+        """Resumes what was put, and holds it against the undisturbed run."""
+        taken = snapshot(self.case, self.linked())
+        state = grammar.scan(cut, name)
+        outcome, posts = self.resume()
+        assert result_of(outcome.to_dict()) == self.result
+        assert not set(taken.answered) & set(posts), "a call is made again whose answer is there"
+        assert posts == Counter({key: n for key, n in self.posts.items() if key not in taken.answered})
+        effects = Counter((self.folder / "effects.txt").read_text().splitlines())
+        assert not [label for label in taken.done if effects[label] > 1]
+        aside = sorted(path.name for path in self.tasks.rglob("*.torn-*"))
+        tail = cut[state.offset :]
+        if tail:
+            assert aside == [f"{Path(name).name}.torn-1"]
+            assert (self.tasks / Path(name).parent / aside[0]).read_bytes() == tail
+        else:
+            assert not aside
+
+
+def bench_of(lab: Lab, case: Case) -> Bench:
+    """With the files of a run that ended."""
+    place = lab.place(case)
+    backend = Answering(case)
+    evaluator = evaluator_for(case, str(place.folder), backend=backend)
+    outcome = asyncio.run(evaluator.evaluate(case.request, case.inputs))
+    assert outcome.ok
+    path = place.folder / "effects.txt"
+    effects = path.read_text() if path.exists() else ""
+    return Bench(case, place.folder, result_of(outcome.to_dict()), backend.posts, files_of(place.tasks), effects)
+
+
+def header_end(data: bytes) -> int:
+    state, low, high = grammar.scan(data), 0, len(data)
+    assert state.header is not None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if grammar.scan(data[:middle]).header is None else (low, middle)
+    return low
+
+
+def boundaries(data: bytes) -> list[int]:
+    """Where each record ends, the header first."""
+    found, first = [len(data)], header_end(data)
+    while found[-1] > first:
+        found.append(grammar.scan(data[: found[-1] - 1]).offset)
+    return found[::-1]
+
+
+def warned_of_a_cut(outcome: Any) -> bool:
+    return any("cut" in text or "torn" in text or "ends inside" in text for text in outcome.notes["warnings"])
+
+
+# -- cut -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_cut_at_any_byte_it_is_gone_on_with(lab, half):
+    bench = bench_of(lab, SMALL)
+    whole = bench.files["done/TASK-1.md"]
+    begun = header_end(whole)
+    for at in range(half, len(whole) + 1, 2):
+        cut, name = whole[:at], "active/TASK-1.md"
+        bench.put({name: cut})
+        if at < begun:
+            outcome, posts = bench.resume()
+            assert isinstance(outcome, TaskError) and isinstance(outcome.cause, TaskNotBegun), at
+            assert not posts and (bench.tasks / name).read_bytes() == cut
+            continue
+        bench.check(cut, name)
+
+
+def cuts(data: bytes, stride: int, every: int) -> list[int]:
+    """The end of each record, two bytes to both sides of every so many of them, and here and there between."""
+    ends = boundaries(data)
+    found = {*ends, *range(ends[0], len(data), stride), *(end + n for end in ends[::every] for n in (-2, -1, 1, 2))}
+    return sorted(at for at in found if ends[0] <= at <= len(data))
+
+
+@pytest.mark.parametrize(
+    ("case", "stride", "every", "part"), [(NESTED, 101, 1, 0), (COMPOSITE, 997, 3, 0), (COMPOSITE, 997, 3, 1)], ids=str
+)
+def test_cut_around_each_record_of_a_large_file_it_is_gone_on_with(lab, case, stride, every, part):
+    bench = bench_of(lab, case)
+    whole = bench.files["done/TASK-1.md"]
+    for at in cuts(whole, stride, every)[part :: 2 if case is COMPOSITE else 1]:
+        bench.put({"active/TASK-1.md": whole[:at]})
+        bench.check(whole[:at], "active/TASK-1.md")
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, level):
+    # Killed while the innermost subtask waited: all three files are without an end.
+    crashes = [crash for crash in lab.reference(NESTED).crashes(("before",)) if crash[0] > 6]
+    for crash in crashes:
+        place = lab.place(NESTED)
+        assert place.do(crash=crash) is None
+        if len([found for found in recordings(place.tasks).values() if found.summary is None]) == 3:
+            break
+        place.remove()
+    else:
+        raise AssertionError("there was no time at which all three tasks had begun and not ended")
+    bench = Bench(NESTED, place.folder, lab.reference(NESTED).result, lab.reference(NESTED).posts,
+                  files_of(place.tasks), (place.folder / "effects.txt").read_text())  # fmt: skip
+    name = f"active/TASK-{level}.md"
+    whole = bench.files[name]
+    for at in range(0, len(whole) + 1, 13):
+        bench.put({name: whole[:at]})
+        taken = snapshot(NESTED, bench.linked())
+        outcome, posts = bench.resume()
+        assert result_of(outcome.to_dict()) == bench.result, at
+        state = grammar.scan(whole[:at])
+        if state.header is not None:
+            assert warned_of_a_cut(outcome) is (state.offset < at), (at, outcome.notes["warnings"])
+        assert not set(taken.answered) & set(posts), at
+        effects = Counter((bench.folder / "effects.txt").read_text().splitlines())
+        assert not [label for label in taken.done if effects[label] > 1], at
+
+
+def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(lab):
+    bench = bench_of(lab, SMALL)
+    whole = bench.files["done/TASK-1.md"]
+    ends = boundaries(whole)
+    for at, is_torn in ((ends[3], False), (ends[3] + 5, True), (ends[3] - 5, True)):
+        bench.put({"active/TASK-1.md": whole[:at]})
+        outcome, _ = bench.resume()
+        assert warned_of_a_cut(outcome) is is_torn, outcome.notes["warnings"]
+        assert recordings(bench.tasks)[1].resumptions[-1].cut_bytes == at - grammar.scan(whole[:at]).offset
+
+
+@pytest.mark.parametrize("block", [512, 4096])
+@pytest.mark.parametrize("folder", ["active", "done"])
+def test_with_its_last_block_zeroed_it_is_gone_on_with(lab, block, folder):
+    bench = bench_of(lab, BY_NAME["atomic with effects"])
+    whole = bench.files["done/TASK-1.md"]
+    begun, seen = header_end(whole), 0
+    for end in boundaries(whole):
+        start = (end - 1) // block * block
+        data = whole[:start] + bytes(end - start)
+        name = f"{folder}/TASK-1.md"
+        bench.put({name: data})
+        if start < begun:
+            before = files_of(bench.tasks)
+            outcome, posts = bench.resume()
+            assert isinstance(outcome.cause, TaskNotBegun) and not posts and files_of(bench.tasks) == before
+            continue
+        seen += 1
+        bench.check(data, name)
+    assert seen
+
+
+def test_with_zeros_after_its_last_record_it_is_gone_on_with(lab):
+    bench = bench_of(lab, SMALL)
+    whole = bench.files["done/TASK-1.md"]
+    for end in boundaries(whole)[:-1]:
+        # As far as the next block of the disk, and further.
+        for size in (-end % 512 + 1, -end % 512 + 100, 4096):
+            data = whole[:end] + bytes(size)
+            bench.put({"active/TASK-1.md": data})
+            bench.check(data, "active/TASK-1.md")
+
+
+# -- damaged -------------------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_is_refused_and_nothing_is_changed(lab):
+    bench = bench_of(lab, SMALL)
+    whole = bench.files["done/TASK-1.md"]
+    end, last = boundaries(whole)[-4], boundaries(whole)[-5]
+    state = grammar.scan(whole)
+    hint = range(state.hint_offset, state.hint_offset + len(grammar.STATUS_HINTS["running"]))
+    refused = 0
+    for at in (n for n in range(0, last, 3) if n not in hint):
+        data = bytearray(whole[:end])
+        data[at] ^= 1 << (at % 8)
+        bench.put({"active/TASK-1.md": bytes(data)})
+        before = files_of(bench.tasks)
+        outcome, posts = bench.resume()
+        assert isinstance(outcome, TaskError), at
+        assert not posts and files_of(bench.tasks) == before, at
+        refused += isinstance(outcome.cause, CorruptRecord)
+    assert refused > 500
+
+
+def test_a_record_that_was_left_out_or_moved_is_refused(lab):
+    bench = bench_of(lab, BY_NAME["sequential"])
+    whole = bench.files["done/TASK-1.md"]
+    ends = boundaries(whole)[:-1]
+    pairs = list(zip([header_end(whole), *ends], ends, strict=False))[:-2]
+    for start, end in pairs:
+        if start == end:
+            continue
+        for data in (whole[:start] + whole[end:], whole[:end] + whole[start:]):
+            bench.put({"active/TASK-1.md": data})
+            before = files_of(bench.tasks)
+            outcome, posts = bench.resume()
+            assert isinstance(outcome.cause, CorruptRecord), (start, end)
+            assert not posts and files_of(bench.tasks) == before
+
+
+def test_one_damaged_file_of_a_subtask_stops_the_run_before_a_call(lab):
+    bench = bench_of(lab, NESTED)
+    parent = bench.files["done/TASK-1.md"]
+    # The parent had not yet heard of its subtask's end.
+    ends = boundaries(parent)
+    at = next(end for end in ends if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps))
+    child = bytearray(bench.files["done/TASK-2.md"])
+    child[len(child) // 2] ^= 4
+    bench.put({"active/TASK-1.md": parent[:at], "done/TASK-2.md": bytes(child)})
+    outcome, posts = bench.resume()
+    assert isinstance(outcome, TaskError) and "TASK-2" in outcome.message, outcome
+    assert not posts
+    assert (bench.tasks / "done" / "TASK-2.md").read_bytes() == bytes(child)
