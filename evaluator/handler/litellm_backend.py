@@ -106,7 +106,7 @@ class LiteLLMBackend:
                 result = await self._litellm.acompletion(**arguments)
             except Exception as exc:
                 error = self._mapped(exc)
-                if guard.answered and error.kind not in ("connection", "timeout", "malformed_response"):
+                if guard.answered and error.kind in ("bad_request", "server", "other"):
                     # An answer came, so this is LiteLLM's trouble with reading it.
                     error = self._unread(raw, exc)
                 raise error from exc

@@ -48,6 +48,7 @@ class LookingBackend:
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
+        tokens += sum(attached.tokens for message in request.messages for attached in message.attachments)
         tools = tuple(spec.name for spec in request.tools)
         exact = not self.seen
         self.seen.append(Preview(request.hints.task, request.messages, tools, tokens, exact))
