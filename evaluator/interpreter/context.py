@@ -8,7 +8,7 @@ items for what was done so far). `file_paths` are always included. An item is ne
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,33 +106,38 @@ async def assemble(
     kept = inherited if policy.inherit_context != "none" else ()
     if not kept and not fresh and task.file_paths is None:
         return NOTHING
-    if policy.inherit_context == "subset":
-        kept = relevant(kept, description, SUBSET_CHARACTERS)
+    recorder = Recorder(steps, path)
+    subset = policy.inherit_context == "subset" and bool(kept)
+    remembered: list[str] = []
+    if services.memory is not None and (fresh or subset):
+        remembered = await _remembered(services.memory, description, recorder, "memory")
+    if subset:
+        kept = relevant(kept, description, SUBSET_CHARACTERS, {f"file:{name}" for name in remembered})
     items = {item.source: item for item in kept}
     warnings: list[str] = []
-    recorder = Recorder(steps, path)
     if task.file_paths is not None:
         for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder):
             if task.file_paths.source == "literal" and name.startswith(SCHEME):
                 await _read_resource(name, items, services, servers, warnings, recorder)
             else:
                 await _read(name, items, services, warnings, attach=True)
-    if fresh:
-        assert services.memory is not None
-        for name in await _remembered(services.memory, description, recorder, "fresh_context"):
-            await _read(name, items, services, warnings, attach=False)
+    for name in remembered if fresh else ():
+        await _read(name, items, services, warnings, attach=False)
     return Assembled(tuple(items.values()), tuple(warnings))
 
 
-def relevant(items: Sequence[ContextItem], description: str, characters: int) -> list[ContextItem]:
-    """The items that share enough words with `description`, best first, as many as fit in `characters`."""
+def relevant(
+    items: Sequence[ContextItem], description: str, characters: int, known: Collection[str] = ()
+) -> list[ContextItem]:
+    """The items that share enough words with `description`, or whose source is `known` to be relevant; best
+    first, as many as fit in `characters`."""
     terms = query_terms(description)
     most = sum(term.weight for term in terms)
     scored: list[tuple[float, int, ContextItem]] = []
     for order, item in enumerate(items):
         there = set(stems(f"{item.source} {item.content[:LOOKED_AT_CHARACTERS]}"))
         score = sum(term.weight for term in terms if term.stem in there)
-        if most and score / most >= RELEVANT:
+        if item.source in known or (most and score / most >= RELEVANT):
             scored.append((-score, order, item))
     kept: list[ContextItem] = []
     for _, _, item in sorted(scored, key=lambda entry: entry[:2]):

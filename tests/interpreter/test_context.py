@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evaluator import TemplateLibrary
+from evaluator import InMemoryIndex, TemplateLibrary
 from evaluator.interpreter.context import DEFAULTS, SUBTASK_DEFAULT, policy_of, relevant
 from evaluator.interpreter.frame import ContextItem
 
@@ -89,3 +89,18 @@ def test_a_function_inherits_no_context(make_evaluator, scripted, tmp_path):
     script = scripted()
     asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
     assert script.prompts == ["f 1"]
+
+
+def test_subset_passes_on_what_memory_says_is_relevant_though_it_shares_no_word(make_evaluator, scripted, tmp_path):
+    (tmp_path / "a.md").write_text("Baikal, 1642 m")
+    (tmp_path / "b.md").write_text("nothing to do with it")
+    xml = """<task name="t" type="sequential"><description>t</description>
+      <file_paths source="glob"><path>*.md</path></file_paths><steps>
+        <task name="s" type="atomic"><description>depth of lakes</description>
+          <context_management><inherit_context>subset</inherit_context></context_management>
+          <instructions>How deep?</instructions></task></steps></task>"""
+    script = scripted()
+    memory = InMemoryIndex({"a.md": "depth of lakes"})
+    asyncio.run(make_evaluator(xml, script=script, memory=memory).evaluate("t")).unwrap()
+    assert "1642 m" in script.prompts[0]
+    assert "nothing to do with it" not in script.prompts[0]
