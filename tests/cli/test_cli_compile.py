@@ -6,19 +6,13 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from evaluator.xml.written import read_written_task
-from tests.cli.conftest import Ran
+from tests.cli.conftest import PROGRAM, Ran
 
-# The command may not be in the group's list yet; where it is, this changes nothing.
-PROGRAM = (
-    "from evaluator.cli.main import COMMANDS, main\n"
-    "COMMANDS.setdefault('compile', ('compile', 'Write words as a task in XML.'))\nmain()"
-)
 WORDS = "suggest five titles for an article"
 SERVED = """<library><task name="compile_task" type="atomic"><description>d</description>
 <inputs><input name="request"/><input name="templates"/><input name="allowed"/></inputs>
@@ -43,7 +37,7 @@ def command(tmp_path: Path, environment: dict[str, str]):
         if primary is not None and terminal is not None:
             os.write(primary, terminal)
         process = subprocess.run(
-            [sys.executable, "-c", PROGRAM, "compile", *argv, "--handler", "offline", *extra], cwd=tmp_path,
+            [PROGRAM, "compile", *argv, "--handler", "offline", *extra], cwd=tmp_path,
             env=environment, stdin=secondary, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
         if primary is not None:

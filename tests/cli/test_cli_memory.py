@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from evaluator.cli.memory import memory
+from evaluator.cli.main import cli
 from evaluator.errors import ConfigurationError, UsageError
 
 Command = Callable[..., Result]
@@ -33,7 +33,7 @@ def command(folder: Path) -> Command:
     """`command(*args)`: what `evaluator memory …` comes to; an error of ours is raised."""
 
     def invoke(*args: str) -> Result:
-        result = CliRunner().invoke(memory, args)
+        result = CliRunner().invoke(cli, ["memory", *args])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

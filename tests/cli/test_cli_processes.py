@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PROGRAM  # pyright: ignore
 
 from evaluator import TaskStore
+from tests.cli.conftest import PROGRAM
 
 RUN = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")
 

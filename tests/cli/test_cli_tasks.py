@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PROGRAM
 
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
+from tests.cli.conftest import PROGRAM
 
 USAGE = {"input_tokens": 1000, "output_tokens": 234, "cost_usd": 0.25, "turns": 1}
 LONG = "a_template_with_quite_a_long_name_indeed"

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import PROGRAM
+
 # arguments, exit code, what standard error says
 WRONG: list[tuple[list[str], int, list[str]]] = [
     ([], 2, ["Usage:", "Commands:"]),
@@ -216,8 +218,6 @@ def test_standard_input_is_read_for_a_dash(cli: Any) -> None:
 
 
 def test_closed_standard_input_is_no_fault(environment: dict[str, str], tmp_path: Path) -> None:
-    from conftest import PROGRAM
-
     command = f"{PROGRAM} run --template summarise -i document=x --handler offline <&-; {PROGRAM} parse - <&-"
     ran = cli_shell(command, environment, tmp_path)
     assert "Traceback" not in ran.stderr
