@@ -56,11 +56,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What a model is told of a tool: `parameters` is a JSON Schema of type object."""
+    """What a model is told of a tool: `parameters` is a JSON Schema of type object.
+
+    `native` is what an Anthropic model is told in its place: the type of one of the tools that it was taught.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    native: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,9 @@ class LiteLLMBackend:
 
     def _arguments(self, request: ModelRequest, raw: list[Any]) -> dict[str, Any]:
         arguments = request_body(request)
+        if request.tools and request.model.startswith("anthropic/"):
+            offered = zip(arguments["tools"], request.tools, strict=True)
+            arguments["tools"] = [body if spec.native is None else dict(spec.native) for body, spec in offered]
         arguments.update(self._fixed)
         # The call's own clock ends it before; this one ends what LiteLLM may leave running behind.
         # LiteLLM keeps a client for each timeout: a few values only, or every call would make one.

@@ -317,7 +317,10 @@ class Handler:
         seen: dict[str, Any] = {
             "model": self.choice.label,
             "settings": self._settings(),
-            "tools": [[spec.name, spec.description, spec.parameters] for spec in self._specs],
+            "tools": [
+                [spec.name, spec.description, spec.parameters, *([] if spec.native is None else [dict(spec.native)])]
+                for spec in self._specs
+            ],
             "messages": [message.to_dict() for message in new],
             "after": self._history,
         }

@@ -73,13 +73,17 @@ class Chat:
             hints=hints_for(run, _TASK, {}), on_text=run.on_text,
         )  # fmt: skip
         number, last = 0, ""
-        while (said := await self._next(run.steps, number + 1)) is not None:
-            number += 1
-            query, from_record = said
-            outcome = await self._answer(run, handler, prepared, query, number)
-            last = outcome.content or last
-            self.show(Reply(query, outcome, from_record))
-        handler.close()
+        try:
+            while (said := await self._next(run.steps, number + 1)) is not None:
+                number += 1
+                query, from_record = said
+                outcome = await self._answer(run, handler, prepared, query, number)
+                last = outcome.content or last
+                self.show(Reply(query, outcome, from_record))
+        finally:
+            handler.close()
+            if tools is not None:
+                await tools.aclose()
         return TaskResult(Status.COMPLETE, last, None, prepared.notes(model=choice.label, queries=number), budget.usage)
 
     async def _next(self, steps: StepLog, number: int) -> tuple[str, bool] | None:

@@ -15,7 +15,9 @@ from evaluator.handler.mcp import McpServer
 from evaluator.handler.mcp.content import unasked
 from evaluator.handler.mcp.servers import server_of_tool
 from evaluator.handler.tools import Tool, ToolRegistry
+from evaluator.handler.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
 from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
+from evaluator.handler.tools.shell import Shell
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
@@ -42,7 +44,9 @@ async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | 
         tool = served.get(name) or _find(run, name, prepared)
         grant = granted.get(name)
         if grant is not None:
-            tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *tool.rules))
+            # A policy that the profile states is not softened by the tool's own rules.
+            own = () if grant.policy is not None else tool.rules
+            tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *own))
         tools.append(tool)
     return ToolRegistry(tools)
 
@@ -84,12 +88,23 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
         return subtask_tool(run, prepared)
     if name == EVALUATION_REQUEST:
         return evaluation_tool(run, prepared)
+    if name == TEXT_EDITOR:
+        return text_editor_tool()
+    if name == BASH:
+        return bash_tool(Shell(services.root))
     if name == MANAGE_TASK and services.store is not None:
         return _manage_task(services.store, prepared.config.name)
     if name in services.library:
         return template_tool(run, prepared, services.library.get(name))
     known = ", ".join(
-        [*services.tools.names(), SUBTASK, EVALUATION_REQUEST, *([MANAGE_TASK] if services.store else [])]
+        [
+            *services.tools.names(),
+            SUBTASK,
+            EVALUATION_REQUEST,
+            TEXT_EDITOR,
+            BASH,
+            *([MANAGE_TASK] if services.store else []),
+        ]
     )
     raise ConfigurationError(f"no tool and no template is called {name!r}; the tools are: {known}")
 

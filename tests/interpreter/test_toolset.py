@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 from evaluator import HandlerConfig, TaskStore, load_profiles
 from evaluator.handler.config import ToolGrant
@@ -59,3 +60,35 @@ def test_a_model_keeps_tasks_in_the_role_of_its_profile(make_evaluator, tmp_path
     assert "MOVER" in told[1] and told[1].startswith("error")
     assert (tmp_path / "tasks" / "active" / "2026-03-01-move.md").read_text() == plan
     assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [1]
+
+
+def test_a_shell_stays_for_its_task_and_ends_with_it(make_evaluator, tmp_path):
+    xml = """<task name="work" type="atomic"><description>Work</description><tools><tool name="bash"/></tools>
+      <instructions>Work</instructions></task>"""
+    profile = HandlerConfig(name="p", backend="simulated", tools=(ToolGrant("bash", "allow"),))
+    told: list[str] = []
+
+    def script(request):
+        told[:] = [m.content for m in request.messages if m.role == "tool"]
+        commands = ["mkdir -p inner; cd inner; X=kept; echo $$ > pid", "echo $X in $(basename $PWD)"]
+        return {"tool": "bash", "arguments": {"command": commands[len(told)]}} if len(told) < 2 else "done"
+
+    evaluator = make_evaluator(xml, script=script, handler=profile, profiles={"p": profile})
+    asyncio.run(evaluator.evaluate("work")).unwrap()
+    assert "kept in inner" in told[1]
+    assert not Path(f"/proc/{(tmp_path / 'inner' / 'pid').read_text().strip()}").exists()
+
+
+def test_a_policy_of_the_profile_is_not_softened_by_the_tool(make_evaluator, tmp_path):
+    xml = """<task name="look" type="atomic"><description>Look</description>
+      <tools><tool name="str_replace_based_edit_tool"/></tools><instructions>Look</instructions></task>"""
+    profile = HandlerConfig(name="p", backend="simulated", tools=(ToolGrant("str_replace_based_edit_tool", "deny"),))
+    told: list[str] = []
+
+    def script(request):
+        told[:] = [m.content for m in request.messages if m.role == "tool"]
+        call = {"tool": "str_replace_based_edit_tool", "arguments": {"command": "view", "path": "."}}
+        return "done" if told else call
+
+    asyncio.run(make_evaluator(xml, script=script, handler=profile, profiles={"p": profile}).evaluate("look")).unwrap()
+    assert "policy deny" in told[0]

@@ -54,7 +54,8 @@ class Tool:
 
     `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the
     Python function that a decorated tool was made from. `rules` come before `policy`, see `Rule`. `preview` says what
-    a call would do, for whoever is asked to allow it; it raises ToolError where the call could not succeed.
+    a call would do, for whoever is asked to allow it; it raises ToolError where the call could not succeed. `close`
+    ends what the tool keeps between calls, when the task ends.
     """
 
     spec: ToolSpec
@@ -66,6 +67,7 @@ class Tool:
     function: Callable[..., Any] | None = None
     rules: tuple[Rule, ...] = ()
     preview: ToolPreview | None = None
+    close: Callable[[], Awaitable[None]] | None = None
 
     @property
     def name(self) -> str:
@@ -131,6 +133,12 @@ class ToolRegistry:
     def only(self, names: Iterable[str]) -> ToolRegistry:
         """A registry of the tools named, in that order. Raises ConfigurationError for an unknown name."""
         return ToolRegistry(self._require(name) for name in dict.fromkeys(names))
+
+    async def aclose(self) -> None:
+        """Ends what tools keep between calls."""
+        for tool in self:
+            if tool.close is not None:
+                await tool.close()
 
     def specs(self, names: Iterable[str] | None = None) -> tuple[ToolSpec, ...]:
         """What a model is told of these tools, or of all. Raises ConfigurationError for an unknown name."""

@@ -43,7 +43,11 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         hints=hints_for(run, task, prepared.values), on_text=run.on_text,
         schema=native_schema(task.output) if prepared.config.native_output else None,
     )  # fmt: skip
-    outcome = await handler.run(messages)
+    try:
+        outcome = await handler.run(messages)
+    finally:
+        if tools is not None:
+            await tools.aclose()
     notes = prepared.notes(model=choice.label)
     if choice.is_stand_in:
         notes["warnings"].append(f"the answer is simulated: {choice.why}")
