@@ -9,6 +9,7 @@ EvaluatorError                  base of all that is raised here
 │   └── SandboxError            an expression that did what the sandbox forbids, or passed its bounds
 ├── RecordError                 the world: a task file or its folder
 │   ├── CorruptRecord           a task file whose bytes are not what was written
+│   ├── RecordEnds              a replay that comes to where the record ends
 │   ├── TaskNotBegun            a task file that ends inside its header
 │   ├── TaskBusy                a task that another process runs
 │   ├── StepChanged             you: a step that is not the one that was recorded
@@ -141,15 +142,29 @@ class StepChanged(RecordError):
         return (type(self), (self.path, self.message, self.recorded, self.now))
 
 
-class StepUnfinished(RecordError):
-    """A step with a side effect was begun in an earlier run, and nobody knows how it ended."""
+class RecordEnds(RecordError):
+    """A run that is replayed comes to a step of which the record holds no end: it was interrupted there."""
 
-    def __init__(self, path: str, name: str, how: str) -> None:
-        super().__init__(f"{path}: {name} {how}; see what it did, then say whether to repeat it")
-        self.path, self.name, self.how = path, name, how
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path}: the record ends here")
+        self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.path, self.name, self.how))
+        return (type(self), (self.path,))
+
+
+class StepUnfinished(RecordError):
+    """A step with a side effect was begun in an earlier run, and nobody knows how it ended.
+
+    `can_tell`: instead of being repeated, it may be told to the model: a tool call, and not a script.
+    """
+
+    def __init__(self, path: str, name: str, how: str, can_tell: bool = True) -> None:
+        super().__init__(f"{path}: {name} {how}; see what it did, then say whether to repeat it")
+        self.path, self.name, self.how, self.can_tell = path, name, how, can_tell
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.path, self.name, self.how, self.can_tell))
 
 
 ProviderErrorKind = Literal[

@@ -35,7 +35,7 @@ from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
 from evaluator.record.steps import Header
 from evaluator.record.store import TaskStore, TaskSummary
-from evaluator.results import TaskError
+from evaluator.results import TaskError, TaskId
 
 if TYPE_CHECKING:
     from evaluator.interpreter.compile import CompiledTask
@@ -207,6 +207,8 @@ class Evaluator:
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
+        _check_types("", inputs)
+        _check_flag("allow_changed", allow_changed)
 
         def finish(start: RunStart, header: Header) -> RunStart:
             return self._again(replace(start, on_text=on_text, on_event=on_event), header)
@@ -215,7 +217,8 @@ class Evaluator:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
             return await resume(self._services, task_id, values, unfinished, allow_changed, finish)
         except Exception as error:
-            return to_task_error(error)
+            number = TaskId(task_id) if type(task_id) is int else None
+            return replace(to_task_error(error), task_id=number)
 
     def _again(self, start: RunStart, header: Header) -> RunStart:
         """`start` with what the header says of how it was called.
@@ -227,15 +230,12 @@ class Evaluator:
             raise UsageError(
                 f"TASK-{header.task_id} ran with the root {extra['root']}, not {self._root}; resume it with that root"
             )
-        if bool(extra.get("reparse")) != self._services.reparse:
-            how = "with" if extra.get("reparse") else "without"
-            raise UsageError(f"TASK-{header.task_id} ran {how} reparse; resume it {how} it")
         return replace(
             start, max_depth=extra.get("max_depth", DEFAULT_MAX_DEPTH), model=header.model,
             profile=extra.get("handler"), target=extra.get("target"), roles=extra.get("model_roles", {}),
         )  # fmt: skip
 
-    async def replay(self, task: int | Path, *, template_changes: bool = False) -> Replay:
+    async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:
         """Evaluates a recorded run again from its record alone: no call is made, no tool run, nothing written.
 
         Stops at the first step that is not what was recorded. With `template_changes` goes on past steps whose
@@ -248,7 +248,8 @@ class Evaluator:
         def finish(start: RunStart, header: Header) -> RunStart:
             return self._again(start, header)
 
-        return await replay(self._services, task, template_changes, finish)
+        _check_flag("template_changes", template_changes)
+        return await replay(self._services, Path(task) if isinstance(task, str) else task, template_changes, finish)
 
     async def compile(
         self,
@@ -352,7 +353,7 @@ class Evaluator:
         """`resume` for code that is not async."""
         return run_sync(self.resume(task_id, inputs, **options))
 
-    def replay_sync(self, task: int | Path, **options: Any) -> Replay:
+    def replay_sync(self, task: int | str | Path, **options: Any) -> Replay:
         """`replay` for code that is not async."""
         return run_sync(self.replay(task, **options))
 
@@ -443,6 +444,11 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
             raise UsageError(f"tools holds {tool!r}, expected a Tool: decorate the function with @tool")
     if not isinstance(max_depth, int) or max_depth < 0:
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}, expected True or False")
 
 
 def _check_types(request: object, inputs: object) -> None:

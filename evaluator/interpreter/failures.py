@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from evaluator.errors import (
     ConfigurationError,
@@ -11,6 +12,8 @@ from evaluator.errors import (
     LimitReached,
     ProviderError,
     RecordError,
+    StepChanged,
+    StepUnfinished,
     TemplateError,
     ToolError,
     UsageError,
@@ -26,9 +29,14 @@ def failure(
     location: Span | None = None,
     content: str = "",
     usage: Usage | None = None,
+    details: Mapping[str, Any] | None = None,
+    cause: BaseException | None = None,
 ) -> TaskError:
     """A TASK_FAILURE with its reason."""
-    return TaskError("TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage())
+    return TaskError(
+        "TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage(),
+        details=details or {}, cause=cause,
+    )  # fmt: skip
 
 
 def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
@@ -64,6 +72,12 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
             reason = "tool_failure"
         case UsageError():
             reason = "input_validation_failure"
+        case StepChanged():
+            said = {"path": error.path, "recorded": error.recorded, "now": error.now}
+            return failure("execution_halted", str(error), usage=usage, details=said, cause=error)
+        case StepUnfinished():
+            said = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
+            return failure("execution_halted", str(error), usage=usage, details=said, cause=error)
         case RecordError() | ConfigurationError():
             reason = "execution_halted"
         case _:

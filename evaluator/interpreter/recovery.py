@@ -26,6 +26,7 @@ from evaluator.record.store import TaskStore
 OnUnfinished = Literal["ask", "repeat", "tell", "stop"]
 ON_UNFINISHED: tuple[OnUnfinished, ...] = ("ask", "repeat", "tell", "stop")
 _MAX_SHOWN_CHARS = 2_000
+_MAX_ASKED = 5
 
 
 async def resume(
@@ -59,6 +60,7 @@ async def resume(
         await _settle_doubts(services, store, recording, decide)
         earlier = Resumed(recording, decide, allow_changed=allow_changed, edited=lambda r: edited(r, services.library))
         earlier.progress.scrub = store.redactor
+        services = replace(services, reparse=bool(header.extra.get("reparse")))
         start = finish(start_again(services.library, header, values), header)
         return await record_run(services, replace(start, steps=StepLog(journal, earlier, store.redactor)))
     finally:
@@ -156,14 +158,20 @@ def _does_harm_twice(services: Services, step: Step) -> bool:
 
 async def _ask(asker: Asker, step: Step) -> Unfinished:
     shown = visible(json.dumps(step.start.args, ensure_ascii=False, default=str))
-    how = "was begun, and its end is not recorded" if step.end is None else f"was cut off ({step.end.error})"
+    doubt = unfinished_error(step)
+    choices = {"r": "run it again", "t": "tell the model that its end is not known", "s": "stop here"}
+    if not doubt.can_tell:
+        del choices["t"]
     question = (
-        f"{step.start.path}: {visible(step.start.name)} {how}. It may have taken effect. "
-        f"Its arguments: {shown[:_MAX_SHOWN_CHARS]}\nrun it again (r), tell the model that its end is not known (t), "
-        "or stop here (s)? [s]"
+        f"{step.start.path}: {visible(step.start.name)} {visible(doubt.how)}. It may have taken effect. "
+        f"Its arguments: {shown[:_MAX_SHOWN_CHARS]}\n" + ", ".join(f"{k}: {what}" for k, what in choices.items())
     )
-    try:
-        answer = (await asker.ask(question)).strip().lower()
-    except ToolError as error:
-        raise RecordError(f"{step.start.path}: nobody answered what to do about it: {error}") from error
-    return "repeat" if answer in ("r", "run", "repeat") else "tell" if answer in ("t", "tell") else "stop"
+    decisions: dict[str, Unfinished] = {"r": "repeat", "t": "tell", "s": "stop"}
+    for _ in range(_MAX_ASKED):
+        try:
+            answer = (await asker.ask(question)).strip().lower()[:1]
+        except ToolError as error:
+            raise RecordError(f"{step.start.path}: nobody answered what to do about it: {error}") from error
+        if answer in choices:
+            return decisions[answer]
+    return "stop"

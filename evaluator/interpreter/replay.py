@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import RecordError, StepChanged, UsageError
+from evaluator.errors import ConfigurationError, RecordEnds, RecordError, StepChanged, UsageError
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.requests import start_again
 from evaluator.interpreter.runs import RunStart, record_run
@@ -17,6 +17,7 @@ from evaluator.record.difference import Difference, first_difference
 from evaluator.record.recovery import Change, Compared, Replayed
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import Header, Recording
+from evaluator.results import TaskError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Replay:
 
     `divergence` is the first step, or the result, that is not what was recorded; None if nothing is. `changes`
     are the steps whose content is another now, `gone` the paths of those that were not come to again: both
-    empty unless the replay went on past changes. `steps` counts the answers that were taken from the record.
+    empty unless the replay went on past changes. `steps` counts the answers that were taken from the record. `ends_at`
+    is the step at which the record of a run without an end ends, None where it does not.
     """
 
     task_id: int | None
@@ -34,6 +36,7 @@ class Replay:
     divergence: StepChanged | None = None
     changes: tuple[Change, ...] = ()
     gone: tuple[str, ...] = ()
+    ends_at: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -54,6 +57,7 @@ class Replay:
                 for c in self.changes
             ],
             "gone": list(self.gone),
+            "ends_at": self.ends_at,
             "outcome": self.outcome.to_dict(),
         }
 
@@ -71,15 +75,25 @@ async def replay(
         raise RecordError(f"{task}: ends inside its header: there is nothing to replay")
     earlier = Compared(recording) if template_changes else Replayed(recording)
     earlier.progress.scrub = store.redactor
+    services = replace(services, reparse=bool(header.extra.get("reparse")))
     start = finish(start_again(services.library, header, dict(header.inputs)), header)
     outcome = await record_run(services, replace(start, steps=StepLog(None, earlier, store.redactor)))
     halted = earlier.progress.halted
-    if halted is not None and not isinstance(halted, StepChanged):
+    if halted is not None and not isinstance(halted, (StepChanged, RecordEnds)):
         raise halted
-    divergence = halted or _of_result(recording, outcome, services)
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, ConfigurationError) and not _failed(recording):
+        raise outcome.cause
+    ends_at = halted.path if isinstance(halted, RecordEnds) else None
+    divergence = halted if isinstance(halted, StepChanged) else None
+    if halted is None:
+        divergence = _of_result(recording, outcome, services)
     changes = tuple(earlier.changes) if isinstance(earlier, Compared) else ()
-    gone = () if divergence is halted is not None else tuple(step.start.path for step in earlier.unasked())
-    return Replay(header.task_id, outcome, earlier.progress.reused, divergence, changes, gone)
+    gone = () if halted is not None else tuple(step.start.path for step in earlier.unasked())
+    return Replay(header.task_id, outcome, earlier.progress.reused, divergence, changes, gone, ends_at)
+
+
+def _failed(recording: Recording) -> bool:
+    return recording.summary is not None and recording.summary.status == "failed"
 
 
 def _of_result(recording: Recording, outcome: Outcome, services: Services) -> StepChanged | None:

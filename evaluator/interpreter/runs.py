@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.binding.scopes import Scope
-from evaluator.errors import EvaluatorError, RecordError, TaskNotBegun
+from evaluator.errors import (
+    ConfigurationError,
+    EvaluatorError,
+    ExpressionError,
+    RecordError,
+    TaskNotBegun,
+    TemplateError,
+    UsageError,
+)
 from evaluator.handler.limits import Budget
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import ContextItem, Frame, Outcome, Run
@@ -82,6 +90,9 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
         return to_task_error(_no_folder(services, error))
     try:
         outcome = await _evaluate(run, start)
+        if isinstance(steps.earlier, Resumed):
+            for used in steps.earlier.spent_in_vain():
+                budget.charge(Usage.from_dict(used))
         outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier)
         outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
     except BaseException as error:
@@ -247,15 +258,24 @@ async def _unlink(start: RunStart, number: int, outcome: Outcome, duration_s: fl
 
 async def _close(services: Services, start: RunStart, steps: StepLog, outcome: Outcome, duration_s: float) -> Outcome:
     """The outcome, on disk; one whose run was halted, or whose end cannot be written, says so."""
-    halted = steps.halted
-    if halted is not None:
-        if steps.journal is not None:
-            steps.journal.abandon()
-        error = to_task_error(halted, outcome.usage)
-        return replace(error, task_id=outcome.task_id, notes=outcome.notes)
     journal = steps.journal
+    hindrance = _hindrance(journal, outcome)
+    if steps.earlier is not None and hindrance is not None and start.parent is not None:
+        # Its parent's model must not take it for an answer.
+        steps.earlier.progress.halt(RecordError(f"a subtask cannot be gone on with: {hindrance}"))
+    if steps.earlier is not None and steps.halted is not None:
+        if journal is not None:
+            journal.abandon()
+        error = to_task_error(steps.halted, outcome.usage)
+        warnings = [*outcome.notes.get("warnings", ()), *steps.earlier.progress.context_warnings]
+        return replace(error, task_id=outcome.task_id, notes={**outcome.notes, "warnings": warnings})
     if journal is None:
         return outcome
+    if hindrance is not None:
+        journal.abandon()
+        return outcome
+    if isinstance(steps.earlier, Resumed):
+        duration_s += steps.earlier.seconds()
     status: FinalStatus = "completed" if isinstance(outcome, TaskResult) else "failed"
     reason = None if isinstance(outcome, TaskResult) else outcome.message
     planned = None if isinstance(outcome, TaskResult) else _planned(services, start, journal)
@@ -268,6 +288,16 @@ async def _close(services: Services, start: RunStart, steps: StepLog, outcome: O
     except RecordError as error:
         return _unrecorded(outcome, error)
     return outcome
+
+
+def _hindrance(journal: Journal | None, outcome: Outcome) -> str | None:
+    """Why a reopened run came to nothing new, where that is because of what is around it: a profile, a template,
+    an input. Then it stays what it was, and can be gone on with once that is mended."""
+    kinds = (ConfigurationError, TemplateError, ExpressionError, UsageError)
+    untouched = journal is not None and journal.is_untouched
+    if untouched and isinstance(outcome, TaskError) and isinstance(outcome.cause, kinds):
+        return outcome.message
+    return None
 
 
 def _planned(services: Services, start: RunStart, journal: Journal) -> int | None:

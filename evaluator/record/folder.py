@@ -33,7 +33,9 @@ def checked_folder(path: Path) -> int:
     elif info.st_mode & stat.S_IWOTH:
         problem = f"can be written by everybody; run: chmod o-w '{path}'"
     elif not os.access(path, os.W_OK | os.X_OK):
-        problem = f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
+        problem = "is on a read-only file system; choose another folder"
+        if not os.statvfs(path).f_flag & os.ST_RDONLY:
+            problem = f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
     if problem is not None:
         os.close(fd)
         raise RecordError(f"{path}: the task folder {problem}")

@@ -170,7 +170,8 @@ class _Reader:
 
     def status(self, item: _Field) -> EndStatus | None:
         """How it ended; None where it has not."""
-        word = str(item.value).strip().strip("*_`.").casefold()
+        # Marks and signs beside the word are decoration: ✅ **Success**.
+        word = re.sub(r"[^\w -]|^_+|_+$", "", str(item.value)).strip().casefold()
         if word not in _ENDED and word not in _OPEN:
             self.refuse(item.line, f"{item.label} is no status: {str(item.value)!r}")
         return _ENDED.get(word)

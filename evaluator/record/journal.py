@@ -136,6 +136,11 @@ class Journal:
         folder = self._folders.done if self._is_done else self._folders.active
         return folder / self._name
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the file was reopened and nothing was written to it yet."""
+        return self._takeover is not None
+
     def begin(self, start: StepStart) -> int:
         """Adds that a step begins; the effect may follow once `flush` has returned.
 
@@ -304,6 +309,9 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._offset)
+                if self._offset == 0:
+                    # A task that never began, of which an empty file would only puzzle.
+                    os.unlink(self._name, dir_fd=self._folders.active_fd)
             raise self._fail("write to", error) from error
         self._offset += size
 

@@ -172,7 +172,10 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
         return container
     copy: Any = None
     for key, item in container.items() if isinstance(container, dict) else enumerate(container):
-        if type(item) not in (str, dict, list) or (isinstance(container, dict) and type(key) is not str):
+        if type(item) not in (str, dict, list):
+            continue
+        # A key with a slash would read as two steps of a pointer.
+        if isinstance(container, dict) and (type(key) is not str or "/" in key):
             continue
         rest = _lift(item, f"{pointer}/{key}", lifted, depth - 1)
         if rest is not item:

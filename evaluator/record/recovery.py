@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
-from evaluator.errors import RecordError, StepChanged, StepUnfinished
+from evaluator.errors import RecordEnds, RecordError, StepChanged, StepUnfinished
 from evaluator.record.difference import first_difference
 from evaluator.record.grammar import content_text
 from evaluator.record.steps import Recording, Scrub, Step, StepEnd, StepKind
@@ -28,7 +28,8 @@ Decide = Callable[[int, Step], Awaitable[Unfinished]]
 class Progress:
     """What a run and its subtasks share: why they halted, what to warn of, and how far the record went.
 
-    `reused` counts steps that were answered from the record, `ran` those that were begun anew. `scrub` is what
+    `context_warnings` are those of tasks about files that cannot be read, for a run that halts. `reused` counts steps
+    that were answered from the record, `ran` those that were begun anew. `scrub` is what
     took secrets out of the record.
     """
 
@@ -37,6 +38,7 @@ class Progress:
     warnings: list[str] = field(default_factory=list[str])
     reused: int = 0
     ran: int = 0
+    context_warnings: list[str] = field(default_factory=list[str])
 
     def check(self) -> None:
         """Raises: RecordError, once the evaluation has halted."""
@@ -124,6 +126,14 @@ class Earlier:
         steps = self._at.get(path)
         return None if not steps or steps[-1].end is None else steps[-1].end.usage
 
+    def seconds(self) -> float:
+        """How long the recorded run took: what its summary says, else what its calls and scripts took together."""
+        if self.recording.summary is not None:
+            return self.recording.summary.duration_s
+        kinds = ("model", "tool", "script")
+        ends = (step.end for step in self.recording.steps if step.start.kind in kinds)
+        return sum(end.duration_s for end in ends if end is not None)
+
     def model_at(self, path: str) -> str | None:
         """The model that the task at `path` called first."""
         steps = self._at.get(f"{path}/turn[1]" if path else "turn[1]")
@@ -171,8 +181,12 @@ class Resumed(Earlier):
         super().__init__(recording, progress)
         self._decide, self._allow_changed = decide, allow_changed
         self._edited_of = edited
+        self._taken: set[str] = set()
         self._edited = edited(recording)
-        found = [*recording.warnings, *([self._edited] if self._edited else [])]
+        found = list(recording.warnings)
+        if recording.tail == "torn" and found:
+            found[0] += f"; the rest was cut off, and is kept in active/TASK-{self.task_id}.md.torn-…"
+        found += [self._edited] if self._edited else []
         where = f"TASK-{self.task_id}: " if self._is_child else ""
         self.progress.warnings += [f"{where}{warning}" for warning in found]
 
@@ -188,6 +202,7 @@ class Resumed(Earlier):
         self.progress.check()
         end = self._answering(path, kind, fingerprint)
         if end is not None:
+            self._taken.add(path)
             return self.progress.take(path, end)
         steps = self._at.get(path, ())
         if not self._allow_changed:
@@ -207,6 +222,16 @@ class Resumed(Earlier):
                 StepChanged(path, f"{self._edited}. No recorded step differs; this is the first that would run")
             )
 
+    def spent_in_vain(self) -> list[Mapping[str, Any]]:
+        """What the recorded calls used whose answers were not taken, because they are asked otherwise now."""
+        return [
+            step.end.usage
+            for path, steps in self._at.items()
+            if path not in self._taken
+            for step in steps
+            if step.start.kind == "model" and step.end is not None and step.end.usage is not None
+        ]
+
     async def decide(self, path: str, can_tell: bool) -> Unfinished:
         """What to do about a step with a side effect of which nobody knows whether it took place.
 
@@ -223,8 +248,10 @@ class Resumed(Earlier):
 
 def unfinished_error(step: Step) -> StepUnfinished:
     """The error that a step may have had its effect, or not."""
-    how = "was begun and its end is not recorded" if step.end is None else f"was cut off ({step.end.error})"
-    return StepUnfinished(step.start.path, step.start.name, how)
+    how = "was begun and its end is not recorded"
+    if step.end is not None:
+        how = "was cut off" + (f" ({step.end.error})" if step.end.error else "")
+    return StepUnfinished(step.start.path, step.start.name, how, step.start.kind == "tool")
 
 
 def changed(step: Step, args: Any, edited: str | None = None) -> StepChanged:
@@ -263,11 +290,16 @@ class Replayed(Earlier):
         """The answer to a step that the record holds otherwise, or not at all."""
         steps = self._at.get(path)
         if not steps:
+            if self.recording.header is not None and self.recording.summary is None:
+                raise self.progress.halt(RecordEnds(path))
+            self._new(path, kind, self.progress.scrubbed(args))
             raise self.progress.halt(StepChanged(path, "the record has no such step", None, "a new step"))
         if steps[-1].start.fingerprint == fingerprint:
-            how = "in flight" if steps[-1].end is None else f"aborted: {steps[-1].end.error}"
-            raise self.progress.halt(StepChanged(path, f"the record ends here: the step was {how}"))
+            raise self.progress.halt(RecordEnds(path))
         return self._changed(steps, kind, self.progress.scrubbed(args))
+
+    def _new(self, path: str, kind: StepKind, args: Any) -> None:
+        """A step that the record does not hold, which ends the replay."""
 
     def _changed(self, steps: list[Step], kind: StepKind, args: Any) -> StepEnd:
         raise self.progress.halt(changed(steps[-1], args))
@@ -283,7 +315,7 @@ class Replayed(Earlier):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step whose content is not what was recorded; `recorded` and `now` are its args."""
+    """A step whose content is not what was recorded; `recorded` and `now` are its args, of a new step None and args."""
 
     path: str
     kind: StepKind
@@ -303,6 +335,9 @@ class Compared(Replayed):
 
     def child(self, recording: Recording) -> Compared:
         return Compared(recording, self.progress, self.changes)
+
+    def _new(self, path: str, kind: StepKind, args: Any) -> None:
+        self.changes.append(Change(path, kind, "a new step", None, args))
 
     def _changed(self, steps: list[Step], kind: StepKind, args: Any) -> StepEnd:
         last = steps[-1]

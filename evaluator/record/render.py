@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from evaluator.record.conversation import Conversation, conversations, json_text
 from evaluator.record.payload import is_plain
-from evaluator.record.steps import Header, Recording, Step, Summary
+from evaluator.record.steps import Header, Recording, Resumption, Step, Summary
 
 _COLOURS = {
     "success": "32",
@@ -17,6 +17,7 @@ _COLOURS = {
     "aborted": "33",
     "running": "36",
     "interrupted": "33",
+    "unreadable": "31",
     "heading": "1",
     "label": "2",
     "system": "35",
@@ -66,6 +67,8 @@ class _Renderer(Painter):
         yield self.title(recording)
         if recording.header is not None:
             yield from self.header(recording.header)
+        for resumption in recording.resumptions:
+            yield from self.field("resumed", _resumption_text(resumption))
         children = ", ".join(f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child)
         if children:
             yield from self.field("subtasks", children)
@@ -207,6 +210,12 @@ class _Renderer(Painter):
                 yield from self.field(name, item, indent + "  ")
         else:
             yield f"{tag} {visible(json_text(value))}"
+
+
+def _resumption_text(resumption: Resumption) -> str:
+    by = "" if resumption.owner is None else f" by process {resumption.owner.pid} on {resumption.owner.host}"
+    cut = f", {resumption.cut_bytes} bytes cut off its end" if resumption.cut_bytes else ""
+    return f"{resumption.at}{by}{cut}{f', with {resumption.allowed} allowed' if resumption.allowed else ''}"
 
 
 def visible(text: str, *, one_line: bool = False) -> str:

@@ -100,7 +100,7 @@ class StepLog:
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""
         if self.journal is not None:
-            self.journal.end(number, StepEnd("aborted", output, duration_s, error, None, None))
+            self.journal.end(number, StepEnd("aborted", output, duration_s, error.removesuffix(": "), None, None))
             self.journal.flush()
 
     def note(self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None) -> None:

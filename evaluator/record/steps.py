@@ -22,7 +22,8 @@ END_STATUSES: tuple[EndStatus, ...] = ("success", "failed", "aborted")
 StepStatus = Literal["running", "success", "failed", "aborted"]
 FinalStatus = Literal["completed", "failed", "aborted"]
 FINAL_STATUSES: tuple[FinalStatus, ...] = ("completed", "failed", "aborted")
-RunStatus = Literal["running", "interrupted", "completed", "failed", "aborted"]
+# "unreadable" is said of a file, by who looks into the folder; never of what was read.
+RunStatus = Literal["running", "interrupted", "completed", "failed", "aborted", "unreadable"]
 Tail = Literal["clean", "torn"]
 
 

@@ -49,12 +49,14 @@ class TaskStore:
 
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
         """`redactor` takes secrets out of all that is written (see `redact`); `sync`: see `journal`."""
+        self._folders: Folders | None = None
+        self._counter = -1
+        if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"the folder of task files is a {type(root).__name__}, expected a path")
         self.root = Path(root)
         self.redactor = redactor
         self._sync: Sync = sync
         self._lock = threading.Lock()
-        self._folders: Folders | None = None
-        self._counter = -1
         self._pid = 0
         if sync not in SYNC_POLICIES:
             raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
@@ -132,6 +134,8 @@ class TaskStore:
             if not grammar.is_own(content):
                 raise RecordError(f"{path}: not written by this program; it can be read, and not gone on with")
             state = grammar.scan(content, str(path))
+            if state.header is not None and state.header.task_id != task_id:
+                raise RecordError(f"{path}: its title says TASK-{state.header.task_id}: it is a copy of another task")
             if state.header is None:
                 raise TaskNotBegun(f"{path}: ends inside its header: nothing was done yet; run it again")
             recording = state.recording()
@@ -253,11 +257,11 @@ class TaskStore:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                return TaskSummary(task_id, path, "interrupted", None, None, error.strerror)
+                return TaskSummary(task_id, path, "unreadable", None, None, error.strerror)
             try:
                 return _peek(task_id, path, fd)
             except (RecordError, OSError) as error:
-                return TaskSummary(task_id, path, "interrupted", None, None, str(error))
+                return TaskSummary(task_id, path, "unreadable", None, None, str(error))
             finally:
                 os.close(fd)
         return None

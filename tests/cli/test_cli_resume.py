@@ -67,7 +67,7 @@ def test_a_killed_run_is_listed_gone_on_with_and_replayed(folder: Path) -> None:
     (folder / "go").touch()
     resumed = evaluator(folder, "tasks", "resume", "TASK-1", "--library", "t.xml", "--unfinished", "repeat")
     assert resumed.stdout == "said\n"
-    assert "resumed: 1 steps from the record, 2 run" in resumed.stderr
+    assert "resumed: 1 step from the record, 2 run" in resumed.stderr
     assert (folder / "effects").read_text() == "first\nsecond\nsecond\n"
 
     replayed = evaluator(folder, "tasks", "replay", "1", "--library", "t.xml")
@@ -93,8 +93,8 @@ def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(folder: Path)
 
 
 def test_wrong_usage_is_told(folder: Path) -> None:
-    assert "no task's id" in evaluator(folder, "tasks", "resume", "x", code=2).stderr
+    assert "neither a task's id nor a file" in evaluator(folder, "tasks", "resume", "x", code=2).stderr
     assert "there is no task 5" in evaluator(folder, "tasks", "resume", "5", code=3).stderr
     assert "there is no task 5" in evaluator(folder, "tasks", "replay", "5", code=3).stderr
     said = json.loads(evaluator(folder, "tasks", "resume", "5", "--json", code=3).stdout)
-    assert "there is no task 5" in said["message"]
+    assert "there is no task 5" in said["error"]["message"]

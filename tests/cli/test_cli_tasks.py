@@ -54,8 +54,9 @@ def tasks(tmp_path: Path) -> Path:
     ("options", "ids"),
     [
         ([], [6, 5, 4, 3, 2, 1]),
-        (["--interrupted"], [6, 5]),
-        (["--interrupted", "--status", "interrupted"], [6, 5]),
+        (["--interrupted"], [5]),
+        (["--status", "unreadable"], [6]),
+        (["--interrupted", "--status", "interrupted"], [5]),
         (["--status", "completed", "--template", "review*"], [1]),
         (["--model", "openai/*"], [2]),
         (["--error", "busy"], [2]),

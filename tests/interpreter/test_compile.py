@@ -207,7 +207,9 @@ def test_the_evaluator_compiles_and_evaluates_what_came_of_it(make_evaluator) ->
         '<task type="atomic" name="greet"><description>Greet somebody</description>'
         '<inputs><input name="who" required="true"/></inputs><instructions>Greet {{ who }}</instructions></task>'
     )
-    evaluator = make_evaluator(script=lambda request: "hello" if "Greet Ada" in request.messages[-1].content else written)
+    evaluator = make_evaluator(
+        script=lambda request: "hello" if "Greet Ada" in request.messages[-1].content else written
+    )
     task = asyncio.run(evaluator.compile("greet somebody"))
     assert task.ok and task.node is not None
     assert asyncio.run(evaluator.evaluate(task.node, {"who": "Ada"})).unwrap().content == "hello"

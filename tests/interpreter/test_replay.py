@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evaluator import ProviderError, RecordError, SimulatedBackend, TaskError, UsageError, tool
+from evaluator import ConfigurationError, ProviderError, RecordError, SimulatedBackend, TaskError, UsageError, tool
 from tests.interpreter.crashes import cut, file_of
 
 STORY = """
@@ -173,9 +173,7 @@ def test_a_run_without_an_end_replays_to_where_it_ends(recorded, tmp_path):
     recorded()
     cut(tmp_path, "steps[3]/turn[2]", begun=True)
     replay = asyncio.run(recorded.again().replay(1))
-    assert replay.divergence is not None
-    assert replay.divergence.path == "steps[3]/turn[2]"
-    assert "the step was in flight" in replay.divergence.message
+    assert (replay.ok, replay.divergence, replay.ends_at) == (True, None, "steps[3]/turn[2]")
 
 
 def test_words_need_no_model_and_no_key_to_be_replayed(make_evaluator, scripted):
@@ -195,3 +193,24 @@ def test_what_cannot_be_replayed_is_said(make_evaluator, recorded, tmp_path):
         make_evaluator(STORY, tasks_dir=None).replay_sync(1)
     with pytest.raises(RecordError, match="not loaded"):
         make_evaluator("").replay_sync(1)
+
+
+def test_a_profile_that_is_gone_is_no_divergence(make_evaluator, scripted):
+    xml = """<task name="t" type="atomic"><description>t</description><handler ref="{}"/><instructions>T</instructions></task>"""
+    asyncio.run(
+        make_evaluator(xml.format("offline"), script=scripted(default="x"), handler=None).evaluate("t")
+    ).unwrap()
+    with pytest.raises(ConfigurationError, match="no handler profile is called 'gone'"):
+        make_evaluator(xml.format("gone"), backend=Silent(), handler=None).replay_sync(1)
+
+
+def test_a_new_step_is_shown_with_what_the_model_would_see(make_evaluator):
+    xml = """<task name="t" type="sequential"><description>t</description><steps>
+      <task name="a" type="atomic"><description>a</description><instructions>A</instructions></task>{more}</steps></task>"""
+    more = '<task name="b" type="atomic"><description>b</description><instructions>Something new</instructions></task>'
+    asyncio.run(make_evaluator(xml.format(more=""), script=lambda r: "same").evaluate("t"))
+    replay = make_evaluator(xml.format(more=more), backend=Silent()).replay_sync(1, template_changes=True)
+    assert replay.divergence is not None
+    (change,) = replay.changes
+    assert (change.path, change.recorded) == ("steps[2]/turn[1]", None)
+    assert change.now["messages"][-1]["content"] == "Something new"

@@ -573,3 +573,94 @@ def test_the_sync_form_resumes_too(make_evaluator, echoing, tmp_path: Path):
     cut(tmp_path, "steps[2]/turn[1]")
     assert evaluator.resume_sync(1).unwrap().content == whole.content
     evaluator.close()
+
+
+# -- what was found by trying ----------------------------------------------------------------------------------
+
+
+def test_a_resume_that_a_profile_or_an_input_hinders_leaves_the_run_as_it_was(make_evaluator, echoing, tmp_path):
+    typed = STORY.replace('name="topic"', 'name="topic" type="{}"')
+    run(make_evaluator, typed.format("string"), script=echoing)
+    cut(tmp_path, "steps[2]/turn[1]")
+    before = file_of(tmp_path, 1).read_bytes()
+    error = asyncio.run(make_evaluator(typed.format("integer"), script=echoing).resume(1, allow_changed=True))
+    assert isinstance(error, TaskError) and error.reason == "input_validation_failure"
+    assert file_of(tmp_path, 1).read_bytes() == before
+    assert reading(tmp_path).status == "interrupted"
+
+
+def test_the_summary_of_a_resumed_run_covers_what_was_paid_in_vain(make_evaluator, echoing, tmp_path):
+    _, whole = run(make_evaluator, script=echoing)
+    cut(tmp_path, "steps[3]/turn[1]")
+    edited = make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing)
+    again = asyncio.run(edited.resume(1, allow_changed=True)).unwrap()
+    assert again.usage.turns == whole.usage.turns + 1
+    summary = reading(tmp_path).summary
+    assert summary is not None and summary.usage is not None
+    steps = [s.end.usage["turns"] for s in reading(tmp_path).steps if s.start.kind == "model" and s.end and s.end.usage]
+    assert summary.usage["turns"] == sum(steps) == 4
+
+
+def test_the_duration_of_a_resumed_run_holds_that_of_its_earlier_steps(make_evaluator, tmp_path):
+    run(make_evaluator, SCRIPTED, "act", {})
+    took = next(s.end.duration_s for s in reading(tmp_path).steps if s.start.kind == "script" and s.end)
+    file = file_of(tmp_path, 1)
+    data = file.read_bytes()
+    file.unlink()
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.index(b"\n---\n\n## Result")])
+    asyncio.run(make_evaluator(SCRIPTED).resume(1)).unwrap()
+    summary = reading(tmp_path).summary
+    assert summary is not None and summary.duration_s >= took
+
+
+def test_a_copy_under_another_number_is_no_task(make_evaluator, echoing, tmp_path):
+    evaluator, _ = run(make_evaluator, script=echoing)
+    file = file_of(tmp_path, 1)
+    (tmp_path / "tasks" / "done" / "TASK-5.md").write_bytes(file.read_bytes())
+    error = asyncio.run(evaluator.resume(5))
+    assert isinstance(error, TaskError) and "its title says TASK-1" in error.message
+
+
+def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told(make_evaluator, tmp_path):
+    class Asker:
+        questions: list[str]
+
+        def __init__(self, *answers: str) -> None:
+            self.answers, self.questions = list(answers), []
+
+        async def ask(self, question: str) -> str:
+            self.questions.append(question)
+            return self.answers.pop(0)
+
+    run(make_evaluator, SCRIPTED, "act", {})
+    cut(tmp_path, "script", begun=True)
+    asker = Asker("what", "t", "r")
+    assert asyncio.run(make_evaluator(SCRIPTED, asker=asker).resume(1)).ok
+    assert len(asker.questions) == 3
+    assert "tell the model" not in asker.questions[0]
+
+
+def test_what_is_wrong_is_in_the_details_for_programs(make_evaluator, echoing, tmp_path):
+    run(make_evaluator, script=echoing)
+    cut(tmp_path, "steps[3]/turn[1]")
+    error = asyncio.run(make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing).resume(1))
+    assert isinstance(error, TaskError)
+    assert error.details["path"] == "steps[2]/turn[1]"
+    assert "Draft for" in error.details["now"]
+    assert error.task_id == 1
+
+
+@pytest.mark.parametrize("wrong", [{"inputs": 5}, {"inputs": "abc"}, {"allow_changed": "no"}])
+def test_arguments_of_the_wrong_type_are_refused(make_evaluator, wrong):
+    with pytest.raises(UsageError):
+        asyncio.run(make_evaluator(STORY).resume(1, **wrong))
+
+
+def test_a_file_that_is_gone_is_told_where_it_changes_a_step(make_evaluator, echoing, tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    run(make_evaluator, READING, "sum", {}, echoing)
+    cut(tmp_path, "steps[2]/turn[1]")
+    (tmp_path / "a.txt").unlink()
+    error = asyncio.run(make_evaluator(READING, script=echoing).resume(1))
+    assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
+    assert any("a.txt was not read" in warning for warning in error.notes["warnings"])

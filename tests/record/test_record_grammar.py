@@ -451,6 +451,7 @@ def test_a_duration_that_is_no_time_is_refused(seconds: float) -> None:
 
 
 @given(TEXT, OBJECT)
+@example("", {"0/0": "\n"})
 @example("```\n## Result <!-- result 0 0 00000000 00000000 -->\n\x00\ud800\r\n", {})
 @settings(deadline=None)
 def test_a_result_that_refers_to_a_step_has_that_step_s_text(content: str, more: dict[str, object]) -> None:

@@ -15,7 +15,7 @@ from evaluator.record.render import cost_text, duration_text, tokens_text
 from evaluator.record.search import find, models_of
 from evaluator.record.store import TaskStore, TaskSummary
 
-STATUSES = ["running", "interrupted", "completed", "failed", "aborted"]
+STATUSES = ["running", "interrupted", "completed", "failed", "aborted", "unreadable"]
 # What a terminal that is too narrow for all goes without, the first first.
 SPARE = ("steps", "model", "duration", "tokens", "cost")
 LAST_WIDTH, NAME_WIDTH = 20, 20

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @library_option
 @root_option
 @dir_option
-@click.option("--reparse", is_flag=True, help="If the run was started with --reparse.")
 @json_option
 def replay(
     task: str,
@@ -32,7 +31,6 @@ def replay(
     folders: tuple[Path, ...],
     roots: tuple[Path, ...],
     tasks_dir: Path,
-    reparse: bool,
     as_json: bool,
 ) -> None:
     """Evaluate a recorded run again from its record alone: TASK is its id or its file.
@@ -46,7 +44,7 @@ def replay(
     store = TaskStore(tasks_dir)
     path = path_of(store, task)
     folder = store_beside(path, store).root
-    evaluator = Evaluator(load_library(folders), tasks_dir=folder, roots=roots, reparse=reparse)
+    evaluator = Evaluator(load_library(folders), tasks_dir=folder, roots=roots)
     found = evaluator.replay_sync(path, template_changes=template_changes)
     evaluator.close()
     if as_json:
@@ -69,10 +67,13 @@ def _print(found: Replay) -> None:
         click.echo(f"{visible(path)}: is no longer come to")
     if found.divergence is not None:
         click.echo(f"diverges at {visible(found.divergence.path)}: {visible(found.divergence.message)}")
-        for label, side in (("recorded", found.divergence.recorded), ("now", found.divergence.now)):
+        sides = (("recorded", found.divergence.recorded), ("now", found.divergence.now))
+        for label, side in sides if any(side is not None for _, side in sides) else ():
             click.echo(f"  {label}: {'nothing' if side is None else visible(side)}")
     name = "the record" if found.task_id is None else f"TASK-{found.task_id}"
-    if found.ok:
+    if found.ok and found.ends_at is not None:
+        click.echo(f"{name}: as recorded ({found.steps} steps) up to {visible(found.ends_at)}, where its record ends")
+    elif found.ok:
         click.echo(f"{name}: as recorded ({found.steps} steps)")
     else:
         many = len(found.changes)

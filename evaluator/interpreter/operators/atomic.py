@@ -36,6 +36,8 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
     )  # fmt: skip
     run.event(frame.path, task.name or "task")
+    if run.steps.earlier is not None:
+        run.steps.earlier.progress.context_warnings += prepared.context.warnings
     tools = await tools_for(run, task, prepared)
     handler = Handler(
         prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
