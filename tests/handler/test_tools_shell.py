@@ -288,9 +288,11 @@ def test_nothing_outlives_a_killed_process(folder):
         from evaluator.handler.tools.shell import Shell
 
         async def main():
-            result = await Shell(Path(sys.argv[1])).run("setsid sleep 60 & echo $!; echo $$; echo $PPID")
+            shell = Shell(Path(sys.argv[1]))
+            result = await shell.run("setsid sleep 60 & echo $!; echo $$; echo $PPID")
             print(*result.stdout.split(), flush=True)
             await asyncio.Event().wait()
+            await shell.end()
 
         asyncio.run(main())
     """
