@@ -152,7 +152,7 @@ def measure(all_steps: list[int], rounds: int, folder: Path, say: Any) -> list[F
             say(f"{steps:,} calls, {size / 1e6:.1f} MB: read {reopened[-1]:.2f} s, resumed {resumed[-1]:.2f} s")
         goal = GOAL_S if steps == GOAL_CALLS else None
         figures += [
-            Figure(f"resume a run of {steps:,} completed calls, {2 * steps:,} steps", statistics.median(resumed), "s", goal),
+            Figure(f"resume {steps:,} completed calls, {2 * steps:,} steps", statistics.median(resumed), "s", goal),
             Figure("  of which reading and checking its file", statistics.median(reopened), "s"),
         ]
     return figures
