@@ -25,7 +25,10 @@ class ReplayBackend:
     """
 
     def __init__(self, *recordings: Recording) -> None:
-        """Raises: UsageError, if the recordings hold no model response."""
+        """Raises: UsageError, if the recordings hold no model response, or are none."""
+        for recording in recordings:
+            if not isinstance(recording, Recording):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"a recording is expected, not a {type(recording).__name__}: TaskStore.read gives one")
         self._answers: dict[str, deque[ModelResponse]] = defaultdict(deque)
         for recording in recordings:
             self._take(recording)

@@ -7,7 +7,7 @@ several lines are moved out into blocks of their own, each with the place it bel
 
     - **Args**:
     ```json 30
-    {"role":"user","content":""}
+    {"role":"user","content":"↓"}
     ```
     ```text 11 /content
     two
@@ -49,6 +49,8 @@ _BACKTICKS = re.compile("`{3,}")
 _FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
 _FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
 _BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
+# What stands in the place of a text that follows below; reading puts the text there.
+_BELOW = "↓"
 _LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
 
 
@@ -164,7 +166,7 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
         if "\n" not in value or not pointer or not is_plain(value) or not _POINTER.fullmatch(pointer):
             return value
         lifted.append((pointer, value))
-        return ""
+        return _BELOW
     if depth == 0 or type(value) not in (dict, list):
         return value
     container = cast("dict[Any, Any] | list[Any]", value)

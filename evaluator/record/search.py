@@ -88,6 +88,13 @@ def find(
     """
     if status is not None and status not in get_args(RunStatus):
         raise UsageError(f"a status is one of {', '.join(get_args(RunStatus))}, not {status!r}")
+    texts = {"template": template, "model": model, "error": error}
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{name} is {value!r}, expected text")
+    for name, number in {"parent": parent, "limit": limit}.items():
+        if number is not None and type(number) is not int:
+            raise UsageError(f"{name} is {number!r}, expected a whole number")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is the most tasks to find, not {limit}")
     wanted = TaskFilter(
@@ -97,6 +104,8 @@ def find(
 
 
 def _bound(name: str, value: datetime | str | None, *, is_end: bool = False) -> datetime | None:
+    if value is not None and not isinstance(value, (datetime, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{name} is {value!r}, expected a time or text")
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     try:

@@ -154,3 +154,11 @@ def test_conditions_that_are_none_are_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         find(TaskStore(tmp_path), **conditions)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"since": 5}, {"error": 4}, {"template": 3}, {"model": 1}, {"limit": "x"}, {"parent": "x"}], ids=str
+)
+def test_conditions_of_the_wrong_type_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        list(find(TaskStore(tmp_path / "tasks"), **wrong))
