@@ -519,7 +519,7 @@ class Handler:
     async def _run_tool(self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str) -> str:
         assert self._tools is not None and self._tool_context is not None
         steps = self._steps
-        if self._does_harm_twice(call.name) and not await steps.may_repeat(path, can_tell=True):
+        if self._does_harm_twice(call.name) and not await steps.may_repeat(path):
             number = await steps.begin(path, "tool", call.name, args, fingerprint)
             await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
             return NOT_REPEATED

@@ -199,7 +199,7 @@ class Evaluator:
         not known, or "stop". `inputs` are those that the record lacks because they are secret.
 
         Where a template, a file that the task reads, or the model is not what it was, the run stops at the first
-        step that shows it, with nothing written; `allow_changed` goes on with what is there now.
+        step that shows it, and does not run it; `allow_changed` goes on with what is there now.
 
         Returns: the outcome, with `notes["resumed"]`; of a completed run the recorded one. A TaskError too where
         the run cannot be gone on with: its cause is a RecordError (TaskBusy, StepChanged, StepUnfinished, …).

@@ -17,7 +17,7 @@ from evaluator.interpreter.runs import RunStart, record_run, recorded_outcome
 from evaluator.interpreter.services import Services
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
-from evaluator.record.recovery import Decide, Earlier, Resumed, Unfinished, unfinished_error
+from evaluator.record.recovery import Decide, Earlier, Resumed, Unfinished, stops_at, unfinished_error
 from evaluator.record.render import visible
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import Header, Recording, Step
@@ -136,8 +136,7 @@ async def _settle_doubts(services: Services, store: TaskStore, recording: Record
     for step in earlier.in_doubt():
         if not _does_harm_twice(services, step):
             continue
-        decision = await decide(earlier.task_id, step)
-        if decision == "stop" or (decision == "tell" and step.start.kind == "script"):
+        if stops_at(step, await decide(earlier.task_id, step)):
             raise unfinished_error(step)
     for task_id in earlier.open_children():
         child = await asyncio.to_thread(store.read, task_id)

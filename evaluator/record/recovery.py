@@ -4,8 +4,8 @@ A step is known by its path and its fingerprint. `Resumed` gives what was comple
 `Replayed` gives what was recorded, also failures, and lets nothing run; `Compared` does so for steps whose
 content has changed too, and keeps what differs.
 
-A step that may not be gone on with halts the evaluation with all its subtasks: from then on every step is
-refused and nothing is written, so that no later part can take the refusal for an answer.
+A step that may not be gone on with halts the evaluation with all its subtasks: from then on no step is begun,
+so that no later part can take the refusal for an answer. Only the ends of steps in flight are still written.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Progress:
     """What a run and its subtasks share: why they halted, what to warn of, and how far the record went.
 
     `context_warnings` are those of tasks about files that cannot be read, for a run that halts. `reused` counts steps
-    that were answered from the record, `ran` those that were begun anew. `scrub` is what
-    took secrets out of the record.
+    that were answered from the record, `ran` those that were begun anew. `scrub` took secrets out of the record.
     """
 
     scrub: Scrub | None = None
@@ -181,7 +180,8 @@ class Resumed(Earlier):
         super().__init__(recording, progress)
         self._decide, self._allow_changed = decide, allow_changed
         self._edited_of = edited
-        self._taken: set[str] = set()
+        # By identity: with changes allowed a path may hold several answers, of which one is taken.
+        self._taken: set[int] = set()
         self._edited = edited(recording)
         found = list(recording.warnings)
         if recording.tail == "torn" and found:
@@ -202,7 +202,7 @@ class Resumed(Earlier):
         self.progress.check()
         end = self._answering(path, kind, fingerprint)
         if end is not None:
-            self._taken.add(path)
+            self._taken.add(id(end))
             return self.progress.take(path, end)
         steps = self._at.get(path, ())
         if not self._allow_changed:
@@ -224,15 +224,10 @@ class Resumed(Earlier):
 
     def spent_in_vain(self) -> list[Mapping[str, Any]]:
         """What the recorded calls used whose answers were not taken, because they are asked otherwise now."""
-        return [
-            step.end.usage
-            for path, steps in self._at.items()
-            if path not in self._taken
-            for step in steps
-            if step.start.kind == "model" and step.end is not None and step.end.usage is not None
-        ]
+        ends = (step.end for step in self.recording.steps if step.start.kind == "model")
+        return [e.usage for e in ends if e is not None and e.usage is not None and id(e) not in self._taken]
 
-    async def decide(self, path: str, can_tell: bool) -> Unfinished:
+    async def decide(self, path: str) -> Unfinished:
         """What to do about a step with a side effect of which nobody knows whether it took place.
 
         Raises: StepUnfinished, where it may not be repeated.
@@ -241,9 +236,14 @@ class Resumed(Earlier):
         if step is None:
             return "repeat"
         decision = await self._decide(self.task_id, step)
-        if decision == "stop" or (decision == "tell" and not can_tell):
+        if stops_at(step, decision):
             raise self.progress.halt(unfinished_error(step))
         return decision
+
+
+def stops_at(step: Step, decision: Unfinished) -> bool:
+    """Whether a run ends at a step in doubt: also where there is no model that could be told."""
+    return decision == "stop" or (decision == "tell" and step.start.kind != "tool")
 
 
 def unfinished_error(step: Step) -> StepUnfinished:
@@ -251,7 +251,7 @@ def unfinished_error(step: Step) -> StepUnfinished:
     how = "was begun and its end is not recorded"
     if step.end is not None:
         how = "was cut off" + (f" ({step.end.error})" if step.end.error else "")
-    return StepUnfinished(step.start.path, step.start.name, how, step.start.kind == "tool")
+    return StepUnfinished(step.start.path, step.start.name, how, not stops_at(step, "tell"))
 
 
 def changed(step: Step, args: Any, edited: str | None = None) -> StepChanged:

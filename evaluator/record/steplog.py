@@ -48,15 +48,15 @@ class StepLog:
         """What the step at `path` used when it was recorded, where the record says so."""
         return None if self.earlier is None else self.earlier.usage_at(path)
 
-    async def may_repeat(self, path: str, *, can_tell: bool = False) -> bool:
+    async def may_repeat(self, path: str) -> bool:
         """Whether a step with a side effect may run, although an earlier run may have had that effect already.
 
-        Returns: False only with `can_tell`: do not run it, and say that nobody knows whether it took place.
+        Returns: False for a tool call only: do not run it, and say that nobody knows whether it took place.
         Raises: RecordError, if the run is to stop here.
         """
         if not isinstance(self.earlier, Resumed):
             return True
-        return await self.earlier.decide(path, can_tell) == "repeat"
+        return await self.earlier.decide(path) == "repeat"
 
     async def begin(
         self,

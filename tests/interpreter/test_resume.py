@@ -664,3 +664,16 @@ def test_a_file_that_is_gone_is_told_where_it_changes_a_step(make_evaluator, ech
     error = asyncio.run(make_evaluator(READING, script=echoing).resume(1))
     assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
     assert any("a.txt was not read" in warning for warning in error.notes["warnings"])
+
+
+def test_what_was_paid_in_vain_counts_however_often_a_run_is_resumed(make_evaluator, echoing, tmp_path):
+    _, whole = run(make_evaluator, script=echoing)
+    cut(tmp_path, "steps[3]/turn[1]")
+    xml = STORY.replace("Draft of", "Draft for")
+    asyncio.run(make_evaluator(xml, script=echoing).resume(1, allow_changed=True)).unwrap()
+    file = file_of(tmp_path, 1)
+    data = file.read_bytes()
+    file.unlink()
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.rindex(b"\n---\n\n## Result")])
+    again = asyncio.run(make_evaluator(xml, script=echoing).resume(1, allow_changed=True)).unwrap()
+    assert again.usage.turns == whole.usage.turns + 1
