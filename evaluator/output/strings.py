@@ -66,6 +66,12 @@ def _sound(quote: str, position: Position) -> re.Pattern[str]:
 
 
 @cache
+def _exact(position: Position) -> re.Pattern[str]:
+    """Plain quotes as JSON has them: a typographic one in between is text."""
+    return re.compile(rf'((?:[^"\\]++|\\[\s\S])*+)"(?={_AFTER[position]})')
+
+
+@cache
 def _loose(quote: str, position: Position) -> re.Pattern[str]:
     ends, after = _closers(quote), _AFTER[position]
     newline = rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n" if position == "array" else ""
@@ -81,7 +87,8 @@ class ReadString:
         quote = text[start]
         self.repairs: list[str] = []
         self.cut = self.stopped = False
-        match = _sound(quote, position).match(text, start + 1)
+        match = _exact(position).match(text, start + 1) if quote == '"' else None
+        match = match or _sound(quote, position).match(text, start + 1)
         if match is not None:
             raw, self.end = match[1], match.end()
         else:
@@ -94,7 +101,10 @@ class ReadString:
         found = _loose(quote, position).match(text, start + 1)
         stop = found.end() if found is not None else start + 1
         raw = text[start + 1 : stop]
-        if any(closer in raw for closer in _closers(quote)):
+        # Between two plain quotes, a typographic or an escaped one is text like any other.
+        ends = '"' if quote == '"' and text.startswith('"', stop) else _closers(quote)
+        plain = _ESCAPE_AT.sub("", raw)
+        if any(closer in plain for closer in ends):
             self.repairs.append("inner_quotes")
         if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
             self.cut, self.end = True, len(text)

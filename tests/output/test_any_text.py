@@ -55,8 +55,15 @@ def test_prose_and_fences_around_a_value_do_not_change_it(value: Any, before: st
         assert parsed.warnings
 
 
-@settings(deadline=None, max_examples=40)
-@given(CONTAINERS)
+QUOTED = st.text(alphabet='"”“＂,:}] a\\1\n/#', max_size=6)
+QUOTED_VALUES = st.recursive(QUOTED, lambda inner: st.lists(inner) | st.dictionaries(QUOTED, inner), max_leaves=6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(CONTAINERS | st.lists(QUOTED_VALUES, min_size=1) | st.dictionaries(QUOTED, QUOTED_VALUES, min_size=1))
+@example({'"＂': None})
+@example(["\n＂}a"])
+@example({":\n\n”,": 3})
 def test_a_trailing_comma_changes_nothing_else(value: Any) -> None:
     written = json.dumps(value, ensure_ascii=False)
     parsed = parse_output(f"{written[:-1]},{written[-1]}")
