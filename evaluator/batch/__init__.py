@@ -1,0 +1,1 @@
+"""Batches: rows x templates x models x epochs, scored, counted honestly, and gone on with after a crash."""
