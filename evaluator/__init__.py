@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from evaluator.errors import TemplateError as TemplateError
     from evaluator.errors import ToolError as ToolError
     from evaluator.errors import UsageError as UsageError
+    from evaluator.front import Evaluator as Evaluator
     from evaluator.handler.backend import Backend as Backend
     from evaluator.handler.backend import Message as Message
     from evaluator.handler.backend import ModelRequest as ModelRequest
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from evaluator.handler.simulated import SimulatedBackend as SimulatedBackend
     from evaluator.handler.tools import Tool as Tool
     from evaluator.handler.tools import tool as tool
-    from evaluator.interpreter.evaluator import Evaluator as Evaluator
     from evaluator.interpreter.replay import Replay as Replay
     from evaluator.library import Match as Match
     from evaluator.library import Template as Template
@@ -64,6 +64,7 @@ _HOMES = {
         "ConfigurationError", "CorruptRecord", "Diagnostic", "EvaluatorError", "MissingExtra", "ProviderError",
         "RecordError", "StepChanged", "StepUnfinished", "TaskBusy", "TemplateError", "ToolError", "UsageError",
     ),
+    "evaluator.front": ("Evaluator",),
     "evaluator.handler.backend": ("Backend", "Message", "ModelRequest", "ModelResponse", "ToolCall"),
     "evaluator.handler.config": ("HandlerConfig", "load_profiles"),
     "evaluator.handler.litellm_backend": ("LiteLLMBackend",),
@@ -71,7 +72,6 @@ _HOMES = {
     "evaluator.handler.replay": ("ReplayBackend",),
     "evaluator.handler.simulated": ("SimulatedBackend",),
     "evaluator.handler.tools": ("Tool", "tool"),
-    "evaluator.interpreter.evaluator": ("Evaluator",),
     "evaluator.interpreter.replay": ("Replay",),
     "evaluator.library": ("Match", "Template", "TemplateLibrary"),
     "evaluator.memory": ("GlobalIndex", "InMemoryIndex", "Memory"),

@@ -2,6 +2,7 @@
 
 EvaluatorError                  base of all that is raised here
 ├── UsageError                  you: a call with arguments that do not fit
+│   └── RowError (in `batch.rows`)  you: a row, or where rows come from; says file, line and column
 ├── ConfigurationError          you: a profile, a key or a setting
 │   └── MissingExtra            an optional package; names the extra that installs it
 ├── TemplateError               you: a template; carries diagnostics with line and column
@@ -226,7 +227,8 @@ class SessionClosed(EvaluatorError):
 
 
 class LimitReached(EvaluatorError):
-    """A limit fired. `resource` is one of turns, context, output, time, cost, depth; same unit for both numbers."""
+    """A limit fired. `resource` is one of turns, context, output, time, tokens, cost, depth; both numbers have its
+    unit."""
 
     def __init__(self, resource: str, used: float, limit: float, message: str, partial: str = "") -> None:
         super().__init__(message)

@@ -38,7 +38,7 @@ FailureReason = Literal[
     "unexpected_error",
 ]
 
-ResourceName = Literal["turns", "context", "output", "time", "cost", "depth"]
+ResourceName = Literal["turns", "context", "output", "time", "tokens", "cost", "depth"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors import ProviderError
 from evaluator.handler._loopback import (
@@ -342,6 +342,22 @@ async def a_streamed_refusal_is_a_finish_reason(case: Case) -> None:
 
 
 @_check()
+async def an_answer_of_odd_shape_is_read(case: Case) -> None:
+    """Counts that are none are unknown; a content in parts is their text; no stream where one was asked for."""
+    for usage in ({"prompt_tokens": "many"}, {"prompt_tokens": 1e300}, ["many"]):
+        for stream in (False, True):
+            response = (await case.ask(Answer("fine", usage=cast("Any", usage)), stream=stream)).ok()
+            assert (response.content, response.usage.input_tokens, response.usage.output_tokens) == ("fine", None, None)
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}]
+    whole = Answer(parts).reply(stream=False)
+    streamed = stream_reply([chunk({"content": parts}), chunk({}, finish_reason="stop")])
+    for reply, stream in ((whole, False), (streamed, True), (Answer("fine").reply(stream=False), True)):
+        outcome = await case.ask(reply, stream=stream)
+        assert outcome.ok().content == "fine"
+        assert "".join(outcome.pieces) == ("fine" if stream else "")
+
+
+@_check()
 async def attachments_are_parts_before_the_text(case: Case) -> None:
     image, paper = Attachment("image/png", b"\x89PNG", "a/b.png"), Attachment("application/pdf", b"%PDF-", "c.pdf")
     outcome = await case.ask(messages=(Message("user", "Read these.", attachments=(image, paper)),))
@@ -425,6 +441,27 @@ async def a_connection_that_breaks_is_retryable_and_maybe_billed(case: Case) -> 
 
 
 @_check()
+async def a_redirect_is_not_followed(case: Case) -> None:
+    """Key and prompt go to nobody but the server that was named; its other name is another server too."""
+    for status in (301, 302, 303, 307, 308):
+        for host in ("127.0.0.1", "localhost"):
+            for stream in (False, True):
+                with LoopbackServer() as other:
+                    target = f"http://{host}:{other.port}/v1/chat/completions"
+                    outcome = await case.ask(json_reply({}, status=status, headers={"Location": target}), stream=stream)
+                    assert not other.paths, f"{status}: the request went on to {target}"
+                assert target in outcome.failed("other").message
+                assert not outcome.failed("other").retryable
+
+
+@_check()
+async def an_error_in_place_of_an_answer_is_told(case: Case) -> None:
+    for stream in (False, True):
+        reply = json_reply({"error": {"message": "overloaded", "code": 500}})
+        assert "overloaded" in (await case.ask(reply, stream=stream)).failed("server").message
+
+
+@_check()
 async def a_server_that_is_not_there_was_not_paid(case: Case) -> None:
     case.server.stop()
     error = (await case.ask()).failed("connection")
@@ -459,7 +496,10 @@ async def two_hundred_megabytes_are_not_read(case: Case) -> None:
 @_check()
 async def a_web_page_is_no_answer(case: Case) -> None:
     page = Reply((b"<!DOCTYPE html><p>Welcome",), content_type="text/html")
-    (await case.ask(page)).failed("malformed_response")
+    for stream in (False, True):
+        error = (await case.ask(page, stream=stream)).failed("malformed_response")
+        assert "base URL" in error.message
+        assert not error.retryable
 
 
 @_check()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any
 
 from evaluator.results import Usage
@@ -44,7 +45,7 @@ class Sample:
 class Score:
     """What one scorer said of one result. `value` is in [0, 1] but for scorers that say otherwise.
 
-    `passed` None: it could not judge (no target, a tie that counts for neither), and `value` is None with it.
+    `passed` None: it could not judge, and `value` is None with it; or it was a tie, whose value is 0.5.
     `error` is set where the scorer itself failed; both are None then. `answer` is what was read out of the
     result, `explanation` why. `usage` is what judging it cost.
     """
@@ -97,10 +98,12 @@ class Failure:
 class SampleResult:
     """One sample evaluated once: a line of `results.jsonl`.
 
-    `identity` is the hash of all that determines the answer (template, inputs, handler and model, epoch). `epoch` counts
-    from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is seconds from the start of
-    the task to its end, scoring left out; `started` is an ISO time, UTC. `usage` is the task's own, without its scorers'.
-    `cached_calls` were answered by the cache and cost nothing. `task_file` is relative to the batch's folder.
+    `identity` is the hash of all that determines the answer (template, inputs, handler and model, epoch). `epoch`
+    counts from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is seconds
+    from the start of the task to its end, scoring left out; `started` is an ISO time, UTC. `usage` is the task's own,
+    without its scorers'. `cached_calls` were answered by the cache and cost nothing. `task_file` is relative to the
+    batch's folder. `parts` are the hashes that `identity` was made of, `scored_by` that of the scorers, by which a
+    later run finds out what has changed.
     """
 
     identity: str
@@ -125,20 +128,31 @@ class SampleResult:
     task_file: str | None = None
     cached_calls: int = 0
     warnings: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    scored_by: str = ""
+
+    @property
+    def key(self) -> str:
+        """Which cell of the batch this fills; of several results with one key the last one counts."""
+        return key_of(self.sample_id, self.epoch, self.template, self.variant)
 
     @property
     def scoring_usage(self) -> Usage:
         return sum((score.usage for score in self.scores.values()), Usage())
 
     def to_dict(self) -> dict[str, Any]:
+        """A JSON object; its first five members are short and plain: an index reads only those."""
         return {
+            "key": self.key,
             "identity": self.identity,
+            "scored_by": self.scored_by,
+            "verdict": self.verdict.value,
+            "retryable": self.failure is not None and self.failure.retryable,
             "sample_id": self.sample_id,
             "place": self.place,
             "epoch": self.epoch,
             "template": self.template,
             "variant": self.variant,
-            "verdict": self.verdict.value,
             "inputs": dict(self.inputs),
             "target": self.target,
             "metadata": dict(self.metadata),
@@ -154,6 +168,7 @@ class SampleResult:
             "task_file": self.task_file,
             "cached_calls": self.cached_calls,
             "warnings": list(self.warnings),
+            "parts": dict(self.parts),
         }
 
     @classmethod
@@ -186,7 +201,15 @@ class SampleResult:
             task_file=data["task_file"],
             cached_calls=data["cached_calls"],
             warnings=tuple(data["warnings"]),
+            parts=data["parts"],
+            scored_by=data["scored_by"],
         )
+
+
+def key_of(sample_id: str, epoch: int, template: str, variant: str) -> str:
+    """16 hexadecimal digits: the cell of a batch that a result fills."""
+    text = f"{sample_id}\0{epoch}\0{template}\0{variant}"
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:

@@ -173,13 +173,19 @@ def exit_code_of(outcome: TaskResult | TaskError) -> int:
     return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError)) else 1
 
 
+def terminal_width() -> int:
+    """Columns of the terminal, or what COLUMNS says; 100 where there is neither."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size((100, 24)).columns
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
-    from shutil import get_terminal_size
 
     shown = [[visible(" ".join(str(cell).split())) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
-    room = max(20, get_terminal_size((100, 24)).columns - sum(widths[:-1]) - 2 * (len(head) - 1))
+    room = max(20, terminal_width() - sum(widths[:-1]) - 2 * (len(head) - 1))
     for row in shown:
         *cells, last = row
         if len(last) > room:

@@ -90,12 +90,12 @@ def _show_matching(library: TemplateLibrary) -> None:
 
 def _cases(data: Path, library: TemplateLibrary) -> Iterator[Case]:
     documents = [path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))]
-    questions = [json.loads(line) for line in (data / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    questions = [json.loads(line) for line in (data / "easy.jsonl").read_text(encoding="utf-8").splitlines()]
     yield Case("atomic", "summarise", {"document": documents[0]})
     yield Case("atomic", "classify this support message", _example(library, "classify"))
     yield Case("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
     for row in questions[:3]:
-        yield Case("atomic", "answer_question", {"question": row["question"]}, target=row["answer"])
+        yield Case("atomic", "answer_question", {"question": row["question"]}, target=row["target"])
     yield Case("function", "title_of", {"doc": documents[1]})
     yield Case("sequential", "report", _example(library, "report"))
     yield Case("sequential, cond", "route_ticket", _example(library, "route_ticket"))

@@ -20,6 +20,12 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 # name → (module, one line of help): the help page of the group imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Evaluate a template, or a request in words."),
+    "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
+    "summary": ("results", "Show a batch's numbers as they are now, and check gates."),
+    "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
+    "report": ("results", "Write one self-contained HTML page of batches."),
+    "export": ("results", "Write a batch's results in another format."),
+    "cache": ("cache", "Show or clear a file of responses."),
     "compile": ("compile", "Write words as a task in XML; shown before it is run."),
     "match": ("match", "Show which templates fit a request, with scores and reasons."),
     "render": ("render", "Show exactly what the model would see; makes no call."),
@@ -74,7 +80,8 @@ def cli() -> None:
     """Evaluate LLM tasks written as XML templates: isolated, limited, recorded.
 
     Exit codes: 0 all well; 1 the task failed or what was checked has errors; 2 wrong usage;
-    3 configuration (a profile, a key, a folder); 130 interrupted (Ctrl-C or SIGTERM).
+    3 configuration (a profile, a key, a folder); 4 a batch's gate does not hold; 5 a batch is incomplete;
+    130 interrupted (Ctrl-C or SIGTERM).
     """
 
 

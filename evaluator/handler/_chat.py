@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.handler._failures import error_in_body, malformed
-from evaluator.handler.attachments import Attachment
+from evaluator.handler.attachments import Attachment, told
 from evaluator.handler.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.handler.structured import response_format
 from evaluator.results import Usage
@@ -37,10 +37,37 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
 }
 
 
+def message_bodies(messages: Iterable[Message], *, images_in_answers: bool = False) -> list[dict[str, Any]]:
+    """The messages as the wire wants them.
+
+    Attachments stand before the text that asks about them. The images of a tool's answer are parts of it with
+    `images_in_answers`; else, since the wire has no room for them there, they follow the answers of the turn as a
+    message of the user that names the call of each. One that is not sent is named in the answer.
+    """
+    bodies: list[dict[str, Any]] = []
+    following: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role != "tool":
+            bodies += _shown(following)
+            following = []
+        bodies.append(message_body(message))
+        images = [_part(image) for image in message.attachments if image.data] if message.role == "tool" else []
+        if images and images_in_answers:
+            bodies[-1]["content"] = [{"type": "text", "text": bodies[-1]["content"]}, *images]
+        elif images:
+            following += [{"type": "text", "text": f"The answer to the tool call {message.tool_call_id}:"}, *images]
+    return bodies + _shown(following)
+
+
+def _shown(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": parts}] if parts else []
+
+
 def message_body(message: Message) -> dict[str, Any]:
-    """One message as the wire wants it. Attachments stand before the text that asks about them."""
     body: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.attachments:
+    if message.role == "tool":
+        body["content"] = told(message.content, message.attachments)
+    elif message.attachments:
         parts = [_part(attachment) for attachment in message.attachments]
         body["content"] = [*parts, {"type": "text", "text": message.content}]
     if message.tool_calls:
@@ -78,11 +105,13 @@ def _sendable(arguments: str) -> str:
     return json.dumps({"invalid_arguments": arguments})
 
 
-def request_body(request: ModelRequest, *, max_tokens_field: str = "max_tokens") -> dict[str, Any]:
-    """The body without `stream`; hints never enter it."""
+def request_body(
+    request: ModelRequest, *, max_tokens_field: str = "max_tokens", images_in_answers: bool = False
+) -> dict[str, Any]:
+    """The body without `stream`; hints never enter it. `images_in_answers`: see `message_bodies`."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": [message_body(message) for message in request.messages],
+        "messages": message_bodies(request.messages, images_in_answers=images_in_answers),
     }
     if request.tools:
         body["tools"] = [
@@ -125,7 +154,7 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     content = message.get("content")
     reasoning = reasoning_of(message)
     if not isinstance(content, str):
-        content, thought = _joined(content)
+        content, thought = joined(content)
         reasoning = reasoning or thought
     refusal = message.get("refusal")
     calls = message.get("tool_calls")
@@ -182,7 +211,7 @@ def thinking_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
 
 
-def _joined(content: Any) -> tuple[str, str | None]:
+def joined(content: Any) -> tuple[str, str | None]:
     """Text and reasoning of a content that is null or a list of parts."""
     if content is None:
         return "", None

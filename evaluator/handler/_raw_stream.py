@@ -15,7 +15,7 @@ _SHAPES = ("choices", "candidates", "stop_reason", "type")
 class RawEnd:
     """Takes the bytes of a stream. `is_known`: they are server-sent events of a shape that is read here; then
     `reason` is the provider's own word, None while it has said none, and `usage` what stood beside it; `model` is the
-    one that it says has answered. `is_done`: `[DONE]` came."""
+    one that it says has answered. `is_done`: `[DONE]` came. `payloads` are the events so far, unread."""
 
     def __init__(self) -> None:
         self.is_known = False
@@ -23,6 +23,7 @@ class RawEnd:
         self.reason: str | None = None
         self.usage: Mapping[str, Any] = {}
         self.model: str | None = None
+        self.payloads: list[bytes] = []
         self._lines = EventLines()
 
     def feed(self, piece: bytes) -> None:
@@ -33,6 +34,7 @@ class RawEnd:
         self._event(self._lines.rest())
 
     def _event(self, payload: bytes) -> None:
+        self.payloads.append(payload)
         if payload == b"[DONE]":
             self.is_done = True
         elif not self.is_known or any(key in payload for key in _KEYS):

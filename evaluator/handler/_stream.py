@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaluator.errors import ProviderError
-from evaluator.handler._chat import decode_json, reasoning_of, respond, thinking_of, tool_call
+from evaluator.handler._chat import decode_json, joined, reasoning_of, respond, thinking_of, tool_call
 from evaluator.handler._failures import error_in_body, malformed
 from evaluator.handler.backend import ModelResponse, ToolCall
 
@@ -131,6 +131,10 @@ class Assembly:
                 if isinstance(call, dict):
                     self._call(call)
         text = delta.get("content")
+        if isinstance(text, list):
+            text, thought = joined(text)
+            if thought:
+                self._thoughts.append(thought)
         if isinstance(text, str) and text:
             self.text(text)
 

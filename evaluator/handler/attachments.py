@@ -1,14 +1,16 @@
 """Images and PDFs that are sent beside a text: told by their first bytes, never by a name.
 
-What is recorded and fingerprinted of one is its source, type, size and SHA-256; its bytes go to the provider only.
+What is recorded and fingerprinted of one is its source, type, size and SHA-256. The bytes go to the provider; those
+of a tool's answer are kept beside the task files too, since nobody could take the same screenshot again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
 
 PDF = "application/pdf"
 MAX_IMAGE_BYTES = 5_000_000
@@ -25,11 +27,30 @@ _BYTES_OF_A_PAGE = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One image or PDF. `source` says where it is from, for people and for the record."""
+    """One image or PDF. `source` says where it is from, for people and for the record.
+
+    `size` in bytes and `sha256` follow from `data`. One that is known and not sent (`withheld`, or recorded and no
+    longer there) has them without `data`: it is recorded and fingerprinted as before, and the model is told of it.
+    """
 
     media_type: str
     data: bytes = field(repr=False)
     source: str
+    size: int = -1
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.sha256:
+            object.__setattr__(self, "size", len(self.data))
+            object.__setattr__(self, "sha256", hashlib.sha256(self.data).hexdigest())
+
+    @classmethod
+    def from_dict(cls, recorded: Mapping[str, Any], data: bytes = b"") -> Self:
+        """What `to_dict` gave, with its bytes or without them."""
+        return cls(recorded["media_type"], data, recorded["source"], recorded["size"], recorded["sha256"])
+
+    def withheld(self) -> Self:
+        return replace(self, data=b"")
 
     @property
     def is_image(self) -> bool:
@@ -45,16 +66,30 @@ class Attachment:
         """
         if self.is_image:
             return IMAGE_TOKENS
-        pages = len(_PAGE.findall(self.data)) or -(-len(self.data) // _BYTES_OF_A_PAGE)
+        pages = len(_PAGE.findall(self.data)) or -(-self.size // _BYTES_OF_A_PAGE)
         return PAGE_TOKENS * max(1, pages)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "media_type": self.media_type,
-            "size": len(self.data),
-            "sha256": hashlib.sha256(self.data).hexdigest(),
-        }
+        return {"source": self.source, "media_type": self.media_type, "size": self.size, "sha256": self.sha256}
+
+
+def recorded_in(extra: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The attachments that the record of a tool's answer names, as `Attachment.from_dict` takes them."""
+    named = (extra or {}).get("attachments")
+    return [
+        item
+        for item in (cast("list[Any]", named) if isinstance(named, list) else [])
+        if isinstance(item, Mapping) and all(isinstance(item.get(key), kind) for key, kind in _RECORDED.items())
+    ]
+
+
+def told(text: str, attachments: Iterable[Attachment]) -> str:
+    """`text`, and a line for each attachment that belongs to it and is not sent."""
+    lines = [f"[{a.source}: {a.media_type} of {a.size:,} bytes, not sent]" for a in attachments if not a.data]
+    return "\n".join([text, *lines] if text else lines)
+
+
+_RECORDED: Mapping[str, type] = {"source": str, "media_type": str, "size": int, "sha256": str}
 
 
 def media_type_of(data: bytes) -> str | None:

@@ -30,8 +30,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `attachments` go with a user's text; `thinking` are the blocks that a provider signed and
-    wants back with the answer that they led to, as it gave them."""
+    """One message. `attachments` go with a user's text, or are images of a tool's answer; `thinking` are the blocks
+    that a provider signed and wants back with the answer that they led to, as it gave them."""
 
     role: Role
     content: str

@@ -7,12 +7,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.backend import Backend
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.gate import Gate
 from evaluator.handler.session import ModelChoice
+
+if TYPE_CHECKING:
+    from evaluator.handler.cache import ResponseCache
 
 SIMULATED = "simulated/default"
 
@@ -37,7 +43,8 @@ OPENAI_URL = "https://api.openai.com/v1"
 class ModelChooser:
     """Chooses models and keeps one backend an endpoint, so that connections are pooled.
 
-    `notice` is called once with a line for the user when the simulated model stands in for a real one.
+    `notice` is called once with a line for the user when the simulated model stands in for a real one. Each attempt
+    passes through `gate`. `cache` answers what it knows, but for simulated and replaying models.
     """
 
     def __init__(
@@ -47,11 +54,15 @@ class ModelChooser:
         probe_local: bool = True,
         backend: Backend | None = None,
         notice: object = None,
+        gate: Gate | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self._probe_local = probe_local
         self._fixed = backend
         self._notice = notice
+        self._gate = gate
+        self._cache = cache
         self._backends: dict[tuple[object, ...], Backend] = {}
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
         self._in_text: dict[int, Backend] = {}
@@ -107,10 +118,18 @@ class ModelChooser:
         backend, bare = self._backend(model, config, base_url)
         stands_in = self._found is not None and why is self._found[1] and model == SIMULATED
         refused = self._refused.setdefault((id(backend), bare), set())
+        endpoint = endpoint_of(backend, model)
         # A record holds calls and results, not the text in which they were spoken of.
         if config.tool_calling == "text" and backend.name != "replay":
             backend = self._speaking_text(backend)
-        return ModelChoice(backend, bare, model, why, stands_in, refused)
+        cache = None if backend.name in ("simulated", "replay") else self._cache
+        return ModelChoice(backend, bare, model, why, stands_in, refused, endpoint, self._gate, cache)
+
+    def behind(self, gate: Gate, cache: ResponseCache | None) -> ModelChooser:
+        """A chooser with the backends of this one, which either closes; its choices pass through `gate` and `cache`."""
+        gated = copy(self)
+        gated._gate, gated._cache, gated._choices = gate, cache, {}
+        return gated
 
     def _find(self) -> tuple[str, str, str | None]:
         if self._found is None:
@@ -199,6 +218,17 @@ class ModelChooser:
         self._choices.clear()
         self._in_text.clear()
         self._refused.clear()
+
+
+def endpoint_of(backend: Backend, model: str) -> str:
+    """Where `model` is reached through `backend`, without secrets: a URL, else the provider, else the backend's name.
+
+    A backend of your own may say so itself, as an attribute `endpoint`.
+    """
+    told = getattr(backend, "endpoint", None)
+    if isinstance(told, str):
+        return told
+    return model.partition("/")[0] if backend.name == "litellm" else backend.name
 
 
 def _is_loopback(base_url: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from inspect import cleandoc
 from math import inf
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.handler.mcp.servers import McpServer, read_servers, server_problems
+from evaluator.handler.tools.display import Display
 from evaluator.handler.tools.policy import POLICIES, Policy, Rule
 from evaluator.xml.resources import shipped
 
@@ -41,8 +42,9 @@ class HandlerConfig:
     templates name to models.
 
     `tool_calling` "text" describes tools in the system message and reads calls out of the answer, for models
-    that have no tool calling. `native_output` hands a declared JSON schema to the provider. `cache` marks what
-    will be sent again for providers that cache only what is marked.
+    that have no tool calling. `computer` is the display of the tool of that name. `native_output` hands a
+    declared JSON schema to the provider. `cache` marks what will be sent again for providers that cache only what
+    is marked.
     """
 
     name: str = "default"
@@ -64,6 +66,7 @@ class HandlerConfig:
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
+    computer: Display | None = None
     context_window: int | None = None
     prices: tuple[float, float] | None = None
     tool_calling: ToolCalling = "native"
@@ -110,6 +113,7 @@ class HandlerConfig:
             "tools": [grant.name for grant in self.tools], "roots": list(self.roots),
             "tool_calling": self.tool_calling, "native_output": self.native_output, "cache": self.cache,
             "mcp": [server.name for server in self.mcp],
+            "computer": None if self.computer is None else asdict(self.computer),
         }  # fmt: skip
 
 
@@ -166,7 +170,7 @@ def read_profile(path: Path) -> HandlerConfig:
     try:
         source = read_file(path)
         problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
-            *_tools_named_twice(source),
+            *_named_twice(source),
             *server_problems(source),
         ]
     except TemplateError as error:
@@ -218,6 +222,8 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
         fields["tools"] = tuple(_read_grant(tool) for tool in child.findall("tool"))
     elif child.tag == "mcp":
         fields["mcp"] = read_servers(child)
+    elif child.tag == "computer":
+        fields["computer"] = Display(child.get("display").strip(), int(child.get("width")), int(child.get("height")))
     elif child.tag == "roots":
         fields["roots"] = tuple(root.get("path") for root in child.findall("root"))
     elif child.tag == "prices":
@@ -230,16 +236,24 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
         fields["simulated"] = {key: float(value) for key, value in child.attrib.items()}
 
 
-def _tools_named_twice(source: Source) -> list[Diagnostic]:
-    """With two grants of a tool the rules of one would be lost unseen."""
-    seen: set[str] = set()
+_NAMED: tuple[tuple[str, str, str], ...] = (
+    ("tools/tool", "tool", "; put its policy and rules into one element"),
+    ("mcp/server", "MCP server", ""),
+    ("roles/role", "role", "; one model answers where it is named"),
+)
+
+
+def _named_twice(source: Source) -> list[Diagnostic]:
+    """Of two elements of one name, what one says would be lost unseen."""
     twice: list[Diagnostic] = []
-    for tool in source.root.iterfind("tools/tool"):
-        name = tool.get("name", "")
-        if name in seen:
-            message = f"the tool {name!r} stands there twice; put its policy and rules into one element"
-            twice.append(Diagnostic("error", "invalid-value", message, source.locate_attribute(tool, "name")))
-        seen.add(name)
+    for place, what, advice in _NAMED:
+        seen: set[str] = set()
+        for element in source.root.iterfind(place):
+            name = element.get("name", "")
+            if name in seen:
+                message = f"the {what} {name!r} stands there twice{advice}"
+                twice.append(Diagnostic("error", "invalid-value", message, source.locate_attribute(element, "name")))
+            seen.add(name)
     return twice
 
 

@@ -2,12 +2,15 @@
 
 A `Budget` belongs to one Handler or to a whole evaluation. Charging it charges its ancestors; `check_*` are
 called before the call that would pass a limit, so a limit is never overshot by a call that was known to pass it.
+Its clock stands still while a call below it waits for its turn at a gate.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 from evaluator.errors import LimitReached
 from evaluator.results import Usage
@@ -19,12 +22,14 @@ class Budget:
     """Turns, output tokens, wall time and cost of one scope; None where there is no limit.
 
     `owner` names whose limit it is in messages. `partial` is the last text that came in this scope, kept for
-    a task that does not end well; `maybe_billed` says that a call was cut off. Not thread-safe: one event loop.
+    a task that does not end well; `maybe_billed` says that a call was cut off; `cached_calls` are those that the
+    cache of responses answered. Not thread-safe: one event loop.
     """
 
     __slots__ = (
-        "_clock", "_reserved_cost", "_reserved_turns", "_started", "_warned", "max_cost_usd", "max_turns",
-        "maybe_billed", "owner", "parent", "partial", "timeout_s", "usage", "warnings",
+        "_clock", "_dormant", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns", "_started",
+        "_warned", "cached_calls", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent", "partial",
+        "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -45,15 +50,21 @@ class Budget:
         self.usage = Usage()
         self.partial = ""
         self.maybe_billed = False
+        self.cached_calls = 0
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self._reserved_turns = 0
         self._reserved_cost = 0.0
         self._clock = clock
         self._started = clock()
+        self._pauses = 0
+        self._paused_at = self._paused_s = 0.0
+        self._dormant: set[Callable[[], None]] = set()
 
     def elapsed_s(self) -> float:
-        return self._clock() - self._started
+        """Seconds since it was made, without those that it was paused."""
+        now = self._paused_at if self._pauses else self._clock()
+        return now - self._started - self._paused_s
 
     def remaining_s(self) -> float | None:
         """Seconds left until the nearest time limit of this scope and those above; None without one."""
@@ -62,6 +73,78 @@ class Budget:
         if own is None or above is None:
             return above if own is None else own
         return min(own, above)
+
+    def pause(self) -> None:
+        """Stops the clock here and above until `resume`, for a wait that is not this task's doing.
+
+        Pauses of tasks side by side overlap: the clock above them goes on when the last of them has ended.
+        """
+        scope: Budget | None = self
+        while scope is not None:
+            if scope._pauses == 0:
+                scope._paused_at = scope._clock()
+            scope._pauses += 1
+            scope = scope.parent
+
+    def resume(self) -> None:
+        """Ends one `pause`."""
+        scope: Budget | None = self
+        while scope is not None:
+            scope._pauses -= 1
+            if scope._pauses == 0:
+                scope._paused_s += scope._clock() - scope._paused_at
+                woken, scope._dormant = scope._dormant, set()
+                for look in woken:
+                    look()
+            scope = scope.parent
+
+    @asynccontextmanager
+    async def deadline(self) -> AsyncGenerator[asyncio.Timeout]:
+        """`asyncio.timeout` until the nearest time limit of this scope and those above; pauses put it off."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        async with asyncio.timeout(None) as limit:
+
+            def look() -> None:
+                nonlocal timer
+                if timer is not None:
+                    timer.cancel()
+                left, paused = self._left()
+                if left is not None and left <= 0:
+                    limit.reschedule(loop.time())
+                    return
+                timer = None if left is None else loop.call_later(left, look)
+                if paused is not None:
+                    paused._dormant.add(look)
+
+            look()
+            try:
+                yield limit
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                scope: Budget | None = self
+                while scope is not None:
+                    scope._dormant.discard(look)
+                    scope = scope.parent
+
+    def _left(self) -> tuple[float | None, Budget | None]:
+        """Seconds until the nearest limit whose clock runs, and the first scope upwards whose clock does not."""
+        left: float | None = None
+        scope: Budget | None = self
+        while scope is not None and not scope._pauses:
+            if scope.timeout_s is not None:
+                own = scope.timeout_s - scope.elapsed_s()
+                left = own if left is None else min(left, own)
+            scope = scope.parent
+        return left, scope
+
+    def count_cached(self, calls: int = 1) -> None:
+        """Adds to `cached_calls` here and above."""
+        scope: Budget | None = self
+        while scope is not None:
+            scope.cached_calls += calls
+            scope = scope.parent
 
     def charge(self, usage: Usage) -> None:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""

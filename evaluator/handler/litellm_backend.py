@@ -1,8 +1,9 @@
 """Every provider that LiteLLM knows, behind the same protocol. LiteLLM is imported at the first call.
 
 LiteLLM's own retries, telemetry, price download and printing are off. Where its result hides what the
-provider said (an unknown finish reason as `stop`, missing usage as zeros, no choices as a success), the raw
-response is read instead. What it does on the wire is held to one POST and 16 MB (`_litellm_guard`).
+provider said (an unknown finish reason as `stop`, missing usage as zeros, no choices as a success), or where it
+fails over it, the raw response is read instead. What it does on the wire is held to one POST, one host and 16 MB
+(`_litellm_guard`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
-from evaluator.handler._chat import read_tool_calls, request_body, respond
+from evaluator.handler._chat import read_completion, read_tool_calls, request_body, respond
 from evaluator.handler._failures import clean, error_in_body, failure, malformed, message_of, retry_after, timed_out
-from evaluator.handler._litellm_guard import MAX_RESPONSE_BYTES, CallGuard, ResponseRefused, install
+from evaluator.handler._litellm_guard import MAX_RESPONSE_BYTES, CallGuard, Redirected, install
 from evaluator.handler._raw_stream import RawEnd, reason_of
 from evaluator.handler._stream import Assembly
 from evaluator.handler.backend import ModelRequest, ModelResponse
@@ -70,8 +71,13 @@ class LiteLLMBackend:
     def name(self) -> str:
         return "litellm"
 
+    @property
+    def endpoint(self) -> str | None:
+        """The base URL, without secrets; None where LiteLLM finds the provider's own."""
+        return clean(self._base_url, self._secrets) if self._base_url else None
+
     def __repr__(self) -> str:
-        parts = [f"base_url={clean(self._base_url, self._secrets)!r}"] if self._base_url else []
+        parts = [f"base_url={self.endpoint!r}"] if self._base_url else []
         if self._secrets:
             parts.append("api_key='***'")
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -105,12 +111,31 @@ class LiteLLMBackend:
             try:
                 result = await self._litellm.acompletion(**arguments)
             except Exception as exc:
-                error = self._mapped(exc)
-                if guard.answered and error.kind in ("bad_request", "server", "other"):
+                error = self._refused(guard) or self._mapped(exc)
+                if guard.refused is None and guard.answered and error.kind in _OF_LITELLM:
                     # An answer came, so this is LiteLLM's trouble with reading it.
+                    if (answer := self._plain_answer(guard)) is not None:
+                        return answer
                     error = self._unread(raw, exc)
                 raise error from exc
         return self._read(result, raw[-1] if raw else None)
+
+    def _refused(self, guard: CallGuard) -> ProviderError | None:
+        """What was held back on the wire, if anything was."""
+        refusal = guard.refused
+        if isinstance(refusal, Redirected):
+            return failure(refusal.status, str(refusal), secrets=self._secrets)
+        return None if refusal is None else malformed(clean(str(refusal), self._secrets), retryable=False)
+
+    def _plain_answer(self, guard: CallGuard) -> ModelResponse | None:
+        """The answer as our own reader finds it in a body that is no stream of events; None for another wire's shape.
+
+        Raises: ProviderError, for an error that the provider put into it, and for a web page.
+        """
+        if guard.media_type == "text/html":
+            raise malformed(f"the response is {guard.media_type}, not JSON (is the base URL right?)", retryable=False)
+        data = _decoded(guard.body)
+        return read_completion(data, self._secrets) if data.keys() & {"choices", "error"} else None
 
     def _unread(self, raw: list[Any], exc: Exception) -> ProviderError:
         error = error_in_body(_decoded(raw[-1]), secrets=self._secrets) if raw else None
@@ -122,12 +147,43 @@ class LiteLLMBackend:
         arguments["stream"] = True
         arguments["stream_options"] = {"include_usage": True}
         raw = RawEnd()
-        with CallGuard(self._max_bytes, raw.feed):
+        with CallGuard(self._max_bytes, raw.feed) as guard:
             try:
-                stream = await self._litellm.acompletion(**arguments)
-            except Exception as exc:
-                raise self._mapped(exc) from exc
-            return await self._stream(stream, assembly, clock, raw)
+                try:
+                    stream = await self._litellm.acompletion(**arguments)
+                except Exception as exc:
+                    raise self._mapped(exc) from exc
+                response = await self._stream(stream, assembly, clock, raw)
+                own = None if response.content or response.tool_calls else self._as_sent(raw, "")
+                if own is None or not own.content:
+                    return response
+                answer = own
+            except ProviderError as exc:
+                if (refused := self._refused(guard)) is not None:
+                    refused.partial = assembly.partial or None
+                    raise refused from exc
+                if not guard.answered or exc.kind not in _OF_LITELLM:
+                    raise
+                # Some servers do not stream, or have only an error to tell.
+                found = None if assembly.partial else self._plain_answer(guard)
+                answer = found or self._as_sent(raw, assembly.partial)
+                if answer is None:
+                    raise
+            if rest := answer.content.removeprefix(assembly.partial):
+                assembly.text(rest)
+            return answer
+
+    def _as_sent(self, raw: RawEnd, partial: str) -> ModelResponse | None:
+        """The whole answer as our own reader finds it in a stream's events; None where it is not whole, does not go
+        on from `partial`, or speaks another wire."""
+        own = Assembly(lambda _: None, self._secrets)
+        try:
+            for payload in raw.payloads:
+                own.event(payload)
+            answer = own.response()
+        except ProviderError:
+            return None
+        return answer if answer.content.startswith(partial) else None
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections when no other backend uses them."""
@@ -145,7 +201,7 @@ class LiteLLMBackend:
                 await shared.close()
 
     def _arguments(self, request: ModelRequest, raw: list[Any]) -> dict[str, Any]:
-        arguments = request_body(request)
+        arguments = request_body(request, images_in_answers=_takes_images_in_answers(request.model))
         if request.tools and request.model.startswith("anthropic/"):
             offered = zip(arguments["tools"], request.tools, strict=True)
             arguments["tools"] = [body if spec.native is None else dict(spec.native) for body, spec in offered]
@@ -176,9 +232,14 @@ class LiteLLMBackend:
             raise malformed("the response has no choices")
         message = choices[0].message
         content = message.content
+        if isinstance(content, list) and isinstance(raw.get("choices"), list):
+            return read_completion(raw, self._secrets)
         usage = _usage(_get(result, "usage"), known=bool(raw.get("usage")))
         if usage is not None and _reasoning_is_estimated(raw.get("usage")):
             usage["completion_tokens_details"] = None
+        if isinstance(raw.get("choices"), list) and isinstance(raw.get("usage"), dict):
+            # LiteLLM makes zeros of what is missing there.
+            usage = raw["usage"]
         refusal = _get(message, "refusal") or (_get(message, "provider_specific_fields") or {}).get("refusal")
         return respond(
             content if isinstance(content, str) else "",
@@ -236,9 +297,6 @@ class LiteLLMBackend:
         if isinstance(exc, ProviderError):
             return exc
         message = clean(getattr(exc, "message", None) or str(exc), self._secrets) or type(exc).__name__
-        refused = next((seen for seen in _chain(exc) if isinstance(seen, ResponseRefused)), None)
-        if refused is not None:
-            return malformed(str(refused), retryable=False)
         names = _names(exc)
         status = getattr(exc, "status_code", None)
         # What came as an answer with an error status is not a broken connection, whatever lies beneath.
@@ -288,6 +346,8 @@ _KINDS: tuple[tuple[ProviderErrorKind, bool, bool, frozenset[str]], ...] = (
 # A provider's own answer with an error status is underneath.
 _ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
 _ON_THE_WAY = frozenset({"connection", "malformed_response"})
+# What is called so, although an answer came without an error status, is LiteLLM's trouble with reading it.
+_OF_LITELLM = frozenset({"bad_request", "server", "other", "malformed_response"})
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
@@ -339,6 +399,11 @@ def load_litellm() -> Any:
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return litellm
+
+
+def _takes_images_in_answers(model: str) -> bool:
+    """Whether LiteLLM puts the images of a tool's answer into it: where it speaks Anthropic's own wire."""
+    return model.startswith(("anthropic/", "vertex_ai/claude"))
 
 
 def _wants_marks(model: str) -> bool:

@@ -81,8 +81,13 @@ class OpenAICompatibleBackend:
     def name(self) -> str:
         return "openai_compatible"
 
+    @property
+    def endpoint(self) -> str:
+        """The base URL, without secrets."""
+        return clean(self._url.removesuffix("/chat/completions"), self._secrets)
+
     def __repr__(self) -> str:
-        url = clean(self._url.removesuffix("/chat/completions"), self._secrets)
+        url = self.endpoint
         key = ", api_key='***'" if "Authorization" in self._headers else ""
         return f"{type(self).__name__}({url!r}{key})"
 

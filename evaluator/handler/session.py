@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from evaluator.errors import LimitReached, ProviderError, ProviderErrorKind, RecordError, SessionClosed
 from evaluator.handler import prices
-from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment
+from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment, recorded_in
 from evaluator.handler.backend import (
     Backend,
     FinishReason,
@@ -27,7 +29,9 @@ from evaluator.handler.backend import (
     ToolCall,
     ToolSpec,
 )
+from evaluator.handler.cache_key import identify
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.gate import NOT_MADE, UNWATCHED, Gate, Passage, PlannedCall
 from evaluator.handler.limits import WARN_AT, Budget
 from evaluator.handler.structured import is_refusal, kind_of
 from evaluator.handler.tokens import estimate_tokens
@@ -36,12 +40,17 @@ from evaluator.record.steplog import StepLog
 from evaluator.record.steps import StepEnd
 from evaluator.results import Usage
 
+if TYPE_CHECKING:
+    from evaluator.handler.cache import ResponseCache
+
 _MESSAGE_OVERHEAD_TOKENS = 6
 NOT_REPEATED = (
     "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "
     "not repeated. Find out before you call it again"
 )
 Sleep = Callable[[float], Any]
+# Mistral's servers refuse a user's message after a tool's answer, and chat completions have no other place for images.
+_NO_USER_AFTER_TOOL = re.compile(r"(?:mi|mini|magi|dev|code)stral|(?:pix|mix)tral", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,8 @@ class ModelChoice:
     """The backend that answers, the model's id as the backend wants it, and why it was chosen.
 
     `is_stand_in`: the simulated model, because nothing else was found. `refused`: the kinds of schema that this
-    model of this backend would not take, added to by the Handlers that find out.
+    model of this backend would not take, added to by the Handlers that find out. `endpoint` says where the
+    model is reached, without secrets. Each attempt passes through `gate`; `cache` answers what it knows.
     """
 
     backend: Backend
@@ -58,6 +68,9 @@ class ModelChoice:
     why: str
     is_stand_in: bool = False
     refused: set[str] = field(default_factory=set[str], compare=False)
+    endpoint: str = ""
+    gate: Gate | None = field(default=None, compare=False)
+    cache: ResponseCache | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,10 @@ class Outcome:
 
 
 class Handler:
-    """One task's session: `run` once, or `say` as often as there is something to say. `turns` counts its turns."""
+    """One task's session: `run` once, or `say` as often as there is something to say. `turns` counts its turns.
+
+    `epoch` tells repetitions of the same task apart to the cache.
+    """
 
     def __init__(
         self,
@@ -87,6 +103,7 @@ class Handler:
         hints: Hints | None = None,
         schema: Mapping[str, Any] | None = None,
         on_text: Callable[[str], None] | None = None,
+        epoch: int = 1,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.config = config
@@ -100,6 +117,7 @@ class Handler:
         self._hints = hints or Hints()
         self._schema = schema if config.native_output else None
         self._on_text = on_text
+        self._epoch = epoch
         self._sleep = sleep
         self._messages: list[Message] = []
         self._sent = 0
@@ -116,7 +134,7 @@ class Handler:
         if window is None and choice.backend.name != "simulated":
             window = prices.context_window(choice.label)
         self._window = window
-        self._cost_limited = self._has_cost_limit()
+        self._is_counted = choice.gate is not None or self._has_cost_limit()
 
     # -- context accounting ---------------------------------------------------------------------------------
 
@@ -141,7 +159,7 @@ class Handler:
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
-        if self._window is None and not self._cost_limited:
+        if self._window is None and not self._is_counted:
             return
         tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
         tokens += sum(attachment.tokens for attachment in message.attachments)
@@ -166,13 +184,18 @@ class Handler:
 
     def _turn_cost(self) -> float | None:
         """The most that the next turn may cost in US dollars; None where the price is unknown."""
-        output = self.config.max_output_tokens
-        if output is None:
-            output = prices.max_output_tokens(self.choice.label) if not self._is_free() else 0
+        output = self._most_output()
         if output is None:
             return None
         written = self._context_tokens if self.config.cache else 0
         return self._cost(Usage(self._context_tokens, output, 0, 0, None, 1), written)
+
+    def _most_output(self) -> int | None:
+        """Tokens that the model may answer with at most, None where that is unknown."""
+        output = self.config.max_output_tokens
+        if output is None:
+            output = prices.max_output_tokens(self.choice.label) if not self._is_free() else 0
+        return output
 
     def _is_free(self) -> bool:
         return self.choice.backend.name in ("simulated", "replay")
@@ -262,10 +285,10 @@ class Handler:
         }  # fmt: skip
         args["messages"] = self._new_messages()
         fingerprint = self._fingerprint()
-        most = self._turn_cost() if self._cost_limited else None
+        most = self._turn_cost() if self._is_counted else None
         self.budget.reserve_turn(most)
         try:
-            response = await self._attempts(path, args, fingerprint)
+            response = await self._response(path, args, fingerprint, most)
         finally:
             self.budget.release_turn(most)
         usage = response.usage
@@ -283,7 +306,10 @@ class Handler:
             self._warnings.append(warning)
 
     def _with_what_is_taken(self, message: Message) -> Message:
-        """`message` without the attachments that the model is known not to take, or that are too many bytes."""
+        """`message` without the attachments that the model is known not to take, or that are too many bytes.
+
+        Those of a tool's answer stay without their bytes: what the tool gave is recorded whatever the model takes.
+        """
         if not message.attachments:
             return message
         kept: list[Attachment] = []
@@ -291,6 +317,8 @@ class Handler:
         for attachment in message.attachments:
             if not _takes(self.choice.label, attachment):
                 why = f"{self.choice.label} takes no {'images' if attachment.is_image else 'PDFs'}"
+            elif message.role == "tool" and not self._takes_answered_images():
+                why = f"{self.choice.label} takes no images after a tool's answer"
             elif len(attachment.data) > room:
                 why = f"the files of one message may hold {MAX_BYTES_TOGETHER:,} bytes together"
             else:
@@ -298,7 +326,28 @@ class Handler:
                 room -= len(attachment.data)
                 continue
             self._warn(f"{attachment.source} was not sent: {why}")
+            if message.role == "tool":
+                kept.append(attachment.withheld())
         return replace(message, attachments=tuple(kept))
+
+    def _takes_answered_images(self) -> bool:
+        return self.config.tool_calling == "text" or _NO_USER_AFTER_TOOL.search(self.choice.label) is None
+
+    def _make_room(self) -> None:
+        """Withholds the oldest images of tools' answers while the attachments of all messages are too many bytes."""
+        size = sum(len(attachment.data) for message in self._messages for attachment in message.attachments)
+        for place, message in enumerate(self._messages):
+            if size <= MAX_BYTES_TOGETHER:
+                return
+            freed = sum(len(attachment.data) for attachment in message.attachments)
+            if message.role == "tool" and freed:
+                self._warn(
+                    "the oldest images of tools' answers are not sent any more: the files of one request may hold "
+                    f"{MAX_BYTES_TOGETHER:,} bytes together"
+                )
+                withheld = tuple(attachment.withheld() for attachment in message.attachments)
+                self._messages[place] = replace(message, attachments=withheld)
+                size -= freed
 
     def _new_messages(self) -> list[dict[str, Any]]:
         """What the record says of the messages since the last turn: a tool's answer stands at its own step."""
@@ -355,62 +404,138 @@ class Handler:
             settings["native_output"] = True
         return settings
 
-    async def _attempts(self, path: str, args: Mapping[str, Any], fingerprint: str) -> ModelResponse:
-        """One model call with its retries; each attempt is a step of its own in the record."""
-        steps, config = self._steps, self.config
-        attempts = len(config.backoff_s) + 1
-        recorded = steps.recorded(path, "model", fingerprint, args)
+    async def _response(
+        self, path: str, args: Mapping[str, Any], fingerprint: str, most: float | None
+    ) -> ModelResponse:
+        """The response to what is to be sent next: from the record, else from the cache, else from the model."""
+        recorded = self._steps.recorded(path, "model", fingerprint, args)
         if recorded is not None:
             return self._recorded_response(recorded)
+        cache, budget = self.choice.cache, self.budget
+        if cache is None:
+            return await self._attempts(path, args, fingerprint, most)
+        asked = identify(
+            self._request(), endpoint=self.choice.endpoint, epoch=self._epoch,
+            tool_calling=self.config.tool_calling, task=self._hints.task,
+        )  # fmt: skip
+        async with AsyncExitStack() as flight:
+            # Somebody else's call for the same answer is not this task's time.
+            budget.pause()
+            try:
+                await flight.enter_async_context(cache.flight(asked))
+            finally:
+                budget.resume()
+            cached = cache.get(asked)
+            if cached is not None:
+                return await self._take_cached(path, args, fingerprint, cached)
+            missed = cache.why_missed(asked)
+            extra = None if missed is None else {"cache_miss": str(missed)}
+            response = await self._attempts(path, args, fingerprint, most, extra)
+            cache.put(asked, response)
+            return response
+
+    async def _take_cached(
+        self, path: str, args: Mapping[str, Any], fingerprint: str, response: ModelResponse
+    ) -> ModelResponse:
+        """Records a response of the cache as a step that took no time and cost nothing."""
+        number = await self._steps.begin(path, "model", self.choice.label, args, fingerprint)
+        self.budget.partial = response.content or self.budget.partial
+        self.budget.count_cached()
+        if self._on_text is not None and response.content:
+            self._on_text(response.content)
+        await self._steps.succeed(
+            number, response_to_dict(response), 0.0, usage=response.usage.said(), extra={"cached": True}
+        )
+        return response
+
+    async def _attempts(
+        self,
+        path: str,
+        args: Mapping[str, Any],
+        fingerprint: str,
+        most: float | None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> ModelResponse:
+        """One model call with its retries; each attempt is a step of its own in the record."""
+        config = self.config
+        attempts = len(config.backoff_s) + 1
         waits = iter(config.backoff_s)
         waited: float | None = None
         for attempt in itertools.count(1):
-            number = await steps.begin(
-                path, "model", self.choice.label, args, fingerprint,
-                attempt=attempt, max_attempts=attempts, backoff_s=waited,
-            )  # fmt: skip
-            started = time.perf_counter()
-            heard: list[str] = []
-            request = self._request()
+            passage = await self._enter(most)
             try:
-                response = await self.choice.backend.complete(request, on_text=self._hearing(heard))
-            except ProviderError as error:
-                duration = time.perf_counter() - started
-                await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
-                if request.schema is not None and is_refusal(error):
-                    # No retry, but the same without the field: at once, and only once a model.
-                    self.choice.refused.add(kind_of(request.schema))
-                    attempts, waited = attempts + 1, None
-                    continue
-                if not error.retryable or attempt == attempts:
-                    raise
-                waited = next(waits)
-                if error.retry_after_s is not None:
-                    waited = max(waited, error.retry_after_s)
-                self._wait_fits(waited, error)
-                await self._sleep(waited)
-                self._check_time()
-            except BaseException as error:
-                text = "".join(heard)
-                self.budget.partial = text or self.budget.partial
-                self.budget.maybe_billed = True
-                steps.abort(number, text, time.perf_counter() - started, f"{type(error).__name__}: {error}")
-                raise
-            else:
-                if response.usage.cost_usd is None:
-                    cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
-                    priced = replace(response.usage, cost_usd=cost_usd)
-                    response = replace(response, usage=priced)
-                duration = time.perf_counter() - started
-                self.budget.partial = response.content or self.budget.partial
-                try:
-                    await steps.succeed(number, response_to_dict(response), duration, usage=response.usage.said())
-                except RecordError:
-                    # It was paid for: the caller gets it, although the record could not be written.
-                    self.budget.charge(response.usage)
-                    raise
-                return response
+                number = await self._steps.begin(
+                    path, "model", self.choice.label, args, fingerprint,
+                    attempt=attempt, max_attempts=attempts, backoff_s=waited,
+                )  # fmt: skip
+                request = self._request()
+                came = await self._attempt(request, number, passage, extra)
+            finally:
+                passage.leave(NOT_MADE, None, 0.0)
+            if not isinstance(came, ProviderError):
+                return came
+            if request.schema is not None and is_refusal(came):
+                # No retry, but the same without the field: at once, and only once a model.
+                self.choice.refused.add(kind_of(request.schema))
+                attempts, waited = attempts + 1, None
+                continue
+            if not came.retryable or attempt == attempts:
+                raise came
+            waited = next(waits)
+            if came.retry_after_s is not None:
+                waited = max(waited, came.retry_after_s)
+            self._wait_fits(waited, came)
+            await self._sleep(waited)
+            self._check_time()
         raise AssertionError("the last attempt returns or raises")
+
+    async def _enter(self, most: float | None) -> Passage:
+        """Waits until the next attempt may be made. The wait is not this task's time, and no step is begun."""
+        choice, budget = self.choice, self.budget
+        if choice.gate is None:
+            return UNWATCHED
+        call = PlannedCall(choice.label, choice.endpoint, self._context_tokens, self._most_output(), most)
+        budget.pause()
+        try:
+            return await choice.gate.enter(call)
+        finally:
+            budget.resume()
+
+    async def _attempt(
+        self, request: ModelRequest, number: int, passage: Passage, extra: Mapping[str, Any] | None
+    ) -> ModelResponse | ProviderError:
+        """One attempt, as the step `number`: its response, with what it cost, or how it failed."""
+        steps = self._steps
+        started = time.perf_counter()
+        heard: list[str] = []
+        try:
+            response = await self.choice.backend.complete(request, on_text=self._hearing(heard))
+        except ProviderError as error:
+            duration = time.perf_counter() - started
+            passage.leave(None, error, duration)
+            await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
+            return error
+        except BaseException as error:
+            duration = time.perf_counter() - started
+            passage.leave(None, None, duration)
+            text = "".join(heard)
+            self.budget.partial = text or self.budget.partial
+            self.budget.maybe_billed = True
+            steps.abort(number, text, duration, f"{type(error).__name__}: {error}")
+            raise
+        duration = time.perf_counter() - started
+        if response.usage.cost_usd is None:
+            cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
+            response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
+        passage.leave(response.usage, None, duration)
+        self.budget.partial = response.content or self.budget.partial
+        try:
+            await steps.succeed(number, response_to_dict(response), duration, usage=response.usage.said(), extra=extra)
+        except RecordError:
+            # It was paid for: the caller gets it, although the record could not be written.
+            self.budget.charge(response.usage)
+            raise
+        return response
 
     def _native(self) -> Mapping[str, Any] | None:
         """The schema that the next request carries as a field of its own."""
@@ -430,6 +555,8 @@ class Handler:
             known = cast("ProviderErrorKind", kind) if kind in get_args(ProviderErrorKind) else "server"
             raise ProviderError(message or kind, kind=known)
         response = response_from_dict(end.output, end.usage)
+        if end.extra is not None and end.extra.get("cached") is True:
+            self.budget.count_cached()
         self.budget.partial = response.content or self.budget.partial
         return response
 
@@ -489,10 +616,13 @@ class Handler:
             if isinstance(answer, BaseException):
                 raise answer
             self._answered[len(self._messages)] = f"turn[{turn}]/tool[{number}]"
-            self._add(Message("tool", answer, tool_call_id=call.id))
+            content, images = answer
+            self._add(self._with_what_is_taken(Message("tool", content, tool_call_id=call.id, attachments=images)))
+        self._make_room()
         self.budget.charge(Usage(tool_calls=len(calls)))
 
-    async def _call_tool(self, call: ToolCall, segment: str) -> str:
+    async def _call_tool(self, call: ToolCall, segment: str) -> tuple[str, tuple[Attachment, ...]]:
+        """What the model is told and shown."""
         path = f"{self._path}/{segment}" if self._path else segment
         args = {"tool": call.name, "arguments": call.arguments}
         steps = self._steps
@@ -502,11 +632,21 @@ class Handler:
             spent = steps.spent_at(f"{path}/subtask")
             if spent is not None:
                 self.budget.charge(Usage.from_dict(spent))
-            return str(recorded.output)
+            return str(recorded.output), self._shown_again(recorded, path)
         if self._is_direct(call.name):
             async with self._one_tool:
                 return await self._run_tool(call, path, args, fingerprint)
         return await self._run_tool(call, path, args, fingerprint)
+
+    def _shown_again(self, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:
+        """The images of a recorded answer, with the bytes that were kept."""
+        images: list[Attachment] = []
+        for named in recorded_in(recorded.extra):
+            data = self._steps.kept(named["sha256"])
+            images.append(Attachment.from_dict(named, data or b""))
+            if data is None and self._steps.journal is not None:
+                self._warn(f"{path}: {named['source']} is not sent again: its bytes are not beside the task files")
+        return tuple(images)
 
     def _is_direct(self, name: str) -> bool:
         tool = None if self._tools is None else self._tools.get(name)
@@ -516,13 +656,15 @@ class Handler:
         tool = None if self._tools is None else self._tools.get(name)
         return tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
 
-    async def _run_tool(self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str) -> str:
+    async def _run_tool(
+        self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str
+    ) -> tuple[str, tuple[Attachment, ...]]:
         assert self._tools is not None and self._tool_context is not None
         steps = self._steps
         if self._does_harm_twice(call.name) and not await steps.may_repeat(path):
             number = await steps.begin(path, "tool", call.name, args, fingerprint)
             await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
-            return NOT_REPEATED
+            return NOT_REPEATED, ()
         number = await steps.begin(path, "tool", call.name, args, fingerprint)
         started = time.perf_counter()
         left = self.budget.remaining_s()
@@ -537,12 +679,15 @@ class Handler:
             raise steps.halted
         duration = time.perf_counter() - started
         if outcome.ok:
-            await steps.succeed(number, outcome.content, duration)
-            return outcome.content
+            for image in outcome.images:
+                await steps.keep(image.data)
+            shown = [image.to_dict() for image in outcome.images]
+            await steps.succeed(number, outcome.content, duration, extra={"attachments": shown} if shown else None)
+            return outcome.content, outcome.images
         answer = f"error: {outcome.error or outcome.content}"
         # A tool's error is an answer to the model, hence a completed step; the record still says that it failed.
         await steps.fail(number, answer, duration, outcome.error or "tool error")
-        return answer
+        return answer, ()
 
 
 def response_to_dict(response: ModelResponse) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
+from evaluator.handler.attachments import Attachment, told
 from evaluator.handler.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
 from evaluator.output.extract import Block, Extract, extract
 from evaluator.output.repairs import MESSAGES
@@ -132,18 +133,21 @@ def _described(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[
 
 
 def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Calls and results as text; the results of one turn make one user message."""
+    """Calls and results as text; the results of one turn make one user message, their images with it."""
     spoken: list[Message] = []
     names: dict[str | None, str] = {}
     results: list[str] = []
+    images: list[Attachment] = []
     for message in messages:
         if message.role == "tool":
             name = names.get(message.tool_call_id, "tool")
-            results.append(f'<tool_result name="{name}">\n{message.content}\n</tool_result>')
+            text = told(message.content, message.attachments)
+            results.append(f'<tool_result name="{name}">\n{text}\n</tool_result>')
+            images += [image for image in message.attachments if image.data]
             continue
         if results:
-            spoken.append(Message("user", "\n".join(results)))
-            results = []
+            spoken.append(Message("user", "\n".join(results), attachments=tuple(images)))
+            results, images = [], []
         if message.tool_calls:
             names.update((call.id, call.name) for call in message.tool_calls)
             blocks = [_block(call) for call in message.tool_calls]
@@ -151,7 +155,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
             message = replace(message, content=text, tool_calls=())
         spoken.append(message)
     if results:
-        spoken.append(Message("user", "\n".join(results)))
+        spoken.append(Message("user", "\n".join(results), attachments=tuple(images)))
     return tuple(spoken)
 
 

@@ -70,7 +70,7 @@ class Chat:
         context = None if tools is None else ToolContext(run.services.files, run.services.asker, "", 0.0)
         handler = Handler(
             config, choice, steps=run.steps, path="", budget=budget, tools=tools, tool_context=context,
-            hints=hints_for(run, _TASK, {}), on_text=run.on_text,
+            hints=hints_for(run, _TASK, {}), on_text=run.on_text, epoch=run.epoch,
         )  # fmt: skip
         number, last = 0, ""
         try:
@@ -143,7 +143,7 @@ class Chat:
         if number == 1 and config.system:
             messages.insert(0, Message("system", config.system))
         try:
-            async with asyncio.timeout(config.timeout_s):
+            async with budget.deadline():
                 answer = await handler.say(messages, budget)
         except TimeoutError:
             return failure("execution_timeout", f"there was no answer within {config.timeout_s:g} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -38,6 +39,8 @@ from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.results import TaskError, TaskId
 
 if TYPE_CHECKING:
+    from evaluator.handler.cache import ResponseCache
+    from evaluator.handler.gate import Gate
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
 
@@ -59,7 +62,7 @@ class Evaluator:
     or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
     name. `asker` answers questions to the user. `sync`: what of the task files survives a loss of power: "off"
     what the system had written back, "task" every ended task, "step" every step; a killed process loses nothing
-    with any of them.
+    with any of them. `cache`, or the file of one: responses that were given before, see `handler.cache`.
 
     Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
     """
@@ -80,6 +83,7 @@ class Evaluator:
         max_depth: int = DEFAULT_MAX_DEPTH,
         reparse: bool = False,
         sync: Sync = "off",
+        cache: ResponseCache | str | Path | None = None,
         profiles: Mapping[str, HandlerConfig] | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> None:
@@ -92,14 +96,22 @@ class Evaluator:
         self._profile = default.name if handler is not None else None
         self._max_depth = max_depth
         secret = [name for profile in (default, *profiles.values()) for s in profile.mcp for name in s.variables()]
-        redactor = Redactor.from_environment(also=secret)
-        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
+        self._sync: Sync = sync
+        self._redactor = Redactor.from_environment(also=secret)
+        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=self._redactor, sync=sync)
         folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
         self.library = library if isinstance(library, TemplateLibrary) else _load_library(library)
         self._notice = notice or _log_notice
         self._has_reported = False
         self._root = os.path.abspath(folders[0])
-        self._chooser = ModelChooser(backend=backend, notice=self._notice)
+        self._gate: Gate | None = None
+        self._made_of: dict[str, Any] = {
+            "library": self.library, "handler": handler, "model": model, "model_roles": self._roles,
+            "backend": backend, "memory": memory, "tools": tools, "roots": [os.path.abspath(each) for each in folders],
+            "asker": asker, "max_depth": max_depth, "reparse": reparse, "sync": sync, "profiles": profiles,
+        }  # fmt: skip
+        self._cache = _given_cache(cache, self._notice)
+        self._chooser = ModelChooser(backend=backend, notice=self._notice, cache=self._cache)
         self._services = Services(
             library=self.library,
             chooser=self._chooser,
@@ -121,6 +133,44 @@ class Evaluator:
         """The parts that this Evaluator was put together from."""
         return self._services
 
+    def behind(self, gate: Gate, tasks_dir: str | Path, cache: ResponseCache | str | Path | None = None) -> Evaluator:
+        """This evaluator with its calls passing through `gate`, its task files in `tasks_dir` and, where one is
+        given, another `cache`. Closing either closes the connections of both."""
+        other = copy(self)
+        other._gate = gate
+        other._cache = self._cache if cache is None else _given_cache(cache, self._notice)
+        other._chooser = self._chooser.behind(gate, other._cache)
+        new = TaskStore(tasks_dir, redactor=self._redactor, sync=self._sync)
+        other._services = replace(self._services, chooser=other._chooser, store=new)
+        other._has_reported = True
+        return other
+
+    @property
+    def made_of(self) -> Mapping[str, Any]:
+        """The arguments that make such an Evaluator in another process, where templates and profiles are not read
+        again; without the folder of task files, the cache, and who is told notices."""
+        return self._made_of
+
+    @property
+    def gate(self) -> Gate | None:
+        """What its calls pass through, see `behind`."""
+        return self._gate
+
+    @property
+    def cache(self) -> ResponseCache | None:
+        """The responses that were given before."""
+        return self._cache
+
+    @property
+    def model(self) -> str | None:
+        """The model that every task uses; None: templates and profiles say."""
+        return self._model
+
+    @property
+    def model_roles(self) -> Mapping[str, str]:
+        """The models of roles that templates name."""
+        return self._roles
+
     async def evaluate(
         self,
         request: str | Node | Function,
@@ -128,8 +178,11 @@ class Evaluator:
         *,
         model: str | None = None,
         handler: str | None = None,
+        model_roles: Mapping[str, str] | None = None,
         target: str | None = None,
+        epoch: int = 1,
         ask_model: bool = True,
+        labels: Mapping[str, str] | None = None,
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
@@ -139,12 +192,15 @@ class Evaluator:
         and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with
         `ask_model` False, are an error that lists them. A node is evaluated as it stands; an atomic node that
         has neither name nor instructions is a request, matched like words. `target` is the answer that a
-        simulated model gives. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start.
+        simulated model gives. `model_roles` stand above the evaluator's. `epoch`, from 1, tells repetitions apart
+        to the cache. `labels` stand in the task file's header, for whoever looks for it. `on_text` receives text as
+        it streams in; `on_event` `(path, what)` as steps start.
 
         Returns: a TaskResult, or a TaskError for every way of failing. Raises nothing but cancellation and
         UsageError, for arguments of the wrong Python type.
         """
         _check_types(request, inputs)
+        _check_epoch(epoch)
         self._report_interrupted()
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
@@ -152,10 +208,12 @@ class Evaluator:
             if isinstance(start, TaskError):
                 return start
             start = replace(
-                start, max_depth=self._max_depth, model=model or self._model, target=target,
-                profile=handler or self._profile, roles=self._roles, on_text=on_text, on_event=on_event,
+                start, max_depth=self._max_depth, model=model or self._model, target=target, epoch=epoch,
+                profile=handler or self._profile, roles={**self._roles, **(model_roles or {})},
+                on_text=on_text, on_event=on_event,
             )  # fmt: skip
-            start = replace(start, origin={**start.origin, **self._origin(start)})
+            named = {"labels": dict(labels)} if labels else {}
+            start = replace(start, origin={**start.origin, **self._origin(start), **named})
             self._services.mcp.check(self._services.profile(start.profile).mcp)
         except Exception as error:
             return to_task_error(error)
@@ -173,6 +231,7 @@ class Evaluator:
         said = {
             "handler": start.profile,
             "target": start.target,
+            "epoch": start.epoch if start.epoch != 1 else None,
             "model_roles": start.roles or None,
             "max_depth": start.max_depth if start.max_depth != DEFAULT_MAX_DEPTH else None,
             "reparse": self._services.reparse or None,
@@ -233,6 +292,7 @@ class Evaluator:
         return replace(
             start, max_depth=extra.get("max_depth", DEFAULT_MAX_DEPTH), model=header.model,
             profile=extra.get("handler"), target=extra.get("target"), roles=extra.get("model_roles", {}),
+            epoch=extra.get("epoch", 1),
         )  # fmt: skip
 
     async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:
@@ -402,9 +462,11 @@ class Evaluator:
         return evaluate_rows(one, rows, concurrency)
 
     async def aclose(self) -> None:
-        """Closes pooled connections and MCP servers. An Evaluator is usable again afterwards."""
+        """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again afterwards."""
         await self._chooser.aclose()
         await self._services.mcp.aclose()
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.close)
 
     def __enter__(self) -> Evaluator:
         return self
@@ -446,6 +508,11 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
 
 
+def _check_epoch(epoch: object) -> None:
+    if type(epoch) is not int or epoch < 1:
+        raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
+
+
 def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}, expected True or False")
@@ -467,6 +534,14 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
         if not os.path.isdir(folder):
             raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
     return folders
+
+
+def _given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:
+    if not isinstance(cache, (str, Path)):
+        return cache
+    from evaluator.handler.cache import ResponseCache
+
+    return ResponseCache(cache, notice=notice)
 
 
 def _can_go_on(task: TaskSummary) -> bool:

@@ -36,6 +36,7 @@ class Run:
     on_text: Callable[[str], None] | None = None
     on_event: Callable[[str, str], None] | None = None
     target: str | None = None
+    epoch: int = 1
     depth: int = 0
     max_depth: int = 5
     ancestors: tuple[str, ...] = ()

@@ -84,12 +84,12 @@ async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
     budget = prepared.budget
     if budget.timeout_s is None:
         return await _dispatch(run, task, prepared)
-    limit = asyncio.timeout(budget.remaining_s())
+    limit: asyncio.Timeout | None = None
     try:
-        async with limit:
+        async with budget.deadline() as limit:
             return await _dispatch(run, task, prepared)
     except TimeoutError as error:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             raise
         message = f"{budget.owner} passed its {budget.timeout_s:g} s"
         raise LimitReached("time", round(budget.elapsed_s(), 3), budget.timeout_s, message) from error

@@ -8,6 +8,7 @@ from evaluator.errors import Diagnostic
 from evaluator.handler.mcp import McpServer
 from evaluator.handler.mcp.servers import server_of_tool
 from evaluator.handler.tools.anthropic import BASH, TEXT_EDITOR
+from evaluator.handler.tools.computer import COMPUTER
 from evaluator.handler.tools.manage_task import MANAGE_TASK
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
@@ -27,7 +28,7 @@ def check_surroundings(
     """An error for each tool and profile that a template names and nobody has, and for each schema that cannot
     be used; a warning for each example whose output does not fit. A `module:Model` is not imported here.
     """
-    known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, *library.templates}
+    known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER, *library.templates}
     found: list[Diagnostic] = []
     for template in library.templates.values():
         for task in _tasks(template.node):

@@ -57,12 +57,12 @@ async def recover(run: Run, task: Task, prepared: Prepared, error: TaskError) ->
     """The outcome of the decomposed task, or `error` with the reason why there is none."""
     budget = prepared.budget
     budget.max_turns = None  # each of the smaller tasks has as many; time and cost go on being this task's
-    limit = asyncio.timeout(budget.remaining_s())
+    limit: asyncio.Timeout | None = None
     try:
-        async with limit:
+        async with budget.deadline() as limit:
             outcome = await _recover(run, task, prepared, error)
     except TimeoutError:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             raise
         outcome = _unrecovered(error, "the decomposition passed the time limit of the task")
     return replace(outcome, usage=budget.usage)

@@ -62,6 +62,7 @@ class RunStart:
     profile: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     target: str | None = None
+    epoch: int = 1
     origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
     steps: StepLog | None = None
     on_text: Callable[[str], None] | None = None
@@ -93,7 +94,7 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
         if isinstance(steps.earlier, Resumed):
             for used in steps.earlier.spent_in_vain():
                 budget.charge(Usage.from_dict(used))
-        outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier)
+        outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget.cached_calls)
         outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
     except BaseException as error:
         _abort(services, start, run, error, time.perf_counter() - started)
@@ -111,8 +112,10 @@ def _finished(outcome: Outcome, usage: Usage, task_id: TaskId | None) -> Outcome
     return TaskResult(outcome.status, outcome.content, outcome.parsed_content, outcome.notes, usage, task_id)
 
 
-def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None) -> Outcome:
+def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None, cached_calls: int) -> Outcome:
     notes: dict[str, Any] = {**outcome.notes}
+    if cached_calls:
+        notes["cached_calls"] = cached_calls
     if start.match_score is not None:
         notes["matched"] = {"template": start.template, "score": round(start.match_score, 4)}
     if isinstance(earlier, Resumed) and start.parent is None:
@@ -140,7 +143,8 @@ def _make_run(services: Services, start: RunStart, steps: StepLog, budget: Budge
         model=parent.model if parent else start.model,
         on_text=None if parent else start.on_text,
         on_event=parent.on_event if parent else start.on_event,
-        target=start.target, depth=start.depth, max_depth=start.max_depth, ancestors=start.ancestors,
+        target=start.target, epoch=parent.epoch if parent else start.epoch,
+        depth=start.depth, max_depth=start.max_depth, ancestors=start.ancestors,
         profile=parent.profile if parent else start.profile,
         roles=parent.roles if parent else start.roles,
     )  # fmt: skip
@@ -204,6 +208,7 @@ async def _ended_before(start: RunStart, recording: Recording) -> Outcome:
     outcome = recorded_outcome(recording)
     if start.budget is not None:
         start.budget.charge(outcome.usage)
+        start.budget.count_cached(outcome.notes.get("cached_calls", 0))
     number = await _link(start, TaskId(recording.header.task_id))
     if number is not None:
         await _unlink(start, number, outcome, recording.summary.duration_s)

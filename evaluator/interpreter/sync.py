@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_owner = 0
+_thread: threading.Thread | None = None
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -43,14 +42,23 @@ def _is_inside() -> bool:
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop, _owner
+    global _loop, _thread
     with _lock:
         # After a fork the loop's thread does not exist in the child.
-        if _loop is None or _owner != os.getpid():
+        if _loop is None or _thread is None or not _thread.is_alive():
             _loop = asyncio.new_event_loop()
-            _owner = os.getpid()
-            threading.Thread(target=_loop.run_forever, name="evaluator-sync", daemon=True).start()
+            _thread = threading.Thread(target=_run, args=(_loop,), name="evaluator-sync", daemon=True)
+            _thread.start()
         return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            return loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            # A task raised it, and whoever waits for that task is told; the others go on.
+            continue
 
 
 def _wait_for_cancelled() -> None:

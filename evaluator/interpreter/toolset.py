@@ -11,11 +11,14 @@ from dataclasses import replace
 from functools import partial
 
 from evaluator.errors import ConfigurationError
+from evaluator.handler.config import HandlerConfig
 from evaluator.handler.mcp import McpServer
 from evaluator.handler.mcp.content import unasked
 from evaluator.handler.mcp.servers import server_of_tool
 from evaluator.handler.tools import Tool, ToolRegistry
 from evaluator.handler.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
+from evaluator.handler.tools.computer import COMPUTER, computer_tool
+from evaluator.handler.tools.display import Display
 from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
 from evaluator.handler.tools.shell import Shell
 from evaluator.interpreter.context import Recorder
@@ -92,6 +95,8 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
         return text_editor_tool()
     if name == BASH:
         return bash_tool(Shell(services.root))
+    if name == COMPUTER:
+        return computer_tool(_display(prepared.config))
     if name == MANAGE_TASK and services.store is not None:
         return _manage_task(services.store, prepared.config.name)
     if name in services.library:
@@ -103,10 +108,20 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
             EVALUATION_REQUEST,
             TEXT_EDITOR,
             BASH,
+            COMPUTER,
             *([MANAGE_TASK] if services.store else []),
         ]
     )
     raise ConfigurationError(f"no tool and no template is called {name!r}; the tools are: {known}")
+
+
+def _display(config: HandlerConfig) -> Display:
+    if config.computer is None:
+        raise ConfigurationError(
+            f"the tool {COMPUTER!r} needs a display; write into the profile {config.name!r}: "
+            '<computer display=":1" width="1024" height="768"/>'
+        )
+    return config.computer
 
 
 def _manage_task(store: TaskStore, role: str) -> Tool:

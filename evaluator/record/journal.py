@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.errors import RecordError, UsageError
+from evaluator.record import kept
 from evaluator.record.grammar import (
     STATUS_HINTS,
     State,
@@ -193,6 +194,21 @@ class Journal:
         self._add(record.data, record.chain)
         self.steps += 1
         self._last = None
+
+    def keep(self, data: bytes) -> None:
+        """Keeps bytes that a step's end will name by their SHA-256; on the disk itself unless the policy is off.
+
+        From any thread. Raises: RecordError, where they cannot be written.
+        """
+        kept.keep(self._root, data, durable=self.policy != "off")
+
+    def kept(self, sha256: str) -> bytes | None:
+        """What `keep` kept, of this or another run; None where it is not there any more."""
+        return kept.read(self._root, sha256)
+
+    @property
+    def _root(self) -> Path:
+        return self._folders.active.parent
 
     def flush(self) -> None:
         """Writes what was added since the last flush, in one write; see `sync` for the disk itself.

@@ -127,6 +127,9 @@ class _Renderer(Painter):
             yield from self.field("content", content)
         elif "content_of" in message:
             yield from self.field("the record holds no answer of", message["content_of"])
+        attached = message.get("attachments")
+        for item in cast("list[Any]", attached) if isinstance(attached, list) else ():
+            yield from self.field("attached", item)
         calls = message.get("tool_calls")
         for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
             yield from self.call(call)

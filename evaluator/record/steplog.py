@@ -14,7 +14,7 @@ from evaluator.errors import RecordError, StepChanged
 from evaluator.record.journal import Journal
 from evaluator.record.recovery import Earlier, Resumed
 from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, fingerprint
-from evaluator.record.waiting import on_disk
+from evaluator.record.waiting import kept, on_disk
 
 
 class StepLog:
@@ -87,10 +87,25 @@ class StepLog:
         await self._flush(journal)
         return number
 
+    async def keep(self, data: bytes) -> None:
+        """Keeps bytes that the end of a step will name by their SHA-256. Raises: RecordError, as `begin`."""
+        if self.journal is not None:
+            await kept(self.journal, data)
+
+    def kept(self, sha256: str) -> bytes | None:
+        """What was kept; None where it is not there any more, or nothing is recorded here (a replay)."""
+        return None if self.journal is None else self.journal.kept(sha256)
+
     async def succeed(
-        self, number: int, output: Any, duration_s: float, *, usage: Mapping[str, Any] | None = None
+        self,
+        number: int,
+        output: Any,
+        duration_s: float,
+        *,
+        usage: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
-        await self._end(number, StepEnd("success", output, duration_s, None, usage, None))
+        await self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
 
     async def fail(
         self, number: int, output: Any, duration_s: float, error: str, *, usage: Mapping[str, Any] | None = None

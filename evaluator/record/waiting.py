@@ -27,6 +27,11 @@ async def on_disk(journal: Journal) -> None:
     await asyncio.get_running_loop().run_in_executor(_threads(), journal.sync)
 
 
+async def kept(journal: Journal, data: bytes) -> None:
+    """`Journal.keep`, in a thread: the bytes may be millions. Raises: RecordError, as it does."""
+    await asyncio.get_running_loop().run_in_executor(_threads(), journal.keep, data)
+
+
 async def closed(journal: Journal, summary: Summary) -> Path:
     """`Journal.close`, with what waits for the disk in a thread."""
     if journal.policy == "off":

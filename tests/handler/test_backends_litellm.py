@@ -1,13 +1,15 @@
-"""What LiteLLM would do by itself and must not: post twice, take long to import in the loop, chatter."""
+"""What LiteLLM would do by itself and must not: post twice, follow redirects, take long to import in the loop, chatter."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
+import httpx
 import pytest
 
 from evaluator.errors import ProviderError
+from evaluator.handler._litellm_guard import CallGuard, ResponseRefused
 from evaluator.handler.litellm_backend import LiteLLMBackend
 from evaluator.testing import KEY, LoopbackServer, Reply, a_request, error_reply, json_reply
 
@@ -16,11 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore:
 CLAUDE = "anthropic/claude-sonnet-4-5"
 
 
-def ask(server: LoopbackServer, model: str) -> object:
+def ask(server: LoopbackServer, model: str, *, stream: bool = False) -> object:
     async def run() -> object:
         backend = LiteLLMBackend(base_url=server.base_url.removesuffix("/v1"), api_key=KEY)
         try:
-            return await backend.complete(a_request(model=model))
+            return await backend.complete(a_request(model=model), on_text=[].append if stream else None)
         except ProviderError as exc:
             return exc
         finally:
@@ -60,6 +62,55 @@ def test_anthropics_own_shape_is_read() -> None:
     assert getattr(response, "content", response) == "hello"
     assert response.finish_reason == "length"  # type: ignore[attr-defined]
     assert response.usage.input_tokens == 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("status", [301, 307, 308])
+@pytest.mark.parametrize("model", [CLAUDE, "gemini/gemini-2.5-flash"])
+def test_key_and_prompt_do_not_follow_a_redirect(model: str, status: int, stream: bool) -> None:
+    with LoopbackServer() as other, LoopbackServer() as server:
+        for host in ("127.0.0.1", "localhost"):
+            target = f"http://{host}:{other.port}/elsewhere"
+            server.enqueue(json_reply({}, status=status, headers={"Location": f"{target}?key={KEY}"}))
+            error = ask(server, model, stream=stream)
+            assert isinstance(error, ProviderError)
+            assert (error.kind, error.maybe_billed) == ("other", False)
+            assert f"redirected to {target}; set the base URL to that" in error.message
+            assert KEY not in str(error)
+        assert KEY in server.headers[0].values() or KEY in server.paths[0]
+        assert other.paths == []
+        assert server.posts == 2
+
+
+@pytest.mark.parametrize("model", [CLAUDE, "openai/loopback-1"])
+def test_without_litellms_own_transport_a_redirect_is_not_followed_either(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISABLE_AIOHTTP_TRANSPORT", "True")
+    with LoopbackServer() as other, LoopbackServer() as server:
+        server.enqueue(json_reply({}, status=307, headers={"Location": f"http://127.0.0.1:{other.port}/elsewhere"}))
+        error = ask(server, model)
+        assert "redirected to" in str(error)
+        assert (server.posts, other.paths) == (1, [])
+
+
+def test_a_call_that_goes_on_to_another_host_is_held_back() -> None:
+    sent: list[str] = []
+
+    async def send(_: object, request: httpx.Request) -> httpx.Response:
+        sent.append(str(request.url))
+        return httpx.Response(200, content=b"{}")
+
+    async def run(guard: CallGuard) -> None:
+        await guard.send(send, None, httpx.Request("POST", "https://a.example/v1"))
+        await guard.send(send, None, httpx.Request("GET", "https://a.example/v2"))
+        await guard.send(send, None, httpx.Request("GET", "https://b.example/v1"))
+
+    guard = CallGuard()
+    with pytest.raises(ResponseRefused, match="another host"):
+        asyncio.run(run(guard))
+    assert sent == ["https://a.example/v1", "https://a.example/v2"]
+    assert guard.refused is not None
 
 
 def test_the_key_is_not_shown() -> None:

@@ -1,6 +1,7 @@
 """A Python function becomes a tool: its schema from the signature, its words from the docstring."""
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import Callable
@@ -33,6 +34,11 @@ class Row(TypedDict):
 @dataclass
 class Chain:
     next: "Chain | None"
+
+
+class Odd(Enum):
+    LIST = [1, 2]  # noqa: RUF012
+    DICT = {"a": 1}  # noqa: RUF012
 
 
 def schema_of(annotation):
@@ -241,3 +247,23 @@ def test_a_sync_function_runs_in_a_thread_and_an_async_one_on_the_loop():
         return [(await registry.call(name, arguments, context)).content for name, arguments in calls]
 
     assert asyncio.run(all_of_them()) == ["false", "true", "1"]
+
+
+def test_an_enum_of_what_json_cannot_write_is_refused_in_words():
+    with pytest.raises(UsageError, match=r"parameter 'value': \[1, 2\] cannot be written in JSON"):
+        schema_of(Odd)
+
+
+async def shout(text: str) -> str:
+    return text.upper()
+
+
+def wrapped(text: str):
+    return shout(text)
+
+
+@pytest.mark.parametrize("function", [functools.wraps(shout)(wrapped), functools.partial(shout), wrapped])
+def test_a_plain_function_around_an_async_one_is_awaited(function):
+    made = tool(name="shout")(function)
+    outcome = asyncio.run(ToolRegistry([made]).call("shout", '{"text": "ho"}', ToolContext(roots=FileAccess([]))))
+    assert (outcome.ok, outcome.content) == (True, "HO")

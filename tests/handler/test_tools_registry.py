@@ -166,6 +166,9 @@ def test_consent_is_not_asked_for_what_cannot_be_shown():
         (ZeroDivisionError("division by zero"), "Error: made failed: ZeroDivisionError: division by zero"),
         (TimeoutError(), "Error: made failed: TimeoutError"),
         (StopIteration(), "Error: made failed: RuntimeError: coroutine raised StopIteration"),
+        (ToolError(""), "Error: made failed"),
+        (SystemExit(2), "Error: made failed: SystemExit: 2"),
+        (asyncio.CancelledError(), "Error: made failed: something that it waited for was cancelled"),
     ],
 )
 def test_an_exception_of_a_tool_is_an_answer_with_its_cause(error, content):
@@ -178,15 +181,43 @@ def test_an_exception_of_a_tool_is_an_answer_with_its_cause(error, content):
     assert "Error: " + (outcome.error or "") == outcome.content
 
 
-@pytest.mark.parametrize(
-    "error", [LimitReached("cost", 2, 1, "too dear"), asyncio.CancelledError(), KeyboardInterrupt()]
-)
-def test_limits_and_cancellation_pass_through(error):
+@pytest.mark.parametrize("error", [LimitReached("cost", 2, 1, "too dear"), KeyboardInterrupt()])
+def test_limits_and_interruptions_pass_through(error):
     def fail():
         raise error
 
     with pytest.raises(type(error)):
         call(ToolRegistry([make(fail)]), "made")
+
+
+def test_a_call_that_is_cancelled_is_cancelled_and_no_failure():
+    @tool
+    async def hang() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def run():
+        nonlocal started
+        started = asyncio.Event()
+        calling = asyncio.create_task(ToolRegistry([hang]).call("hang", "{}", NOWHERE))
+        await started.wait()
+        calling.cancel()
+        await calling
+
+    started = asyncio.Event()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
+def test_what_would_end_a_program_only_fails_a_tool_in_a_thread(error):
+    @tool
+    def leave() -> None:
+        raise error
+
+    outcome = call(ToolRegistry([leave]), "leave")
+    assert (outcome.ok, outcome.code) == (False, "failed")
+    assert type(error).__name__ in outcome.content
 
 
 def test_a_call_ends_with_the_tasks_time():

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from evaluator import InMemoryIndex, ReplayBackend, SimulatedBackend, TaskError, TaskFailed, TaskStore
+from evaluator import InMemoryIndex, ReplayBackend, SimulatedBackend, TaskError, TaskFailed, TaskStore, tool
 
 TASKS = """
 <task name="translate" type="atomic"><description>Translate a text into another language</description>
@@ -57,6 +57,43 @@ def test_a_node_is_evaluated_as_it_stands(make_evaluator, scripted):
     evaluator = make_evaluator(TASKS, script=scripted(default="x"))
     node = evaluator.library.get("mood").node
     assert asyncio.run(evaluator.evaluate(node, {"review": "r"})).unwrap().content == "x"
+
+
+USES_TOOL = """<task name="leave" type="atomic"><description>Leave</description>
+<tools><tool name="leave"/></tools><instructions>Leave.</instructions></task>"""
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_a_tool_that_leaves_ends_neither_the_program_nor_the_run(make_evaluator, error):
+    @tool
+    def leave() -> None:
+        raise error
+
+    script = [{"tool": "leave", "arguments": {}}, "stayed"]
+    result = make_evaluator(USES_TOOL, script=script, tools=[leave]).evaluate_sync("leave").unwrap()
+    assert result.content == "stayed"
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError()])
+def test_an_async_tool_that_leaves_is_a_failed_tool(make_evaluator, error):
+    @tool
+    async def leave() -> None:
+        raise error
+
+    script = [{"tool": "leave", "arguments": {}}, "stayed"]
+    result = make_evaluator(USES_TOOL, script=script, tools=[leave]).evaluate_sync("leave").unwrap()
+    assert result.content == "stayed"
+
+
+def test_the_sync_form_outlives_an_interruption_inside_of_it(make_evaluator):
+    @tool
+    async def leave() -> None:
+        raise KeyboardInterrupt
+
+    evaluator = make_evaluator(USES_TOOL, script=[{"tool": "leave", "arguments": {}}, "stayed"], tools=[leave])
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.evaluate_sync("leave")
+    assert evaluator.evaluate_sync("leave").unwrap().content == "stayed"
 
 
 def test_the_sync_form_works_inside_a_running_loop(make_evaluator):

@@ -129,11 +129,3 @@ def test_the_decompose_example_is_a_valid_task() -> None:
     library.add(example.output.replace("<task type", '<task name="answer" type', 1))
     assert [str(diagnostic) for diagnostic in library.diagnostics] == []
     assert isinstance(library.get("answer").node, nodes.Sequential)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "data").rglob("*.jsonl")), ids=lambda path: path.name)
-def test_the_example_rows_are_complete_and_have_their_own_ids(path: Path) -> None:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(rows) >= 20
-    assert all({"id", "category", "question", "answer", "difficulty"} == set(row) for row in rows)
-    assert len({row["id"] for row in rows}) == len(rows)

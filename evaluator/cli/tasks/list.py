@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.common import json_option, print_json, print_table, terminal_width
 from evaluator.cli.tasks.common import dir_option, parse_id
 from evaluator.errors import UsageError
 from evaluator.record.render import cost_text, duration_text, tokens_text
@@ -69,8 +69,6 @@ def _as_json(task: TaskSummary) -> dict[str, Any]:
 
 def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
     """A table without the columns that are empty for all tasks, or for which the terminal is too narrow."""
-    from shutil import get_terminal_size
-
     head = ["id", "status", "created", "duration", "steps", "tokens", "cost", "template", "model", "request or reason"]
     rows = [_cells(task) for task in tasks]
     widths = {
@@ -78,7 +76,7 @@ def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
         for i, name in enumerate(head[:-1])
         if name not in ("model", "cost", "tokens") or any(row[i] not in ("", "?") for row in rows)
     }
-    room = get_terminal_size((100, 24)).columns - LAST_WIDTH
+    room = terminal_width() - LAST_WIDTH
     for name in SPARE:
         if sum(widths.values()) + 2 * len(widths) > room:
             widths.pop(name, None)

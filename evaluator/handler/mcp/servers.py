@@ -152,15 +152,9 @@ def _read_server(element: Any) -> McpServer:
 
 
 def server_problems(source: Source) -> list[Diagnostic]:
-    """What the schema cannot say: neither or both of command and url, what belongs to the other, a name twice."""
-    seen: set[str] = set()
+    """What the schema cannot say: neither or both of command and url, and what belongs to the other."""
     found: list[Diagnostic] = []
     for element in source.root.iterfind("mcp/server"):
-        name = element.get("name", "")
-        if name in seen:
-            message = f"the MCP server {name!r} stands there twice"
-            found.append(Diagnostic("error", "invalid-value", message, source.locate_attribute(element, "name")))
-        seen.add(name)
         try:
             _read_server(element)
         except ConfigurationError as error:

@@ -5,7 +5,7 @@ from evaluator.handler.tools.builtin import builtin_tools
 from evaluator.handler.tools.decorator import tool
 from evaluator.handler.tools.files import Entry, FileAccess, FileText
 from evaluator.handler.tools.policy import Policy, Rule
-from evaluator.handler.tools.registry import Tool, ToolContext, ToolOutcome, ToolPreview, ToolRegistry
+from evaluator.handler.tools.registry import Tool, ToolAnswer, ToolContext, ToolOutcome, ToolPreview, ToolRegistry
 from evaluator.handler.tools.script import ScriptResult, run_script
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ScriptResult",
     "TerminalAsker",
     "Tool",
+    "ToolAnswer",
     "ToolContext",
     "ToolOutcome",
     "ToolPreview",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -77,7 +78,9 @@ def _make(
 
     async def run_sync(arguments: dict[str, Any], context: ToolContext) -> Any:
         values = bind(arguments, context)
-        return await in_thread(lambda: function(**values))
+        value = await in_thread(lambda: function(**values))
+        # What wraps an async function may itself be a plain one.
+        return await value if inspect.isawaitable(value) else value
 
     return Tool(
         ToolSpec(title, description or text, schema),
@@ -103,7 +106,8 @@ def _read_signature(
     function: Callable[..., Any], where: str, notes: dict[str, str]
 ) -> tuple[dict[str, Shape], dict[str, Any], str | None]:
     """Each parameter's shape, the schema of them all, and the name of the one that takes the context."""
-    annotated = function if inspect.isroutine(function) else type(function).__call__
+    inner = function.func if isinstance(function, functools.partial) else function
+    annotated = inner if inspect.isroutine(inner) else type(inner).__call__
     hints = resolve_hints(annotated, where)
     shapes: dict[str, Shape] = {}
     properties: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, LimitReached, ToolError, UsageError
+from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.handler.backend import ToolSpec
 from evaluator.handler.tools.ask import Asker, visible
 from evaluator.handler.tools.files import FileAccess
@@ -50,7 +51,7 @@ ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Tool:
-    """A tool. `run` returns text or a JSON value, and raises ToolError with words for the model.
+    """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with words for the model.
 
     `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the
     Python function that a decorated tool was made from. `rules` come before `policy`, see `Rule`. `preview` says what
@@ -75,10 +76,19 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a tool returns that shows something: text or a JSON value, and the images that belong to it."""
+
+    content: Any
+    images: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """How a call ended. `content` is what the model is told, also of a failure; `error` is None where `ok`.
 
     `cause` is the exception behind a failure, for the record. `truncated`: the content was cut to its bound.
+    `images` are shown to the model beside the content.
     """
 
     ok: bool
@@ -87,6 +97,7 @@ class ToolOutcome:
     code: OutcomeCode | None = None
     cause: BaseException | None = None
     truncated: bool = False
+    images: tuple[Attachment, ...] = ()
 
 
 class ToolRegistry:
@@ -166,8 +177,8 @@ class ToolRegistry:
     ) -> ToolOutcome:
         """Parses, validates, asks where the policy says so, runs, and bounds the result.
 
-        Ends within `context.remaining_s`. Raises asyncio.CancelledError and LimitReached only; everything
-        else, also an exception of the tool's own code, is an outcome.
+        Ends within `context.remaining_s`. Raises asyncio.CancelledError, where the call itself is cancelled, and
+        LimitReached only; everything else, also an exception of the tool's own code, is an outcome.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -185,19 +196,26 @@ class ToolRegistry:
                 refusal = await _consent(tool, arguments, context)
                 if refusal is not None:
                     return refusal
-                text = _as_text(await tool.run(arguments, context))
+                value = await tool.run(arguments, context)
+                answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
+                text, images = _as_text(answer.content), _checked_images(answer.images)
         except LimitReached:
             raise
         except TimeoutError as error:
             if timer.expired():
                 return _failure("timeout", f"{name} was stopped: the task's time is used up", error)
             return _failure("failed", f"{name} failed: {_describe(error)}", error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _failure("failed", f"{name} failed: something that it waited for was cancelled", error)
         except ToolError as error:
-            return _failure("failed", str(error), error)
-        except Exception as error:
+            return _failure("failed", str(error) or f"{name} failed", error)
+        except (Exception, SystemExit) as error:
             return _failure("failed", f"{name} failed: {_describe(error)}", error)
         bounded = _bounded(text, max_result_bytes)
-        return ToolOutcome(True, bounded, truncated=bounded is not text)
+        return ToolOutcome(True, bounded, truncated=bounded is not text, images=images)
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -346,6 +364,20 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str) and not isinstance(value, Enum):
         return value
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _checked_images(images: Iterable[Attachment]) -> tuple[Attachment, ...]:
+    """Raises: ToolError, for what is no image by its first bytes, or too large, alone or together."""
+    checked = tuple(images)
+    for image in checked:
+        if not image.is_image or media_type_of(image.data) != image.media_type:
+            raise ToolError(f"{image.source} is not the {image.media_type} image that it should be")
+        problem = size_problem(image.data, image.media_type)
+        if problem is not None:
+            raise ToolError(f"{image.source} cannot be shown: {problem}")
+    if sum(image.size for image in checked) > MAX_BYTES_TOGETHER:
+        raise ToolError(f"the images of one answer may hold {MAX_BYTES_TOGETHER:,} bytes together")
+    return checked
 
 
 def _plain(value: Any) -> Any:

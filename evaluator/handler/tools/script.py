@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ class ScriptResult:
 
     Exactly one of `exit_code` and `signal` is set. `overrun`: killed for output without end, or for too
     many processes. `survivors` counts processes that could not be killed (another user's); 0 otherwise.
+    `stdout_bytes` is what `stdout` was decoded from.
     """
 
     stdout: str
@@ -60,6 +61,7 @@ class ScriptResult:
     duration_s: float
     overrun: Overrun | None = None
     survivors: int = 0
+    stdout_bytes: bytes = field(default=b"", repr=False)
 
 
 def scrubbed_environment() -> dict[str, str]:
@@ -171,6 +173,7 @@ def _result(run: _Run, report: dict[str, Any]) -> ScriptResult:
         duration_s=report["duration_s"],
         overrun="processes" if report["reason"] == "processes" else "output" if run.flooded else None,
         survivors=report["survivors"],
+        stdout_bytes=bytes(run.stdout.kept),
     )
 
 

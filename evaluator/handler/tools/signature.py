@@ -69,8 +69,7 @@ def shape_of(annotation: Any, where: str, within: tuple[Any, ...] = ()) -> Shape
 
 def _class_shape(annotation: type, where: str, within: tuple[Any, ...]) -> Shape:
     if issubclass(annotation, Enum):
-        members = {member.value: member for member in annotation}
-        return _choice(tuple(members), where, members.__getitem__)
+        return _choice(tuple(member.value for member in annotation), where, annotation)
     if typing.is_typeddict(annotation):
         return _record(annotation, _typed_dict_fields(annotation), where, within, dict)
     if is_dataclass(annotation):

@@ -14,6 +14,9 @@ _T = TypeVar("_T")
 async def in_thread(function: Callable[[], _T]) -> _T:
     """The function's result or exception. Context variables are carried over.
 
+    What would end a thread or a program there (SystemExit, as argparse raises it, KeyboardInterrupt) ends nothing
+    here: it comes out as a RuntimeError, since the event loop would pass it on and stop.
+
     When cancelled, the thread runs on unheard, for a thread cannot be stopped; it is a daemon, so that a
     function that never returns does not keep the process alive (the event loop's own executor would wait
     for it).
@@ -27,10 +30,13 @@ async def in_thread(function: Callable[[], _T]) -> _T:
             return
         if error is None:
             future.set_result(result)  # type: ignore[arg-type]
-        elif isinstance(error, StopIteration):  # a future refuses it
-            future.set_exception(RuntimeError("the function raised StopIteration"))
-        else:
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
+        else:  # a future refuses StopIteration
+            told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            failure = RuntimeError(f"the function raised {told}")
+            failure.__cause__ = error
+            future.set_exception(failure)
 
     def work() -> None:
         result: _T | None = None

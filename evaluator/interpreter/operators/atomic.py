@@ -42,7 +42,7 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     handler = Handler(
         prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
         tool_context=None if tools is None else ToolContext(services.files, services.asker, frame.path, 0.0),
-        hints=hints_for(run, task, prepared.values), on_text=run.on_text,
+        hints=hints_for(run, task, prepared.values), on_text=run.on_text, epoch=run.epoch,
         schema=native_schema(task.output) if prepared.config.native_output else None,
     )  # fmt: skip
     try:

@@ -1,0 +1,379 @@
+"""Two batches over the same samples, compared pair by pair.
+
+Nothing is dropped silently: pairs are n of N, N being every sample of either side, and those that make no pair are
+counted by why. Differences are b − a. Of several results for one sample and epoch the last one counts; a sample's
+judged epochs are averaged before it is paired.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.statistics import (
+    Difference,
+    bootstrap_difference,
+    mcnemar_difference,
+    mean_difference,
+    pairs_needed,
+    smallest_difference,
+)
+from evaluator.batch.summary.columns import fault_of
+from evaluator.batch.summary.tables import Table, as_markdown, as_text
+from evaluator.errors import UsageError
+
+VERSION = 1
+POWER = 0.8
+DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
+BOOTSTRAP_PAIRS = range(20, 5_001)
+"""With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t says the same sooner."""
+_SHOWN_IDS = 20
+_PASSES, _FAILS = 1.0, 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One batch: its samples, `only` of which the other has not; of those that both have, those without a value here:
+    `errors` and `unscored`. `mean` is of the pairs.
+    """
+
+    samples: int
+    only: int
+    errors: int
+    unscored: int
+    mean: float | None
+    templates: tuple[str, ...]
+    variants: tuple[str, ...]
+    scorers: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "only": self.only,
+            "errors": self.errors,
+            "unscored": self.unscored,
+            "mean": self.mean,
+            "templates": list(self.templates),
+            "variants": list(self.variants),
+            "scorers": list(self.scorers),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `compare` found. `n` of `of` samples make a pair.
+
+    `gained` are the ids that a fails and b passes, `lost` the other way about, by the majority of epochs. `spread` is
+    the standard deviation of pairs' differences, None where there are fewer than two pairs.
+    """
+
+    a: Side
+    b: Side
+    n: int
+    of: int
+    difference: Difference
+    gained: tuple[str, ...]
+    lost: tuple[str, ...]
+    spread: float | None
+    by: str
+    scorer: str | None
+    seed: int
+    warnings: tuple[str, ...] = ()
+
+    def needed(self, difference: float, power: float = POWER) -> int | None:
+        """How many pairs it takes to see a true difference of that size; None where no spread was seen to tell from.
+
+        Raises: UsageError, as `statistics.pairs_needed`.
+        """
+        return pairs_needed(self.spread, difference, power) if self.spread else None
+
+    def smallest(self, power: float = POWER) -> float | None:
+        """The smallest true difference that so many pairs show with that power; None as with `needed`."""
+        return smallest_difference(self.spread, self.n, power) if self.spread else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Version 1 of the JSON: keys are added to it, and none changes its meaning or goes."""
+        return {
+            "version": VERSION,
+            "by": self.by,
+            "scorer": self.scorer,
+            "seed": self.seed,
+            "n": self.n,
+            "of": self.of,
+            "a": self.a.to_dict(),
+            "b": self.b.to_dict(),
+            "difference": self.difference.to_dict(),
+            "spread": self.spread,
+            "gained": list(self.gained),
+            "lost": list(self.lost),
+            "power": POWER,
+            "needed": {str(size): self.needed(size) for size in DIFFERENCES},
+            "smallest": self.smallest(),
+            "warnings": list(self.warnings),
+        }
+
+
+def compare(
+    a: Iterable[SampleResult],
+    b: Iterable[SampleResult],
+    *,
+    by: str = "id",
+    scorer: str | None = None,
+    cluster: str | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """The difference of two batches, each of one template with one variant.
+
+    Pairs are samples equal in `by`: `id`, `inputs`, or `metadata.NAME`. What is compared is the value of `scorer`;
+    None: whether the whole result passed. Where every value is 0 or 1 the test is McNemar's, exact; else the
+    bootstrap, with `seed`, for 20 to 5,000 pairs, and Student's t for other numbers of them. `cluster` names a
+    metadata field of side a: pairs that share its value are not taken as independent, and a pair without it is a
+    cluster of its own; the test is a cluster-robust t then. `warnings` say what else differs between the batches:
+    templates, scorers, inputs or targets.
+
+    Raises: UsageError, if a side has several templates or variants, no result has a score by that name, a sample has no
+    such field, or two samples of a side are equal in it.
+    """
+    key = _key(by)
+    side_a, side_b = _Rows("a", key, scorer, cluster), _Rows("b", key, scorer, cluster)
+    for side, results in ((side_a, a), (side_b, b)):
+        for result in results:
+            side.add(result)
+        side.check()
+    shared = sorted(side_a.samples.keys() & side_b.samples.keys())
+    pairs = [(name, *found) for name in shared if (found := _values(side_a, side_b, name)) is not None]
+    differences = [b_value - a_value for _, a_value, b_value in pairs]
+    clusters = None if cluster is None else [side_a.samples[name].cluster or (name,) for name, _, _ in pairs]
+    plain = mean_difference(differences)
+    return Comparison(
+        side_a.side(shared, [a_value for _, a_value, _ in pairs], side_b),
+        side_b.side(shared, [b_value for _, _, b_value in pairs], side_a),
+        len(pairs),
+        len(side_a.samples.keys() | side_b.samples.keys()),
+        _difference([(a_value, b_value) for _, a_value, b_value in pairs], clusters, seed),
+        tuple(side_a.samples[name].id for name in shared if _flipped(side_a, side_b, name)),
+        tuple(side_a.samples[name].id for name in shared if _flipped(side_b, side_a, name)),
+        None if plain.se is None else plain.se * math.sqrt(plain.n),
+        by,
+        scorer,
+        seed,
+        tuple(_warnings(side_a, side_b, shared)),
+    )
+
+
+def render_comparison(comparison: Comparison, width: int = 100) -> str:
+    """The comparison as text for a terminal that is `width` columns wide. Ends with a newline."""
+    return as_text(_tables(comparison), width)
+
+
+def render_comparison_markdown(comparison: Comparison) -> str:
+    """The comparison as Markdown. Ends with a newline."""
+    return as_markdown(_tables(comparison))
+
+
+@dataclass(slots=True)
+class _Sample:
+    id: str
+    inputs: int
+    target: int
+    cluster: str | None
+    epochs: dict[int, tuple[float | None, bool | None, bool]] = field(
+        default_factory=dict[int, "tuple[float | None, bool | None, bool]"]
+    )
+
+    def value(self) -> float | None:
+        values = [value for value, _, _ in self.epochs.values() if value is not None]
+        return math.fsum(values) / len(values) if values else None
+
+    def passed(self) -> bool | None:
+        """Of most epochs that were judged; None where it is a tie, or none was."""
+        judged = [passed for _, passed, _ in self.epochs.values() if passed is not None]
+        balance = 2 * sum(judged) - len(judged)
+        return None if balance == 0 else balance > 0
+
+
+class _Rows:
+    """The results of one side, reduced as they come to what pairs need."""
+
+    def __init__(self, name: str, key: Callable[[SampleResult], str], scorer: str | None, cluster: str | None) -> None:
+        self.name, self.scorer, self.cluster = name, scorer, cluster
+        self.samples: dict[str, _Sample] = {}
+        self.groups: dict[tuple[str, str], None] = {}
+        self.scorers: dict[str, None] = {}
+        self._key = key
+
+    def add(self, result: SampleResult) -> None:
+        self.groups[result.template, result.variant] = None
+        if len(self.groups) > 1:
+            found = ", ".join(f"{template} × {variant}" for template, variant in self.groups)
+            raise UsageError(f"side {self.name} has results of {found}; compare one template and variant at a time")
+        self.scorers.update(dict.fromkeys(result.scores))
+        key = self._key(result)
+        sample = self.samples.get(key)
+        if sample is not None and sample.id != result.sample_id:
+            raise UsageError(
+                f"side {self.name}: samples {sample.id!r} and {result.sample_id!r} are equal in what pairs are made by"
+            )
+        group = None if self.cluster is None else result.metadata.get(self.cluster)
+        if sample is None:
+            sample = self.samples[key] = _Sample(result.sample_id, 0, 0, None)
+        sample.inputs, sample.target = hash(_text(result.inputs)), hash(_text(result.target))
+        sample.cluster = None if group is None else _text(group)
+        sample.epochs[result.epoch] = self._judge(result)
+
+    def _judge(self, result: SampleResult) -> tuple[float | None, bool | None, bool]:
+        """Its value, whether it passed, and whether it is an error."""
+        if self.scorer is None:
+            passed = {Verdict.PASSED: True, Verdict.FAILED: False}.get(result.verdict)
+            return None if passed is None else float(passed), passed, result.verdict is Verdict.ERROR
+        score = result.scores.get(self.scorer)
+        if score is None:
+            return None, None, result.failure is not None
+        if fault_of(score) is not None:
+            return None, None, True
+        return score.value, score.passed, False
+
+    def check(self) -> None:
+        if self.scorer is not None and self.samples and self.scorer not in self.scorers:
+            known = ", ".join(self.scorers) or "none"
+            raise UsageError(f"side {self.name} has no score by {self.scorer!r}; there is {known}")
+
+    def side(self, shared: list[str], values: list[float], other: _Rows) -> Side:
+        errors = unscored = 0
+        for name in shared:
+            sample = self.samples[name]
+            if sample.value() is None:
+                if any(error for _, _, error in sample.epochs.values()):
+                    errors += 1
+                else:
+                    unscored += 1
+        return Side(
+            len(self.samples),
+            len(self.samples.keys() - other.samples.keys()),
+            errors,
+            unscored,
+            math.fsum(values) / len(values) if values else None,
+            tuple(template for template, _ in self.groups),
+            tuple(variant for _, variant in self.groups),
+            tuple(sorted(self.scorers)),
+        )
+
+
+def _key(by: str) -> Callable[[SampleResult], str]:
+    if by == "id":
+        return lambda result: result.sample_id
+    if by == "inputs":
+        return lambda result: _text(result.inputs)
+    kind, dot, name = by.partition(".")
+    if kind != "metadata" or not dot or not name:
+        raise UsageError(f"pairs are made by id, inputs or metadata.NAME, and not by {by!r}")
+
+    def read(result: SampleResult) -> str:
+        if name not in result.metadata:
+            raise UsageError(f"sample {result.sample_id!r} has no {name!r} in its metadata, by which pairs are made")
+        return _text(result.metadata[name])
+
+    return read
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _values(a: _Rows, b: _Rows, name: str) -> tuple[float, float] | None:
+    a_value, b_value = a.samples[name].value(), b.samples[name].value()
+    return None if a_value is None or b_value is None else (a_value, b_value)
+
+
+def _flipped(a: _Rows, b: _Rows, name: str) -> bool:
+    return a.samples[name].passed() is False and b.samples[name].passed() is True
+
+
+def _difference(pairs: list[tuple[float, float]], clusters: Sequence[Any] | None, seed: int) -> Difference:
+    differences = [b - a for a, b in pairs]
+    if clusters is not None:
+        return mean_difference(differences, clusters)
+    if all(value in (_PASSES, _FAILS) for pair in pairs for value in pair):
+        both, only_a = pairs.count((_PASSES, _PASSES)), pairs.count((_PASSES, _FAILS))
+        only_b, neither = pairs.count((_FAILS, _PASSES)), pairs.count((_FAILS, _FAILS))
+        return mcnemar_difference(both, only_a, only_b, neither)
+    return bootstrap_difference(differences, seed) if len(pairs) in BOOTSTRAP_PAIRS else mean_difference(differences)
+
+
+def _warnings(a: _Rows, b: _Rows, shared: list[str]) -> Iterable[str]:
+    templates = [sorted({template for template, _ in side.groups}) for side in (a, b)]
+    if all(templates) and templates[0] != templates[1]:
+        yield f"the templates differ: {', '.join(templates[0])} and {', '.join(templates[1])}"
+    if a.samples and b.samples and a.scorers.keys() != b.scorers.keys():
+        only = sorted(a.scorers.keys() ^ b.scorers.keys())
+        yield f"the scorers differ: only one side has {', '.join(only)}"
+    for what, differs in (
+        ("inputs", sum(a.samples[name].inputs != b.samples[name].inputs for name in shared)),
+        ("target", sum(a.samples[name].target != b.samples[name].target for name in shared)),
+    ):
+        if differs:
+            yield f"the {what} of {differs:,} of {len(shared):,} samples in both differ"
+
+
+def _tables(comparison: Comparison) -> Iterable[Table]:
+    difference = comparison.difference
+    what = "passed" if comparison.scorer is None else f"value of {comparison.scorer}"
+    lines = [f"{comparison.n:,} of {comparison.of:,} samples make a pair, by {comparison.by}"]
+    if difference.mean is None:
+        lines.append("without a pair there is no difference")
+    else:
+        lines.append(f"{what}, b − a: {_signed(difference.mean)} ± {_number(difference.se)} (standard error)")
+        lines.append(f"95 % interval {_interval(difference)}, p = {_number(difference.p)} ({difference.method})")
+    lines.extend(f"warning: {warning}" for warning in comparison.warnings)
+    yield Table("Comparison", lines=lines)
+    head = ["side", "template × variant", "samples", "only here", "error", "unscored", "mean of pairs"]
+    yield Table("Sides", head, [_side("a", comparison.a), _side("b", comparison.b)])
+    yield Table(
+        "Flipped",
+        lines=[
+            f"{len(comparison.gained):,} failed in a and passed in b{_ids(comparison.gained)}",
+            f"{len(comparison.lost):,} passed in a and failed in b{_ids(comparison.lost)}",
+        ],
+    )
+    if comparison.spread:
+        rows = [[_number(size), f"{comparison.needed(size):,}"] for size in DIFFERENCES]
+        yield Table(
+            "Samples needed",
+            ["true difference", "pairs"],
+            rows,
+            [
+                f"to see it with a power of {POWER:.0%}, at this spread of differences ({_number(comparison.spread)});",
+                f"these {comparison.n:,} pairs show one of {_number(comparison.smallest())}",
+            ],
+        )
+
+
+def _side(name: str, side: Side) -> list[str]:
+    group = " × ".join(part for part in (*side.templates, *side.variants) if part)
+    counts = (side.samples, side.only, side.errors, side.unscored)
+    return [name, group, *(f"{count:,}" for count in counts), _number(side.mean)]
+
+
+def _ids(ids: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    more = len(ids) - _SHOWN_IDS
+    return f": {', '.join(ids[:_SHOWN_IDS])}{f' and {more:,} more' if more > 0 else ''}"
+
+
+def _interval(difference: Difference) -> str:
+    if difference.low is None or difference.high is None:
+        return "–"
+    return f"{_signed(difference.low)} to {_signed(difference.high)}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,33 @@
+"""What an export says of a batch besides its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.batch.records import SampleResult
+from evaluator.batch.summary import BatchSummary, summarise
+
+Total = int | Mapping[tuple[str, str], int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A batch's manifest, and how many results it will have (see `summarise`); None: what there is is all."""
+
+    manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    total: Total = None
+
+    @property
+    def name(self) -> str:
+        return self.text("name") or "batch"
+
+    def text(self, key: str) -> str:
+        """A text of the manifest; empty where it has none under `key`."""
+        value = self.manifest.get(key)
+        return value if isinstance(value, str) else ""
+
+    def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
+        """The summary of `results`, clustered as the batch was. Raises as `summarise`."""
+        return summarise(results, total=self.total, cluster=self.text("cluster") or None)

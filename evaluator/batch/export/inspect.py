@@ -1,0 +1,276 @@
+"""Inspect AI's log format: `.eval` files, a log for each template and variant, that `inspect view` opens.
+
+A `.eval` file is a ZIP archive: `header.json` (the task, the model, the metrics), `summaries.json`, and
+`samples/ID_epoch_N.json`. What is what is in docs/reports.md. Two things are unlike:
+
+- Inspect AI has no unscored verdict; a score that could not be made is NaN there, which its metrics leave out.
+- An error of ours is a sample with an `error` and without scores. Where a scorer failed, the sample has none, and that
+  score is NaN with the reason `scoring_failed`. The metrics that the header holds are of the scored samples, as ours.
+
+Source: https://inspect.aisi.org.uk/eval-logs.html, log format version 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from evaluator.batch.export.about import About
+from evaluator.batch.export.atomic import atomic_file
+from evaluator.batch.export.flat import as_text, clean
+from evaluator.batch.records import SampleResult, Score
+from evaluator.batch.statistics import Estimate
+from evaluator.batch.summary import GroupSummary, ScorerSummary
+from evaluator.errors import RecordError, UsageError
+from evaluator.results import Usage
+
+_VERSION = 2
+_EPOCH_0 = "1970-01-01T00:00:00+00:00"
+_UNSAFE = re.compile(r"[/\\%:\x00-\x1f\x7f]|^\.+$")
+_UNSAFE_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
+
+
+def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> None:
+    """Writes `path` where it ends in `.eval` and there is one template and variant; else a folder with a file each.
+
+    Each file is there whole or not at all. An id that cannot be a file's name is percent-encoded in the log; the
+    sample's metadata have the true one.
+
+    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or for no result.
+    """
+    with contextlib.ExitStack() as stack:
+        logs: dict[tuple[str, str], _Log] = {}
+
+        def written() -> Iterator[SampleResult]:
+            for result in results:
+                key = (result.template, result.variant)
+                if key not in logs:
+                    if logs and path.suffix == ".eval":
+                        raise UsageError(f"{path}: a .eval file holds one template and variant; name a folder instead")
+                    file = stack.enter_context(tempfile.TemporaryFile())
+                    logs[key] = _Log(file, stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED)))
+                logs[key].add(result)
+                yield result
+
+        summary = about.summarise(written())
+        if not logs:
+            raise UsageError("there is no result to export to Inspect AI's format")
+        if path.suffix != ".eval":
+            try:
+                path.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise RecordError(f"{path}: cannot be made a folder: {error.strerror}") from error
+        for group in summary.groups:
+            if (log := logs.get((group.template, group.variant))) is None:
+                continue
+            with atomic_file(path if path.suffix == ".eval" else path / _file_name(group)) as file:
+                log.finish(group, about, file)
+
+
+class _Log:
+    """One archive, being written to a temporary file."""
+
+    def __init__(self, file: BinaryIO, archive: ZipFile) -> None:
+        self._file, self._zip = file, archive
+        self._summaries: list[dict[str, Any]] = []
+        self._models: dict[str, None] = {}
+        self._usage: dict[str, Usage] = {}
+        self._started: list[str] = []
+        self._ended: list[str] = []
+
+    def add(self, result: SampleResult) -> None:
+        sample = _sample(result)
+        self._zip.writestr(f"samples/{sample['id']}_epoch_{result.epoch}.json", _json(sample))
+        self._summaries.append(
+            {
+                **{name: value for name, value in sample.items() if name not in _ONLY_IN_SAMPLES},
+                "error": sample["error"]["message"] if "error" in sample else None,
+                "completed": True,
+                "message_count": len(sample["messages"]),
+            }
+        )
+        model = result.model or "none"
+        self._models[model] = None
+        self._usage[model] = self._usage.get(model, Usage()) + result.usage
+        self._started += [sample["started_at"]] if "started_at" in sample else []
+        self._ended += [sample["completed_at"]] if "completed_at" in sample else []
+
+    def finish(self, group: GroupSummary, about: About, file: BinaryIO) -> None:
+        spec = self._spec(group, about)
+        plan = {"name": "plan", "steps": [{"solver": "evaluator", "params": {}}], "config": {}}
+        header = {
+            "version": _VERSION,
+            "status": "success",
+            "eval": spec,
+            "plan": plan,
+            "results": _results(group),
+            "stats": {
+                "started_at": min(self._started, default=""),
+                "completed_at": max(self._ended, default=""),
+                "model_usage": {model: _usage(used) for model, used in self._usage.items()},
+            },
+        }
+        self._zip.writestr("_journal/start.json", _json({"version": _VERSION, "eval": spec, "plan": plan}))
+        self._zip.writestr("summaries.json", _json(self._summaries))
+        self._zip.writestr("header.json", _json(header))
+        self._zip.close()
+        self._file.seek(0)
+        while block := self._file.read(1 << 20):
+            file.write(block)
+
+    def _spec(self, group: GroupSummary, about: About) -> dict[str, Any]:
+        ids = list(dict.fromkeys(summary["id"] for summary in self._summaries))
+        key = hashlib.blake2b(_json([about.name, group.template, group.variant]), digest_size=11).hexdigest()
+        return {
+            "eval_id": key,
+            "run_id": key,
+            "task_id": key,
+            "created": _moment(about.text("created")) or min(self._started, default=_EPOCH_0),
+            "task": group.template,
+            "task_args": {},
+            "dataset": {"name": about.name, "samples": len(ids), "sample_ids": ids},
+            "model": " ".join(self._models),
+            "config": {"epochs": group.epochs},
+            "metadata": {"variant": group.variant, "manifest": dict(about.manifest)},
+        }
+
+
+_ONLY_IN_SAMPLES = ("messages", "output", "error", "store", "events", "attachments")
+
+
+def _sample(result: SampleResult) -> dict[str, Any]:
+    prompt = as_text(dict(result.inputs))
+    content = result.content
+    model = result.model or "none"
+    sample_id = quote(clean(result.sample_id), safe=" ") if _UNSAFE.search(result.sample_id) else clean(result.sample_id)
+    metadata: dict[str, Any] = {
+        **result.metadata,
+        "evaluator": {"verdict": result.verdict.value, "place": result.place},
+    }
+    told = metadata["evaluator"]
+    told |= {"sample_id": result.sample_id} if sample_id != result.sample_id else {}
+    told |= {"identity": result.identity, "parsed": result.parsed, "inputs": dict(result.inputs)}
+    told |= {"task_file": result.task_file} if result.task_file else {}
+    sample: dict[str, Any] = {
+        "id": sample_id,
+        "epoch": result.epoch,
+        "input": prompt,
+        "target": "" if result.target is None else _target(result.target),
+        "messages": [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": content, "source": "generate", "model": model},
+        ],
+        "output": {
+            "model": model,
+            "choices": [{"message": {"role": "assistant", "content": content}, "stop_reason": "stop"}],
+            "usage": _usage(result.usage),
+        },
+        "metadata": metadata,
+        "store": {},
+        "events": [],
+        "attachments": {},
+        "model_usage": {model: _usage(result.usage)},
+        "total_time": result.duration_s,
+        "working_time": result.duration_s,
+        "uuid": result.identity,
+    }
+    if started := _moment(result.started):
+        sample["started_at"] = started
+        sample["completed_at"] = _moment(result.started, result.duration_s)
+    if (failure := result.failure) is not None:
+        message = f"{failure.type} ({failure.kind}): {failure.message}"
+        sample["error"] = {"message": message, "traceback": message, "traceback_ansi": message}
+        sample["output"]["error"] = message
+    else:
+        sample["scores"] = {name: _score(score) for name, score in result.scores.items()}
+    return sample
+
+
+def _score(score: Score) -> dict[str, Any]:
+    data: dict[str, Any] = {"value": math.nan if score.value is None else score.value}
+    if score.answer is not None:
+        data["answer"] = score.answer
+    if explanation := score.error or score.explanation:
+        data["explanation"] = explanation
+    if score.error is not None:
+        data["reason"] = "scoring_failed"
+    data["metadata"] = {**score.metadata, "passed": score.passed}
+    return data
+
+
+def _target(target: Any) -> str | list[str]:
+    if isinstance(target, list) and all(isinstance(item, str) for item in target):
+        return target
+    return as_text(target)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Inspect AI counts input tokens without cached ones, and knows no unknown count: it has 0 there."""
+    cached = usage.cached_tokens or 0
+    data: dict[str, Any] = {
+        "input_tokens": max(0, (usage.input_tokens or 0) - cached),
+        "output_tokens": usage.output_tokens or 0,
+        "total_tokens": (usage.input_tokens or 0) + (usage.output_tokens or 0),
+    }
+    for name, value in (
+        ("input_tokens_cache_read", usage.cached_tokens),
+        ("reasoning_tokens", usage.reasoning_tokens),
+        ("total_cost", usage.cost_usd),
+    ):
+        if value is not None:
+            data[name] = value
+    return data
+
+
+def _results(group: GroupSummary) -> dict[str, Any]:
+    counts = group.part.counts
+    return {
+        "total_samples": counts.total,
+        "completed_samples": counts.results - counts.error,
+        "scores": [_scorer(name, scorer) for name, scorer in group.part.scorers.items()],
+    }
+
+
+def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
+    metrics: Mapping[str, Estimate] = {"mean": scorer.value, "accuracy": scorer.pass_rate}
+    found = {metric: estimate.mean for metric, estimate in metrics.items()} | {"stderr": scorer.value.se}
+    return {
+        "name": name,
+        "scorer": name,
+        "scored_samples": scorer.n,
+        "unscored_samples": scorer.of - scorer.n,
+        "metrics": {
+            metric: {"name": metric, "value": value, "params": {}}
+            for metric, value in found.items()
+            if value is not None
+        },
+    }
+
+
+def _moment(text: str, later_s: float = 0.0) -> str | None:
+    try:
+        moment = datetime.fromisoformat(text) + timedelta(seconds=later_s)
+    except (ValueError, OverflowError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
+
+
+def _file_name(group: GroupSummary) -> str:
+    """Readable, and another one for each template and variant."""
+    plain = "_".join(_UNSAFE_NAME.sub("-", part).strip("-.") for part in (group.template, group.variant))
+    key = hashlib.blake2b(f"{group.template}\0{group.variant}".encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{plain[:120]}_{key}.eval"
+
+
+def _json(value: Any) -> bytes:
+    return clean(json.dumps(value, ensure_ascii=False)).encode()

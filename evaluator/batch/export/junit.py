@@ -1,0 +1,180 @@
+"""JUnit XML, as GitLab and Jenkins read it: a testsuite for each template and variant, a testcase for each result.
+
+passed is a testcase, failed one with a <failure> (what each scorer said), error one with an <error> (its type and
+text), unscored one that is <skipped> with the reason. `time` is in seconds. A character that XML 1.0 forbids is
+written as its escape, `\\x1b`. Source: the format's description at https://github.com/testmoapp/junitxml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+from xml.sax.saxutils import escape, quoteattr
+
+from evaluator.batch.export.about import About
+from evaluator.batch.export.atomic import atomic_file
+from evaluator.batch.export.flat import as_text
+from evaluator.batch.records import SampleResult, Score, Verdict
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MAX_SAID = 200
+_SPOOL_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class _Counts:
+    tests: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: _Counts) -> None:
+        self.tests += other.tests
+        self.failures += other.failures
+        self.errors += other.errors
+        self.skipped += other.skipped
+        self.seconds += other.seconds
+
+    def attributes(self) -> str:
+        return (
+            f'tests="{self.tests}" failures="{self.failures}" errors="{self.errors}" skipped="{self.skipped}" '
+            f'time="{self.seconds:.3f}"'
+        )
+
+
+@dataclass(slots=True)
+class _Suite:
+    """The testcases of one template and variant; `cases` is a temporary file once they are many."""
+
+    cases: IO[bytes]
+    counts: _Counts = field(default_factory=_Counts)
+    started: str = ""
+
+    def add(self, result: SampleResult) -> None:
+        verdict = result.verdict
+        failed, error, unscored = (verdict is each for each in (Verdict.FAILED, Verdict.ERROR, Verdict.UNSCORED))
+        self.counts.add(_Counts(1, failed, error, unscored, result.duration_s))
+        if result.started and (not self.started or result.started < self.started):
+            self.started = result.started
+        self.cases.write("".join(_case(result)).encode())
+
+
+def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> None:
+    """One `testsuites`. Suites come in the order in which they are first met; memory does not grow with results."""
+    with contextlib.ExitStack() as open_files:
+        suites: dict[tuple[str, str], _Suite] = {}
+        for result in results:
+            key = (result.template, result.variant)
+            if key not in suites:
+                suites[key] = _Suite(open_files.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
+            suites[key].add(result)
+        whole = _Counts()
+        for suite in suites.values():
+            whole.add(suite.counts)
+        with atomic_file(path) as file:
+            file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
+            opening = f"<testsuites name={_quoted(about.name)} {whole.attributes()}>\n"
+            file.write(opening.encode())
+            for key, suite in suites.items():
+                timestamp = f" timestamp={_quoted(suite.started)}" if suite.started else ""
+                file.write(
+                    f"  <testsuite name={_quoted(_name(*key))} {suite.counts.attributes()}{timestamp}>\n".encode()
+                )
+                suite.cases.seek(0)
+                shutil.copyfileobj(suite.cases, file)
+                file.write(b"  </testsuite>\n")
+            file.write(b"</testsuites>\n")
+
+
+def _case(result: SampleResult) -> Iterator[str]:
+    # Jenkins takes what is before the last full stop for a package.
+    place = ".".join(part.replace(".", "_") for part in (result.template, result.variant) if part)
+    name = f"{result.sample_id} [epoch {result.epoch}]"
+    yield (
+        f'    <testcase name={_quoted(name)} classname={_quoted(place)} time="{result.duration_s:.3f}">\n'
+        "      <properties>\n"
+    )
+    for key, value in _properties(result):
+        yield f"        <property name={_quoted(key)} value={_quoted(value)}/>\n"
+    yield "      </properties>\n"
+    match result.verdict:
+        case Verdict.FAILED:
+            said = [_said(name, score) for name, score in result.scores.items() if score.passed is False]
+            wrong = ", ".join(name for name, score in result.scores.items() if score.passed is False)
+            detail = [*said, f"target: {as_text(result.target)}", f"content: {result.content}"]
+            yield _element("failure", f"failed by {wrong}", "failed", "\n".join(detail))
+        case Verdict.ERROR:
+            yield _error(result)
+        case Verdict.UNSCORED:
+            yield f"      <skipped message={_quoted(why_unscored(result))}/>\n"
+        case Verdict.PASSED:
+            pass
+    yield "    </testcase>\n"
+
+
+def why_unscored(result: SampleResult) -> str:
+    """Which scorers could not judge, and why where they said so."""
+    open_ = {name: score for name, score in result.scores.items() if score.passed is None}
+    if not open_:
+        return "no scorer"
+    return "; ".join(
+        f"{name} could not judge" + (f": {score.explanation}" if score.explanation else "")
+        for name, score in open_.items()
+    )
+
+
+def _properties(result: SampleResult) -> Iterator[tuple[str, str]]:
+    yield "identity", result.identity
+    if result.model is not None:
+        yield "model", result.model
+    for name, score in result.scores.items():
+        if score.value is not None:
+            yield f"score.{name}", repr(score.value)
+    if result.usage.cost_usd is not None:
+        yield "cost_usd", repr(result.usage.cost_usd)
+    if result.task_file is not None:
+        yield "task_file", result.task_file
+
+
+def _said(name: str, score: Score) -> str:
+    value = "" if score.value is None else f" gave {score.value:.4g}"
+    answer = "" if score.answer is None else f", read {score.answer!r}"
+    return f"{name}{value}{answer}" + (f": {score.explanation}" if score.explanation else "")
+
+
+def _error(result: SampleResult) -> str:
+    if (failure := result.failure) is not None:
+        detail = f"{failure.type} ({failure.kind})\n{failure.message}"
+        detail += "\nthe same may succeed later (--retry-errors)" if failure.retryable else ""
+        return _element("error", failure.message, f"{failure.type}.{failure.kind}", detail)
+    faults = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error is not None]
+    return _element("error", "; ".join(faults), "scorer", "\n".join([*faults, f"content: {result.content}"]))
+
+
+def _element(tag: str, message: str, kind: str, text: str) -> str:
+    message = message if len(message) <= _MAX_SAID else f"{message[:_MAX_SAID]}…"
+    return f"      <{tag} message={_quoted(message)} type={_quoted(kind)}>{_escaped(text)}</{tag}>\n"
+
+
+def _name(template: str, variant: str) -> str:
+    return f"{template} × {variant}" if variant else template
+
+
+def _escaped(text: str) -> str:
+    # A carriage return as itself would be read as a line feed.
+    return escape(_allowed(text), {"\r": "&#13;"})
+
+
+def _quoted(text: str) -> str:
+    return quoteattr(_allowed(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+
+
+def _allowed(text: str) -> str:
+    return _FORBIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -1,0 +1,97 @@
+"""What makes a sample the sample that it is, as hashes: so that nothing runs twice and no change goes unnoticed.
+
+A result's `key` says which cell of the batch it fills: sample id, epoch, template, variant. Its `identity` is the
+hash of all that determines the answer; `parts` are the hashes that it was made of, so that a change can be named.
+Two results of one key and different identities are answers to different questions.
+
+Not part of it: files that a template reads while it runs, the time, and what a provider changes behind a model's
+name. The scorers are no part of the identity: changing one judges anew, without a model call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from typing import Any
+
+from evaluator.batch.records import Sample, key_of
+from evaluator.errors import UsageError
+from evaluator.handler.config import HandlerConfig
+from evaluator.library import TemplateLibrary
+
+SCHEMA = "evaluator-batch/1"
+
+# What of a profile changes how long a call may take or what it costs, and not what is asked.
+_WITHOUT_EFFECT = frozenset(
+    {"name", "description", "api_key_env", "timeout_s", "max_cost_usd", "backoff_s", "prices", "cache"}
+)
+
+
+def digest(value: Any) -> str:
+    """The hash of a JSON value, 32 hexadecimal digits; the order of an object's keys does not matter.
+
+    Raises: UsageError, if it is not JSON.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"not a JSON value: {error}") from error
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def template_part(library: TemplateLibrary, name: str) -> str:
+    """Of the template with all that it includes, takes parts from and may call."""
+    return digest({name: library.get(name).sha256, **library.called_by(name)})
+
+
+def handler_settings(config: HandlerConfig, model: str, roles: Mapping[str, str]) -> dict[str, Any]:
+    """What of a profile determines answers, with the model that it comes to."""
+    settings: dict[str, Any] = {}
+    for field in fields(config):
+        if field.name not in _WITHOUT_EFFECT:
+            settings[field.name] = _plain(getattr(config, field.name))
+    return {**settings, "model": model, "roles": {**config.roles, **roles}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`parts`: template, handler and inputs, and target where the simulated model answers with it."""
+
+    key: str
+    value: str
+    parts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A template and a variant of the batch, hashed once."""
+
+    template: str
+    variant: str
+    template_part: str
+    handler_part: str
+    is_simulated: bool
+
+    def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
+        """Of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
+        parts = {"template": self.template_part, "handler": self.handler_part, "inputs": inputs_part}
+        if self.is_simulated:
+            parts["target"] = digest(sample.target)
+        text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
+        value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return Identity(key_of(sample.id, epoch, self.template, self.variant), value, parts)
+
+
+def changed_parts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
+    """The names of the parts that differ."""
+    return (name for name in {**was, **now} if was.get(name) != now.get(name))

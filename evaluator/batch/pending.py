@@ -1,0 +1,136 @@
+"""What is left to do of a batch: rows x templates x variants x epochs, less what an earlier session has done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from evaluator.batch.folder import Entry
+from evaluator.batch.identity import Cell, changed_parts, digest
+from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.work import Variant, Work
+
+OnChanged = Literal["leave", "run", "keep"]
+MAX_EXPLAINED = 1000
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A sample whose result answers another question than the one that is asked now, and what is different."""
+
+    sample_id: str
+    epoch: int
+    template: str
+    variant: str
+    what: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f"{self.sample_id} (epoch {self.epoch}, {self.template}, {self.variant})"
+        return f"{where}: changed {', '.join(self.what)}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """How the rows that were read so far stand: of `samples`, `done` were there and stay, `judged_anew` get new
+    scores only, `retried` were errors, `changed` answer another question (`explained`: the first MAX_EXPLAINED)."""
+
+    rows: int = 0
+    samples: int = 0
+    done: int = 0
+    judged_anew: int = 0
+    retried: int = 0
+    changed: int = 0
+    explained: list[Changed] = field(default_factory=list[Changed])
+
+
+@dataclass(slots=True)
+class Pending:
+    """The work that is left, row by row. `earlier` is the index of the results that are there, by key; a key is
+    taken out as its row is read, so that in the end those are left that no row asks for.
+
+    A result that is there stays, unless it is an error and `retry_errors`; the scorers, or the row's target or
+    metadata, are not those that it was judged by (then it is judged anew, without a call); or it answers another
+    question. Of those `on_changed` says whether they "run" again, "keep" their place as they are, or are "leave"d
+    alone: neither run nor counted, but named. `stale` has their keys. `on_kept` is told of each that stays.
+    """
+
+    cells: Sequence[tuple[Cell, Variant]]
+    epochs: int
+    earlier: dict[str, Entry]
+    read_result: Callable[[int], SampleResult]
+    on_kept: Callable[[Verdict], None]
+    scorers_part: str
+    retry_errors: bool = False
+    on_changed: OnChanged = "leave"
+    counts: Counts = field(default_factory=Counts)
+    stale: set[str] = field(default_factory=set[str])
+
+    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[Work]:
+        """The work that is left in `rows`. Raises: what reading them raises."""
+        async for sample in rows:
+            for work in self._of_row(sample):
+                yield work
+
+    def _of_row(self, sample: Sample) -> Iterator[Work]:
+        counts = self.counts
+        counts.rows += 1
+        inputs_part = digest(sample.inputs)
+        scored_by = self._scored_by(sample)
+        for epoch in range(1, self.epochs + 1):
+            for cell, variant in self.cells:
+                counts.samples += 1
+                identity = cell.identity(sample, epoch, inputs_part)
+                work = Work(sample, epoch, cell, variant, identity, scored_by)
+                entry = self.earlier.pop(identity.key, None) if self.earlier else None
+                if entry is None:
+                    yield work
+                elif (again := self._again(entry, work)) is not None:
+                    yield again
+
+    def _scored_by(self, sample: Sample) -> str:
+        return digest([self.scorers_part, sample.target, sample.metadata])[:16] if self.scorers_part else ""
+
+    def _again(self, entry: Entry, work: Work) -> Work | None:
+        """What is left to do where there is a result."""
+        counts = self.counts
+        if entry.identity != work.identity.value.encode():
+            counts.changed += 1
+            if len(counts.explained) < MAX_EXPLAINED:
+                counts.explained.append(_explained(self.read_result(entry.offset), work))
+            if self.on_changed == "run":
+                return work
+            if self.on_changed == "leave":
+                self.stale.add(work.identity.key)
+            else:
+                self.on_kept(entry.verdict)
+            return None
+        if entry.verdict is Verdict.ERROR and self.retry_errors:
+            counts.retried += 1
+            result = self.read_result(entry.offset)
+            # A call that failed on its way is made again inside its run, and a judge's failure is no reason to ask
+            # the model again; what else failed would only fail the same.
+            if entry.retryable or result.failure is None:
+                return replace(work, begun=result.task_id)
+            return replace(work, retry_of=result.task_id)
+        if entry.scored_by != work.scored_by.encode():
+            counts.judged_anew += 1
+            return replace(work, judged=self.read_result(entry.offset))
+        counts.done += 1
+        self.on_kept(entry.verdict)
+        return None
+
+
+def _explained(result: SampleResult, work: Work) -> Changed:
+    what: list[str] = []
+    for part in changed_parts(result.parts, work.identity.parts):
+        if part == "inputs":
+            now = work.sample.inputs
+            what += [
+                f"input {name!r}" for name in {**result.inputs, **now}
+                if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
+            ]  # fmt: skip
+        else:
+            what.append({"template": f"template {work.cell.template!r}", "handler": "model or handler"}.get(part, part))
+    return Changed(result.sample_id, result.epoch, result.template, result.variant, tuple(what or ["the format"]))

@@ -1,0 +1,150 @@
+"""A batch made ready: every part found, checked and hashed, and nothing run yet."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from evaluator.batch.definition import BatchLimits
+from evaluator.batch.gates import Gate
+from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, template_part
+from evaluator.batch.rows import RowSource
+from evaluator.batch.scorers import Scorer
+from evaluator.batch.work import Variant
+from evaluator.library.bounds import CallBound, bound
+from evaluator.nodes import Function, Input
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.evaluator import Evaluator
+
+_PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What a session runs. `call_bound` is of one row in each cell, one epoch, judges left out; `described` what
+    determines the judgements of each scorer."""
+
+    name: str
+    cells: Sequence[tuple[Cell, Variant]]
+    epochs: int
+    rows: RowSource
+    scorers: Sequence[Scorer]
+    limits: BatchLimits
+    gates: Sequence[Gate]
+    count_as_failed: Collection[str]
+    call_bound: CallBound
+    described: Mapping[str, Any]
+    cluster: str | None = None
+    group_by: str | None = None
+    reducers: tuple[str, ...] | None = None
+
+    @property
+    def scorers_part(self) -> str:
+        """The hash of what judges; empty where nothing does."""
+        if not self.scorers:
+            return ""
+        return digest([self.described, sorted(self.count_as_failed)])
+
+    @property
+    def total(self) -> int | None:
+        """Samples, where the number of rows is known before they are read."""
+        return None if self.rows.total is None else self.rows.total * self.epochs * len(self.cells)
+
+
+def variants_of(models: Sequence[str], handlers: Sequence[str]) -> list[Variant]:
+    """Each model with each handler; without any, the one that the evaluator has, which is named by `cells_of`."""
+    found: list[Variant] = []
+    for model, handler in product(models or (None,), handlers or (None,)):
+        found.append(Variant(" @ ".join(part for part in (model, handler) if part), model, handler))
+    return found
+
+
+def cells_of(evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]) -> list[tuple[Cell, Variant]]:
+    """Each template with each variant.
+
+    Raises: UsageError or TemplateError, for a template that is not there or cannot be used; ConfigurationError,
+    for a model or profile that cannot be used: a missing key is found here, before anything runs.
+    """
+    library, services = evaluator.library, evaluator.services
+    found: list[tuple[Cell, Variant]] = []
+    for template in templates:
+        part = template_part(library, template)
+        for variant in variants:
+            config = services.profile(variant.handler)
+            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+            settings = handler_settings(config, choice.label, evaluator.model_roles)
+            is_simulated = choice.backend.name == "simulated"
+            name = variant.name or choice.label
+            found.append((Cell(template, name, part, digest(settings), is_simulated), replace(variant, name=name)))
+    return found
+
+
+def inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of the inputs that any of the templates declares, and of those that one of them cannot do without."""
+    declared: dict[str, None] = {}
+    required: dict[str, None] = {}
+    for template in templates:
+        node = evaluator.library.get(template).node
+        for each in node.params if isinstance(node, Function) else node.inputs:
+            declared[each.name] = None
+            is_needed = not isinstance(each, Input) or (each.required and each.task is None and each.source is None)
+            if is_needed and each.default is None:
+                required[each.name] = None
+    return list(declared), list(required)
+
+
+def calls_of(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
+    """How many model calls one row can take, over all cells."""
+    low, high = 0, 0
+    lines: list[str] = []
+    for cell, variant in cells:
+        config = evaluator.services.profile(variant.handler)
+        one = bound(
+            evaluator.library.get(cell.template).node, evaluator.library,
+            max_turns=config.max_turns, tools_granted=bool(config.tools),
+        )  # fmt: skip
+        low += one.min_calls
+        high = None if high is None or one.max_calls is None else high + one.max_calls
+        lines.append(f"{cell.template}, {cell.variant}: {one}")
+    return CallBound(low, high, "\n".join(lines))
+
+
+def manifest_of(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is needed to run the batch again, or to see why it would not be the same."""
+    return {
+        "schema": SCHEMA,
+        "name": plan.name,
+        "versions": _versions(),
+        "rows": dict(plan.rows.description),
+        "epochs": plan.epochs,
+        "templates": {cell.template: cell.template_part for cell, _ in plan.cells},
+        "cells": [
+            {"template": cell.template, "variant": cell.variant, "model": variant.model, "handler": variant.handler,
+             "handler_part": cell.handler_part, "simulated": cell.is_simulated}
+            for cell, variant in plan.cells
+        ],
+        "scorers": dict(plan.described),
+        "count_as_failed": sorted(plan.count_as_failed),
+        "limits": plan.limits.to_dict(),
+        "gates": [str(gate) for gate in plan.gates],
+        "cluster": plan.cluster,
+        "group_by": plan.group_by,
+        "reducers": None if plan.reducers is None else list(plan.reducers),
+        "call_bound": {"min": plan.call_bound.min_calls, "max": plan.call_bound.max_calls},
+        "arguments": dict(arguments),
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

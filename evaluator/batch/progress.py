@@ -1,0 +1,295 @@
+"""How a running batch stands: counted as results come, and shown to a person, a log or a program.
+
+A display is told of every result and, at least every TICK_S seconds, how all stands. What the model or a row wrote
+never reaches it: only ids, counts and kinds of errors.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Protocol
+
+from evaluator.batch.records import SampleResult, Verdict
+from evaluator.record.render import visible
+from evaluator.results import Usage
+
+TICK_S = 0.5
+PLAIN_EVERY_S = 10.0
+_RATE_OVER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One model at one endpoint: calls in flight, the most that may be now, and those that wait."""
+
+    name: str
+    in_flight: int
+    limit: int | None
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How the batch stands. `done` counts results that are there, of `total` samples (None: not known yet).
+
+    `rate` is results a second over the last half minute; `eta_s` seconds to the end at that rate, None where
+    nobody can know. `usage` is this session's, judges included; its cost is None once one call's is unknown.
+    """
+
+    done: int
+    total: int | None
+    verdicts: Mapping[str, int]
+    errors: Mapping[str, int]
+    in_flight: int
+    elapsed_s: float
+    rate: float
+    eta_s: float | None
+    usage: Usage
+    cached_calls: int = 0
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "done": self.done, "total": self.total, "verdicts": dict(self.verdicts), "errors": dict(self.errors),
+            "in_flight": self.in_flight, "elapsed_s": round(self.elapsed_s, 3), "rate": round(self.rate, 3),
+            "eta_s": None if self.eta_s is None else round(self.eta_s, 1), "usage": self.usage.to_dict(),
+            "cached_calls": self.cached_calls,
+            "endpoints": [
+                {"name": e.name, "in_flight": e.in_flight, "limit": e.limit, "waiting": e.waiting}
+                for e in self.endpoints
+            ],
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts results: those of an earlier session that stay (`kept`), and those that come (`add`)."""
+
+    clock: Callable[[], float] = time.monotonic
+    total: int | None = None
+    before: int = 0
+    ran: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter[str])
+    errors: Counter[str] = field(default_factory=Counter[str])
+    usage: Usage = Usage()
+    cached_calls: int = 0
+    started: float = 0.0
+    _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+        self._recent.append((self.started, 0))
+
+    def kept(self, verdict: Verdict) -> None:
+        self.before += 1
+        self.verdicts[verdict.value] += 1
+
+    def add(self, result: SampleResult) -> None:
+        self.ran += 1
+        self.verdicts[result.verdict.value] += 1
+        if result.verdict is Verdict.ERROR:
+            self.errors["a scorer failed" if result.failure is None else result.failure.kind] += 1
+        self.usage = self.usage + result.usage + result.scoring_usage
+        self.cached_calls += result.cached_calls
+
+    def snapshot(self, in_flight: int, endpoints: tuple[Endpoint, ...] = ()) -> Snapshot:
+        now = self.clock()
+        while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
+            self._recent.popleft()
+        since, then = self._recent[0]
+        rate = (self.ran - then) / (now - since) if now > since else 0.0
+        if now - self._recent[-1][0] >= TICK_S:
+            self._recent.append((now, self.ran))
+        done = self.before + self.ran
+        left = None if self.total is None else max(0, self.total - done)
+        eta_s = left / rate if left is not None and rate > 0 else None
+        return Snapshot(
+            done, self.total, dict(self.verdicts), dict(self.errors), in_flight, now - self.started, rate, eta_s,
+            self.usage, self.cached_calls, endpoints,
+        )  # fmt: skip
+
+
+class Display(Protocol):
+    """Shows a running batch. Called in the event loop: none of these blocks for long."""
+
+    def begun(self, name: str, snapshot: Snapshot) -> None: ...
+
+    def result(self, result: SampleResult) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None: ...
+
+    def notice(self, line: str) -> None: ...
+
+    def ended(self, snapshot: Snapshot, state: str) -> None: ...
+
+
+class NoDisplay:
+    """Shows nothing; what others build on."""
+
+    def begun(self, name: str, snapshot: Snapshot) -> None: ...
+
+    def result(self, result: SampleResult) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None: ...
+
+    def notice(self, line: str) -> None: ...
+
+    def ended(self, snapshot: Snapshot, state: str) -> None: ...
+
+
+class PlainDisplay:
+    """A line every ten seconds, for a log."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._last = 0.0
+
+    def begun(self, name: str, snapshot: Snapshot) -> None:
+        there = f", {snapshot.done} are there already" if snapshot.done else ""
+        self._say(f"{visible(name)}: {_of(snapshot)} samples{there}")
+        self._last = self._clock()
+
+    def result(self, result: SampleResult) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None:
+        if self._clock() - self._last >= PLAIN_EVERY_S:
+            self._last = self._clock()
+            self._say(line_of(snapshot))
+
+    def notice(self, line: str) -> None:
+        self._say(visible(line))
+
+    def ended(self, snapshot: Snapshot, state: str) -> None:
+        self._say(f"{line_of(snapshot)} · {state}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class JsonDisplay:
+    """A JSON object a line: `begun`, `result` (each), `progress` (twice a second), `notice`, `ended`."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def begun(self, name: str, snapshot: Snapshot) -> None:
+        self._say({"event": "begun", "name": name, **snapshot.to_dict()})
+
+    def result(self, result: SampleResult) -> None:
+        self._say({
+            "event": "result", "sample_id": result.sample_id, "epoch": result.epoch, "template": result.template,
+            "variant": result.variant, "verdict": result.verdict.value,
+            "error": None if result.failure is None else result.failure.kind,
+            "scores": {name: score.value for name, score in result.scores.items()},
+            "duration_s": round(result.duration_s, 3), "task_id": result.task_id,
+        })  # fmt: skip
+
+    def progress(self, snapshot: Snapshot) -> None:
+        self._say({"event": "progress", **snapshot.to_dict()})
+
+    def notice(self, line: str) -> None:
+        self._say({"event": "notice", "message": line})
+
+    def ended(self, snapshot: Snapshot, state: str) -> None:
+        self._say({"event": "ended", "state": state, **snapshot.to_dict()})
+
+    def _say(self, event: dict[str, Any]) -> None:
+        print(json.dumps(event, allow_nan=True), file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """A bar and three lines that stay in their place, for a terminal."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._name = ""
+
+    def begun(self, name: str, snapshot: Snapshot) -> None:
+        self._name = visible(name)
+        self._live.start()
+        self.progress(snapshot)
+
+    def result(self, result: SampleResult) -> None: ...
+
+    def progress(self, snapshot: Snapshot) -> None:
+        self._live.update(self._picture(snapshot), refresh=True)
+
+    def notice(self, line: str) -> None:
+        self._console.print(visible(line), markup=False, highlight=False)
+
+    def ended(self, snapshot: Snapshot, state: str) -> None:
+        self._live.stop()
+        self._console.print(f"{line_of(snapshot)} · {state}", markup=False, highlight=False)
+
+    def _picture(self, snapshot: Snapshot) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        verdicts = Text()
+        for name, style in _STYLES.items():
+            verdicts.append(f"{snapshot.verdicts.get(name, 0):,} {name}  ", style=style)
+        lines: list[Any] = [
+            Text(f"{self._name}  {_of(snapshot)}", style="bold"),
+            ProgressBar(total=snapshot.total or None, completed=snapshot.done, pulse=snapshot.total is None, width=60),
+            verdicts,
+            Text(" · ".join(_pace(snapshot)), style="dim"),
+        ]
+        if snapshot.errors:
+            lines.append(Text(f"errors: {_kinds(snapshot)}", style="yellow"))
+        return Group(*lines)
+
+
+_STYLES = {"passed": "green", "failed": "red", "error": "yellow", "unscored": "dim"}
+
+
+def line_of(snapshot: Snapshot) -> str:
+    """All of it on one line."""
+    verdicts = ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
+    errors = f" · errors: {_kinds(snapshot)}" if snapshot.errors else ""
+    return f"{_of(snapshot)}: {verdicts} · {' · '.join(_pace(snapshot))}{errors}"
+
+
+def _of(snapshot: Snapshot) -> str:
+    return f"{snapshot.done:,} of {'?' if snapshot.total is None else format(snapshot.total, ',')}"
+
+
+def _kinds(snapshot: Snapshot) -> str:
+    return ", ".join(f"{count:,} {visible(kind)}" for kind, count in snapshot.errors.items())
+
+
+def _pace(snapshot: Snapshot) -> list[str]:
+    usage = snapshot.usage
+    tokens = (
+        None if usage.input_tokens is None or usage.output_tokens is None else usage.input_tokens + usage.output_tokens
+    )
+    parts = [
+        f"{snapshot.rate:,.1f}/s",
+        "ETA ?" if snapshot.eta_s is None else f"ETA {duration(snapshot.eta_s)}",
+        f"{'?' if tokens is None else format(tokens, ',')} tokens",
+        "$?" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}",
+        f"{snapshot.in_flight} running",
+    ]
+    for endpoint in snapshot.endpoints:
+        limit = "" if endpoint.limit is None else f" of {endpoint.limit}"
+        waiting = f", {endpoint.waiting} waiting" if endpoint.waiting else ""
+        parts.append(f"{visible(endpoint.name)} {endpoint.in_flight}{limit}{waiting}")
+    if snapshot.cached_calls:
+        parts.append(f"{snapshot.cached_calls:,} from the cache")
+    return parts
+
+
+def duration(seconds: float) -> str:
+    """`65.4` as `1:05`, `3725` as `1:02:05`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,222 @@
+"""A batch from its arguments to its numbers: made ready, run or gone on with, summed up, checked against its gates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluator.batch.definition import BatchLimits
+from evaluator.batch.engines import Engine, LocalEngine
+from evaluator.batch.folder import BatchFolder, Entry
+from evaluator.batch.gates import GateResult, check_gates, parse_gate
+from evaluator.batch.pending import OnChanged
+from evaluator.batch.plan import BatchPlan, calls_of, cells_of, inputs_of, manifest_of, variants_of
+from evaluator.batch.progress import Display, Endpoint, NoDisplay
+from evaluator.batch.reading import open_batch
+from evaluator.batch.records import SampleResult
+from evaluator.batch.rows import RowMapping, Selection, open_rows
+from evaluator.batch.scorers import describe_scorer, make_scorers
+from evaluator.batch.session import Ended, Session, Stop, unrecorded_tasks
+from evaluator.batch.statistics import reducer
+from evaluator.batch.summary import BatchSummary
+from evaluator.batch.work import Worker
+from evaluator.errors import UsageError
+from evaluator.handler.pacing import BatchBudget, Pace, Pacer
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
+from evaluator.record.journal import now
+
+if TYPE_CHECKING:
+    from evaluator.handler.cache import ResponseCache
+    from evaluator.interpreter.evaluator import Evaluator
+
+BATCHES = "batches"
+PACE_START = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """How a session is run: nothing of it changes what is asked or how it is judged.
+
+    `retry_errors` runs samples again that ended with an error. `on_changed`: what becomes of results that answer
+    another question than the one asked now (see `Pending`). `unfinished`: what becomes of side effects in doubt.
+    """
+
+    resume: bool = False
+    retry_errors: bool = False
+    on_changed: OnChanged = "leave"
+    unfinished: OnUnfinished = "ask"
+    engine: Engine | None = None
+    cache: ResponseCache | str | Path | None = None
+    display: Display = field(default_factory=NoDisplay)
+    stop: Stop = field(default_factory=Stop)
+
+    def __post_init__(self) -> None:
+        if self.unfinished not in ON_UNFINISHED:
+            raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {self.unfinished!r}")
+        if self.on_changed not in ("leave", "run", "keep"):
+            raise UsageError(f"on_changed is one of leave, run, keep, not {self.on_changed!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What came of a batch: its numbers, and where everything is. `ended` says how the session ended."""
+
+    folder: Path
+    ended: Ended
+    summary: BatchSummary
+    gates: tuple[GateResult, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.ended.state == "complete"
+
+    @property
+    def ok(self) -> bool:
+        """Complete, and every gate holds."""
+        return self.is_complete and all(gate.met for gate in self.gates)
+
+    def results(self) -> Iterator[SampleResult]:
+        """The results, in the order in which they came; one at a time, from the folder."""
+        return open_batch(self.folder).results()
+
+
+def make_plan(
+    evaluator: Evaluator,
+    templates: str | Sequence[str],
+    rows: Any,
+    *,
+    name: str = "",
+    inputs: Mapping[str, str] | None = None,
+    id: str | None = None,
+    target: str | None = None,
+    metadata: Sequence[str] | None = None,
+    select: Selection | Mapping[str, Any] | None = None,
+    epochs: int = 1,
+    models: Sequence[str] = (),
+    handlers: Sequence[str] = (),
+    scorers: Sequence[Any] = (),
+    gates: Sequence[Any] = (),
+    count_as_failed: Sequence[str] = (),
+    limits: BatchLimits | Mapping[str, Any] | None = None,
+    cluster: str | None = None,
+    group_by: str | None = None,
+    reducers: Sequence[str] | None = None,
+) -> BatchPlan:
+    """A batch made ready; nothing is run, no call made.
+
+    Raises: UsageError, TemplateError or ConfigurationError, for whatever of it cannot be used.
+    """
+    names = [templates] if isinstance(templates, str) else list(templates)
+    if not names:
+        raise UsageError("name a template")
+    if type(epochs) is not int or epochs < 1:
+        raise UsageError(f"epochs is {epochs!r}, expected an integer, 1 or more")
+    made = make_scorers(scorers)
+    cells = cells_of(evaluator, names, variants_of(models, handlers))
+    declared, required = inputs_of(evaluator, names)
+    source = open_rows(
+        rows,
+        RowMapping(inputs, id, target, None if metadata is None else list(metadata)),
+        select if isinstance(select, Selection) else Selection(**(select or {})),
+        declared=declared,
+        required=required,
+    )
+    return BatchPlan(
+        name or ", ".join(names), cells, epochs, source, made,
+        limits if isinstance(limits, BatchLimits) else BatchLimits(**(limits or {})),
+        [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates],
+        tuple(count_as_failed), calls_of(evaluator, cells),
+        {scorer.name: describe_scorer(scorer, evaluator.library) for scorer in made}, cluster, group_by,
+        None if reducers is None else tuple(each.name for each in map(reducer, reducers)),
+    )  # fmt: skip
+
+
+async def run_plan(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    output: str | Path | None,
+    settings: BatchSettings,
+    arguments: Mapping[str, Any] | None = None,
+) -> BatchResult:
+    """Runs what of `plan` is not in the folder `output` yet; `arguments` are kept in the manifest.
+
+    Raises: RecordError, if the folder cannot be used or written, or another process has it; UsageError, for a row
+    that cannot be read, after what was in flight is finished and recorded.
+    """
+    path = Path(output) if output is not None else new_folder(plan.name)
+    is_there = settings.resume and (path / "manifest.json").exists()
+    with BatchFolder.open(path) if is_there else BatchFolder.create(path) as folder:
+        manifest = manifest_of(plan, evaluator, arguments or {})
+        before = folder.manifest() if is_there else {}
+        started = now()
+        manifest |= {"created": before.get("created", started), "state": "running", "total": plan.total}
+        manifest["sessions"] = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
+        folder.write_manifest(manifest)
+        ended = await _session(evaluator, plan, folder, settings, _was_clean(before))
+        manifest["sessions"][-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
+        manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
+        folder.write_manifest(manifest)
+        summary = open_batch(path).summarise()
+        folder.write_summary(summary.to_dict())
+        folder.sync()
+        if ended.error is not None:
+            raise ended.error
+        return BatchResult(path, ended, summary, tuple(check_gates(summary, plan.gates)))
+
+
+def _was_clean(manifest: Mapping[str, Any]) -> bool:
+    """Whether every task of the earlier sessions has its result."""
+    sessions = manifest.get("sessions", [])
+    return not sessions or sessions[-1].get("state") == "complete"
+
+
+async def _session(
+    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, settings: BatchSettings, is_clean: bool
+) -> Ended:
+    limits = plan.limits
+    pace = Pace(
+        start=min(PACE_START, limits.concurrency),
+        most=limits.concurrency,
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+    )
+    budget = BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time)
+    pacer = Pacer(pace, budget=budget)
+
+    def budget_ended() -> str | None:
+        return None if pacer.refused is None else str(pacer.refused)
+
+    earlier: dict[str, Entry] = folder.index()
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(evaluator.behind(pacer, folder.tasks, settings.cache))
+        store = own.services.store
+        assert store is not None
+        unrecorded = {} if is_clean and not settings.retry_errors else unrecorded_tasks(store, earlier)
+        worker = Worker(own, plan.scorers, pacer, budget_ended, plan.count_as_failed, unrecorded, settings.unfinished)
+
+        def endpoints() -> tuple[Endpoint, ...]:
+            return tuple(Endpoint(state.label, state.in_flight, state.limit, state.waiting) for state in pacer.state())
+
+        session = Session(
+            plan, folder, settings.engine or LocalEngine(limits.concurrency), worker, settings.display, settings.stop,
+            settings.retry_errors, settings.on_changed, store.redactor, endpoints,
+        )  # fmt: skip
+        if folder.torn_bytes:
+            settings.display.notice(f"{folder.path}: a torn line of {folder.torn_bytes} bytes was cut off the results")
+        return await session.run(earlier)
+
+
+def new_folder(name: str) -> Path:
+    """`batches/NAME-DATE-TIME`, with a number where that is taken."""
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    path, number = Path(BATCHES) / f"{word}-{stamp}", 1
+    while path.exists():
+        number += 1
+        path = Path(BATCHES) / f"{word}-{stamp}-{number}"
+    return path

@@ -1,0 +1,159 @@
+"""`choice`: which of several options the text chose, by letter or by the option's words.
+
+The first of these that says anything decides: a label (`Answer: B`, `the answer is (B)`, `\\boxed{B}`; the last one,
+since models correct themselves downwards); a letter that is the whole text, or begins it (`B. Paris`); letters in
+brackets; the words of the options. Where that names several, or a letter beside the words of another option, nothing
+was chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+from unicodedata import normalize
+
+from evaluator.batch.records import Score
+from evaluator.batch.scorers.contract import NO_TARGET, Scored, yes_or_no
+from evaluator.batch.scorers.reading import OfResult, as_text
+from evaluator.errors import UsageError
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_WRAP = r"[\s*_`\"'“”$]{0,8}"
+_MARK = r"[(\[]?(?:\\(?:text|mathbf)\{)?([A-Za-z]|\d{1,2})(?![\w'’])[})\].]?"
+_LABELLED = re.compile(
+    rf"(?:\b(?:answer|choice|option|choose|pick|select)\b{_WRAP}(?:is|are|was|[:=：]|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
+    rf"|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP}){_MARK}",
+    re.IGNORECASE,
+)
+_OR = re.compile(rf"{_WRAP}(?:,|/|&|\bor\b|\band\b){_WRAP}{_MARK}(?!\.?\s\w)", re.IGNORECASE)
+_WHOLE = re.compile(rf"{_WRAP}{_MARK}{_WRAP}[.!]?{_WRAP}\Z")
+_LEADING = re.compile(rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*))")
+_BRACKETED = re.compile(r"[(\[]([A-Z]|\d{1,2})[)\]]")
+_FIELDS = ("choices", "options")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(OfResult):
+    """The option that the text chose is the target: a letter, an option's words, or its place counted from 0 (a whole
+    number). `choices` are the options, as a list (lettered A, B, …) or a table of letters to words; by default those of
+    the row, under `choices` or `options` in its inputs or metadata; without any, A to Z."""
+
+    type: ClassVar[str] = "choice"
+    choices: Sequence[str] | Mapping[str, str] | None = None
+
+    def check(self) -> None:
+        if self.choices is not None:
+            _lettered(self.choices)
+
+    async def score(self, scored: Scored) -> Score:
+        target = scored.sample.target
+        if target is None:
+            return NO_TARGET
+        options = self._options(scored)
+        wanted = _wanted(target, options)
+        chosen, why = choose(self.text(scored), options)
+        if chosen is None:
+            return yes_or_no(False, explanation=why)
+        return yes_or_no(chosen == wanted, chosen, "" if chosen == wanted else f"expected {wanted}, chose {chosen}")
+
+    def _options(self, scored: Scored) -> dict[str, str]:
+        if self.choices is not None:
+            return _lettered(self.choices)
+        for place in (scored.sample.inputs, scored.sample.metadata):
+            for field in _FIELDS:
+                if isinstance(found := place.get(field), list | tuple | Mapping):
+                    return _lettered(cast("Any", found))
+        return dict.fromkeys(_LETTERS, "")
+
+
+def _lettered(choices: Sequence[Any] | Mapping[str, Any]) -> dict[str, str]:
+    """Letters to the options' words. Raises: UsageError, for fewer than two or more than 26, or twice the same."""
+    if isinstance(choices, Mapping):
+        options = {key.strip().upper(): as_text(value, "an option") for key, value in choices.items()}
+    else:
+        options = dict(zip(_LETTERS, (as_text(value, "an option") for value in choices), strict=False))
+    if not 2 <= len(choices) <= len(_LETTERS) or len({*map(_plain, options.values())}) != len(choices):
+        raise UsageError(f"choice: expected 2 to {len(_LETTERS)} different options, got {len(choices)}")
+    return options
+
+
+def _wanted(target: Any, options: Mapping[str, str]) -> str:
+    """The target's letter. Raises: UsageError, where it is no option."""
+    letters = list(options)
+    if isinstance(target, int) and not isinstance(target, bool) and any(options.values()):
+        if 0 <= target < len(letters):
+            return letters[target]
+    elif isinstance(target, str):
+        by_words = [letter for letter, words in options.items() if words and _plain(words) == _plain(target)]
+        if by_words:
+            return by_words[0]
+        match = _WHOLE.match(target)
+        if match is not None and match[1].upper() in options:
+            return match[1].upper()
+    raise UsageError(f"the target {target!r:.80} is none of the options {', '.join(letters)}")
+
+
+def choose(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
+    """The letter that a text chose; None with the reason where it chose none or several."""
+    named, said_after = _by_letter(text, options)
+    if named:
+        words = {letter for letter in _by_words(said_after, options) if letter not in named}
+        if len(named) == 1 and not words:
+            return next(iter(named)), ""
+        return None, f"ambiguous: {', '.join(sorted({*named, *words}))}"
+    exact = [letter for letter, words in options.items() if words and _plain(words) == _plain(text)]
+    found = exact or _by_words(text, options)
+    if len(found) == 1:
+        return found[0], ""
+    return None, f"ambiguous: {', '.join(found)}" if found else "no option was chosen"
+
+
+def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], str]:
+    """The letters that the strongest sign names, and what stands on the same line after them."""
+    labelled = [match for match in _LABELLED.finditer(text) if match[1].upper() in options]
+    if labelled:
+        last = labelled[-1]
+        named, at = _with_others(text, last[1].upper(), last.end(), options)
+        return named, _line_after(text, at) if re.match(r"[.):\s]*\s\S", text[last.end() - 1 :]) else ""
+    for pattern in (_WHOLE, _LEADING):
+        match = pattern.match(text)
+        if match is not None:
+            letter = next(group for group in match.groups() if group).upper()
+            if letter in options:
+                named, at = _with_others(text, letter, match.end(), options)
+                return named, _line_after(text, at)
+    return {found for found in _BRACKETED.findall(text) if found in options}, ""
+
+
+def _with_others(text: str, letter: str, at: int, options: Mapping[str, str]) -> tuple[set[str], int]:
+    """The letter with those that are joined to it (`A or B`), and where that ends."""
+    named = {letter}
+    while (more := _OR.match(text, at)) is not None and more[1].upper() in options:
+        named.add(more[1].upper())
+        at = more.end()
+    return named, at
+
+
+def _line_after(text: str, at: int) -> str:
+    """The words that follow a letter as its option would: up to the end of the sentence or line."""
+    return re.split(r"[\n.;,(]|\bbecause\b|\bnot\b", text[at : at + 300].lstrip(" .:)*-–—"), maxsplit=1)[0]
+
+
+def _by_words(text: str, options: Mapping[str, str]) -> list[str]:
+    """Options whose words stand in the text; of options within one another (`Guinea`, `Guinea-Bissau`) the longer."""
+    rest, found = f" {_plain(text)} ", list[str]()
+    for letter, words in sorted(options.items(), key=lambda item: -len(item[1])):
+        plain = _plain(words)
+        if not plain:
+            continue
+        pieces = re.split(rf"(?<!\w){re.escape(plain)}(?!\w)", rest)
+        if len(pieces) > 1:
+            found.append(letter)
+            rest = "\x00".join(pieces)
+    return sorted(found)
+
+
+def _plain(text: str) -> str:
+    return " ".join(normalize("NFC", text).casefold().strip(" \t\n.*_`\"'“”").split())

@@ -1,0 +1,103 @@
+"""Numbers as people and models write them in prose, exactly: as decimals, never rounded through floats.
+
+Read are signs, thousands separators, decimals, powers of ten (`6.02e23`, `6.02 × 10^23`, `6.02·10²³`), fractions
+(`3/4`, `1 3/4`, `½`, `\\frac{3}{4}`), percentages and words such as `million`. Units and currencies beside a number
+are passed over. What belongs to a word (`CO2`, `m^2`), a date with slashes, a version or a time is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from functools import lru_cache
+from typing import Any
+from unicodedata import numeric
+
+_EXACT = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+_MINUS = "-−–﹣－"
+_SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻−–﹣－", "0123456789+-----"[:16])
+_VULGAR = "¼-¾⅐-⅞"
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SPACES = "\u00a0\u2009\u202f "
+
+
+@lru_cache(maxsize=2)
+def _pattern(decimal: str) -> re.Pattern[str]:
+    point, group = (r"\.", ",'’_" + _SPACES) if decimal == "." else (",", ".'’_" + _SPACES)
+    plain = rf"(?:\d{{1,3}}(?P<sep>[{group}])\d{{3}}(?:(?P=sep)\d{{3}})*+(?!\d)|\d++)(?:{point}\d++)?+|{point}\d++"
+    return re.compile(
+        rf"""(?<![\w./:^])(?<!\^[{_MINUS}])(?:(?<![)\]])(?P<sign>[{_MINUS}+])\s?)?+[$€£¥₹]?+
+        (?:
+          \\[dt]?frac\{{(?P<over>\d++)\}}\{{(?P<under>\d++)\}}
+        | (?:(?P<whole>\d{{1,3}})[ \u00a0])?(?P<top>\d++)\s?[/⁄]\s?(?P<bottom>\d++)(?![\d/⁄])
+        | (?:(?P<before>\d++)\s?)?(?P<vulgar>[{_VULGAR}])
+        | 10\s?\^\s?\{{?(?P<power>[-−+]?\d{{1,6}}+)\}}?
+        | (?P<plain>{plain})
+          (?:[eE](?P<e>[-−+]?\d{{1,6}}+)(?!\w)
+            |\s?(?:[×x*·⋅]|\\times|\\cdot)\s?10\s?(?:(?:\^|\*\*)\s?\{{?(?P<ten>[-−+]?\d{{1,6}}+)\}}?|(?P<super>[⁺⁻]?[⁰¹²³⁴-⁹]{{1,6}}+)))?+
+        )
+        (?![\d⁰¹²³⁴-⁹]|[.:/]\d|,\d{{3}}(?!\d)|\s?\^)
+        (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?P<percent>\s?(?:\\?%|％|per\s?cent\b))?""",
+        re.VERBOSE | re.IGNORECASE,
+    )
+
+
+def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[tuple[Decimal, str]]:
+    """Every number in a text, in order, with the words that it was read from.
+
+    `decimal` is the decimal point, "." or ","; `percent` says whether 50 % is 0.5 ("fraction") or 50 ("number"). Time
+    is linear in the length of the text.
+    """
+    with localcontext(_EXACT):
+        for match in _pattern(decimal).finditer(text):
+            value = _value(match, decimal)
+            if value is None:
+                continue
+            if match["sign"] is not None and match["sign"] != "+":
+                value = -value
+            if match["scale"]:
+                value = value.scaleb(_SCALES[match["scale"].lower()])
+            if match["percent"] and percent == "fraction":
+                value = value.scaleb(-2)
+            yield value, match[0].strip()
+
+
+def _value(match: re.Match[str], decimal: str) -> Decimal | None:
+    if match["plain"]:
+        digits = re.sub(r"[^\d.,]", "", match["plain"])
+        digits = digits.replace(",", "") if decimal == "." else digits.replace(".", "").replace(",", ".")
+        exponent = match["e"] or match["ten"] or match["super"]
+        value = Decimal(digits)
+        return value.scaleb(int(exponent.translate(_SUPER))) if exponent else value
+    if match["power"]:
+        return Decimal(1).scaleb(int(match["power"].translate(_SUPER)))
+    if match["vulgar"]:
+        # Unicode's own values are floats; all of these have small denominators.
+        from fractions import Fraction
+
+        part = Fraction(numeric(match["vulgar"])).limit_denominator(10)
+        return Decimal(match["before"] or 0) + Decimal(part.numerator) / Decimal(part.denominator)
+    top, bottom = match["over"] or match["top"], match["under"] or match["bottom"]
+    if not Decimal(bottom):
+        return None
+    return Decimal(match["whole"] or 0) + Decimal(top) / Decimal(bottom)
+
+
+def exact_number(value: Any) -> Decimal | None:
+    """A JSON number as written: 0.1 is one tenth. None for a boolean, NaN, an infinity and all else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    return number if number.is_finite() else None
+
+
+def is_close(expected: Decimal, found: Decimal, abs_tol: float, rel_tol: float) -> bool:
+    """Whether `found` is within `abs_tol`, or within `rel_tol` times the size of `expected`, the bounds included."""
+    if expected == found:
+        return True
+    if not abs_tol and not rel_tol:
+        return False
+    with localcontext(_EXACT):
+        allowed = max(Decimal(repr(float(abs_tol))), Decimal(repr(float(rel_tol))) * abs(expected))
+        return abs(expected - found) <= allowed

@@ -1,0 +1,49 @@
+"""The numbers of batches: pure functions of plain values, in pure Python, each with its source.
+
+Values are checked where they enter: what is not a finite number is refused, never averaged in or left out.
+"""
+
+from evaluator.batch.statistics.agreement import Agreement, cohen_kappa, krippendorff_alpha
+from evaluator.batch.statistics.epochs import Reducer, Variance, pass_at_k, pass_hat_k, reducer, variance
+from evaluator.batch.statistics.intervals import (
+    Estimate,
+    mean_interval,
+    percentiles,
+    proportion_interval,
+    proportion_of,
+    wilson,
+)
+from evaluator.batch.statistics.paired import (
+    Difference,
+    bootstrap_difference,
+    mcnemar_difference,
+    mcnemar_p,
+    mean_difference,
+    pairs_needed,
+    smallest_difference,
+)
+
+__all__ = [
+    "Agreement",
+    "Difference",
+    "Estimate",
+    "Reducer",
+    "Variance",
+    "bootstrap_difference",
+    "cohen_kappa",
+    "krippendorff_alpha",
+    "mcnemar_difference",
+    "mcnemar_p",
+    "mean_difference",
+    "mean_interval",
+    "pairs_needed",
+    "pass_at_k",
+    "pass_hat_k",
+    "percentiles",
+    "proportion_interval",
+    "proportion_of",
+    "reducer",
+    "smallest_difference",
+    "variance",
+    "wilson",
+]

@@ -1,0 +1,169 @@
+"""How far judges agree beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and gaps.
+
+A rating is any label or number; None is a rating that is missing. Both are 1 for perfect agreement, about 0 for
+what chance would bring, and None where every rating is the same, so that there is nothing to disagree about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from evaluator.batch.statistics.distributions import normal_quantile
+from evaluator.batch.statistics.intervals import CONFIDENCE
+from evaluator.errors import UsageError
+
+Weights = Literal["linear", "quadratic"]
+Level = Literal["nominal", "ordinal", "interval"]
+Rating = Hashable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """`value` rests on `n` of `of` units: those that enough judges rated.
+
+    `se` and the interval are the large-sample ones of kappa; alpha has none.
+    """
+
+    value: float | None
+    n: int
+    of: int
+    raters: int
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "n": self.n,
+            "of": self.of,
+            "raters": self.raters,
+            "se": self.se,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+def cohen_kappa(
+    first: Sequence[Rating],
+    second: Sequence[Rating],
+    weights: Weights | None = None,
+    labels: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
+) -> Agreement:
+    """Cohen's kappa of two judges over the same units; units that either left out are not in n.
+
+    `weights` make near misses count in part, by their distance in `labels`, which are in order from least to most;
+    numbers need no labels.
+
+    Sources: Cohen, Educational and Psychological Measurement 20 (1960); weighted: Cohen, Psychological Bulletin 70
+    (1968); standard error: Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969).
+
+    Raises: UsageError, if the judges have different numbers of units, or a rating is not among the labels or has no
+    order where one is needed.
+    """
+    if len(first) != len(second):
+        raise UsageError(f"two judges rate the same units; one has {len(first)} and the other {len(second)}")
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    order = _in_order([rating for pair in pairs for rating in pair], labels, needed=weights is not None)
+    n, of, size = len(pairs), len(first), len(order)
+    if size < 2:
+        return Agreement(None, n, of, 2)
+    weight = _weight(weights, size)
+    joint = {cell: count / n for cell, count in Counter((order[a], order[b]) for a, b in pairs).items()}
+    rows, columns = [0.0] * size, [0.0] * size
+    for (i, j), share in joint.items():
+        rows[i] += share
+        columns[j] += share
+    seen = math.fsum(weight(i, j) * share for (i, j), share in joint.items())
+    by_row = [math.fsum(weight(i, j) * columns[j] for j in range(size)) for i in range(size)]
+    by_column = [math.fsum(weight(i, j) * rows[i] for i in range(size)) for j in range(size)]
+    chance = math.fsum(rows[i] * by_row[i] for i in range(size))
+    if chance >= 1:
+        return Agreement(None, n, of, 2)
+    kappa = (seen - chance) / (1 - chance)
+    spread = math.fsum(
+        share * (weight(i, j) - (by_row[i] + by_column[j]) * (1 - kappa)) ** 2 for (i, j), share in joint.items()
+    )
+    inside = spread - (kappa - chance * (1 - kappa)) ** 2
+    se = math.sqrt(max(0.0, inside) / n) / (1 - chance)
+    reach = normal_quantile((1 + confidence) / 2) * se
+    return Agreement(kappa, n, of, 2, se, max(-1.0, kappa - reach), min(1.0, kappa + reach))
+
+
+def _weight(weights: Weights | None, size: int) -> Callable[[int, int], float]:
+    if weights is None:
+        return lambda i, j: float(i == j)
+    if weights == "linear":
+        return lambda i, j: 1 - abs(i - j) / (size - 1)
+    return lambda i, j: 1 - ((i - j) / (size - 1)) ** 2
+
+
+def krippendorff_alpha(
+    ratings: Sequence[Sequence[Rating]], level: Level = "nominal", labels: Sequence[Hashable] | None = None
+) -> Agreement:
+    """Krippendorff's alpha of any number of judges: `ratings` has a row a judge, a column a unit, None for a gap.
+
+    Units with fewer than two ratings are not in n. `labels` are in order from least to most, for ordinal ratings
+    that are not numbers; interval ratings are numbers.
+
+    Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), and Content Analysis (2004), chapter 11.
+
+    Raises: UsageError, if judges have different numbers of units, or a rating is not among the labels or not a
+    number where one is needed.
+    """
+    of = len(ratings[0]) if ratings else 0
+    if any(len(row) != of for row in ratings):
+        raise UsageError("every judge's row has one rating a unit, None where it is missing")
+    units = [[row[unit] for row in ratings if row[unit] is not None] for unit in range(of)]
+    units = [unit for unit in units if len(unit) > 1]
+    order = _in_order([rating for unit in units for rating in unit], labels, needed=level != "nominal")
+    if level == "interval" and not all(map(_is_number, order)):
+        raise UsageError("interval ratings are finite numbers; nominal or ordinal ratings may be labels")
+    size = len(order)
+    coincidences = [[0.0] * size for _ in range(size)]
+    for unit in units:
+        counts = Counter(order[rating] for rating in unit)
+        for i, count in counts.items():
+            for j, other in counts.items():
+                coincidences[i][j] += count * (other - (i == j)) / (len(unit) - 1)
+    totals = [math.fsum(row) for row in coincidences]
+    total = math.fsum(totals)
+    distance = _distance(level, list(order), totals)
+    cells = [(i, j, distance(i, j)) for i in range(size) for j in range(size)]
+    expected = math.fsum(totals[i] * totals[j] * far for i, j, far in cells)
+    if expected == 0:
+        return Agreement(None, len(units), of, len(ratings))
+    observed = math.fsum(coincidences[i][j] * far for i, j, far in cells)
+    return Agreement(1 - (total - 1) * observed / expected, len(units), of, len(ratings))
+
+
+def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[[int, int], float]:
+    if level == "nominal":
+        return lambda i, j: float(i != j)
+    if level == "interval":
+        return lambda i, j: (values[i] - values[j]) ** 2
+    ranks = [math.fsum(totals[:i]) + totals[i] / 2 for i in range(len(totals))]
+    return lambda i, j: (ranks[i] - ranks[j]) ** 2
+
+
+def _in_order(ratings: list[Any], labels: Sequence[Hashable] | None, needed: bool) -> dict[Any, int]:
+    """Every label, in order, with its place."""
+    found = set(ratings)
+    if any(isinstance(rating, float) and not math.isfinite(rating) for rating in found):
+        raise UsageError("ratings are labels or finite numbers; a missing one is None")
+    if labels is not None:
+        if strange := sorted(repr(rating) for rating in found.difference(labels)):
+            raise UsageError(f"{', '.join(strange)} is not among the labels {', '.join(map(repr, labels))}")
+        return {label: place for place, label in enumerate(dict.fromkeys(labels))}
+    if needed and not all(map(_is_number, found)):
+        raise UsageError("ratings that are not numbers have an order only where `labels` gives it")
+    return {rating: place for place, rating in enumerate(sorted(found) if needed else dict.fromkeys(ratings))}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,107 @@
+"""Tails and quantiles of the distributions that intervals and tests here rest on.
+
+Relative error is below 1e-9 for up to 100,000 degrees of freedom or trials; the tests compare with SciPy.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+_MOST_TERMS = 10_000
+_TINY = 1e-300
+
+
+def normal_quantile(probability: float) -> float:
+    """The value that a standard normal variable is below with `probability`, which lies strictly within 0 and 1.
+
+    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as Python's `statistics` has it.
+    """
+    return _NORMAL.inv_cdf(probability)
+
+
+def normal_below(value: float) -> float:
+    """How likely a standard normal variable is at most `value`. Accurate in both tails."""
+    return 0.5 * math.erfc(-value / math.sqrt(2))
+
+
+def student_two_sided(t: float, df: float) -> float:
+    """How likely a variable of Student's t with `df` degrees of freedom is at least as far from 0 as `t`.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.5.27 and 26.7.1.
+    """
+    return incomplete_beta(df / (df + t * t), df / 2, 0.5, t * t / (df + t * t))
+
+
+def student_quantile(probability: float, df: float) -> float:
+    """The value that a variable of Student's t is below with `probability`, strictly within 0 and 1.
+
+    Found by halving an interval around it, so it is as accurate as `student_two_sided`.
+    """
+    if probability < 0.5:
+        return -student_quantile(1 - probability, df)
+    outside = 2 * (1 - probability)
+    low, high = 0.0, 1.0
+    while student_two_sided(high, df) > outside:
+        low, high = high, high * 2
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if student_two_sided(middle, df) > outside:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def binomial_below(successes: int, trials: int, chance: float) -> float:
+    """How likely at most `successes` of `trials` succeed, each with `chance`.
+
+    Source: Abramowitz and Stegun (1964), 26.5.24.
+    """
+    if successes < 0:
+        return 0.0
+    if successes >= trials:
+        return 1.0
+    return incomplete_beta(1 - chance, trials - successes, successes + 1)
+
+
+def incomplete_beta(x: float, a: float, b: float, rest: float | None = None) -> float:
+    """The regularised incomplete beta function of `x` in [0, 1], with `a` and `b` above 0.
+
+    `rest` is 1 − x, for a caller who knows it to more digits than the subtraction leaves.
+
+    Source: NIST Digital Library of Mathematical Functions, 8.17.4 and 8.17.22, the continued fraction evaluated by the
+    modified method of Lentz (Thompson and Barnett, Journal of Computational Physics 64, 1986).
+    """
+    rest = 1 - x if rest is None else rest
+    if x <= 0:
+        return 0.0
+    if rest <= 0:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_by_fraction(rest, x, b, a)
+    return _beta_by_fraction(x, rest, a, b)
+
+
+def _beta_by_fraction(x: float, rest: float, a: float, b: float) -> float:
+    logarithm = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(logarithm) / a
+    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, _MOST_TERMS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            c, d = _not_zero(1 + term / c), 1 / _not_zero(1 + term * d)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return min(1.0, front * fraction)
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

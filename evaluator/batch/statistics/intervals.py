@@ -1,0 +1,187 @@
+"""Means and proportions with their standard errors and intervals, for independent values and for clusters.
+
+Values that belong together (questions about one text, epochs of one sample) are not independent. Where the
+caller says which belong together, standard errors are cluster-robust:
+
+    se² = G / (G − 1) · Σ_g (Σ_{i in g} (x_i − x̄))² / n²     with G clusters
+
+With every value its own cluster that is s² / n, the usual one.
+
+Sources: Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640); the sandwich estimator with
+the small-sample factor is CR1 of Cameron and Miller, "A Practitioner's Guide to Cluster-Robust Inference", Journal of
+Human Resources 50 (2015); intervals use Student's t with G − 1 degrees of freedom, as there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
+from evaluator.errors import UsageError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean or proportion of `n` values with its standard error and interval.
+
+    `mean` is None where n is 0. `se`, `low` and `high` are None where the values cannot say: fewer than two, or
+    all in one cluster. `clusters` is None where values were taken as independent. `method` is `t`, `wilson` or
+    `wilson, clustered`.
+    """
+
+    mean: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+    n: int
+    clusters: int | None = None
+    method: str = "t"
+    confidence: float = CONFIDENCE
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "se": self.se,
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "clusters": self.clusters,
+            "method": self.method,
+            "confidence": self.confidence,
+        }
+
+
+def mean_interval(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+) -> Estimate:
+    """The mean of `values`, by Student's t. `clusters` names the cluster of each value, in the same order.
+
+    Raises: UsageError, if a value is not finite, or the clusters are not as many as the values.
+    """
+    check_finite(values)
+    n = len(values)
+    if n == 0:
+        return Estimate(None, None, None, None, 0, None if clusters is None else 0, "t", confidence)
+    mean = mean_of(values)
+    se, count = standard_error(values, mean, clusters)
+    shown = None if clusters is None else count
+    if se is None:
+        return Estimate(mean, None, None, None, n, shown, "t", confidence)
+    reach = student_quantile((1 + confidence) / 2, count - 1) * se
+    return Estimate(mean, se, mean - reach, mean + reach, n, shown, "t", confidence)
+
+
+def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estimate:
+    """The proportion `passed` of `n` independent ones, by Wilson's score interval.
+
+    `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not rest on it.
+
+    Raises: UsageError, if it is not 0 <= passed <= n.
+    """
+    if not 0 <= passed <= n:
+        raise UsageError(f"{passed} of {n} is not a proportion")
+    if n == 0:
+        return Estimate(None, None, None, None, 0, None, "wilson", confidence)
+    share = passed / n
+    low, high = wilson(share, n, normal_quantile((1 + confidence) / 2))
+    return Estimate(share, math.sqrt(share * (1 - share) / n), low, high, n, None, "wilson", confidence)
+
+
+def proportion_interval(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+) -> Estimate:
+    """The proportion of 1 among `values`, which are all 0 or 1; within 0 and 1 with clusters too.
+
+    With clusters, Wilson's interval of the number of independent values that the cluster-robust standard error is
+    worth: p (1 − p) / se², at most n, with Student's t for the normal quantile. Where all values are equal, each
+    cluster is worth one. With every value its own cluster it is `proportion_of`.
+
+    Source: Korn and Graubard, Survey Methodology 24 (1998), with Wilson's interval as in Franco, Little, Louis and
+    Slud, Journal of Survey Statistics and Methodology 7 (2019).
+
+    Raises: UsageError, if a value is neither 0 nor 1, or the clusters are not as many as the values.
+    """
+    if any(value not in (0, 1) for value in values):
+        raise UsageError("a proportion is of values that are all 0 or 1")
+    n = len(values)
+    if clusters is None or n == 0:
+        return proportion_of(int(sum(values)), n, confidence)
+    share = sum(values) / n
+    se, count = standard_error(values, share, clusters)
+    if count == n:
+        return proportion_of(int(sum(values)), n, confidence)
+    if se is None:
+        return Estimate(share, None, None, None, n, count, "wilson, clustered", confidence)
+    worth = min(n, share * (1 - share) / se**2) if se > 0 else n if 0 < share < 1 else count
+    low, high = wilson(share, worth, student_quantile((1 + confidence) / 2, count - 1))
+    return Estimate(share, se, low, high, n, count, "wilson, clustered", confidence)
+
+
+def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
+    """The limits of Wilson's score interval for a proportion `share` of `n`, which is above 0.
+
+    Source: Wilson, Journal of the American Statistical Association 22 (1927); method 3 of Newcombe, Statistics in
+    Medicine 17 (1998) 857.
+    """
+    squared = quantile * quantile
+    centre = share + squared / (2 * n)
+    reach = quantile * math.sqrt(share * (1 - share) / n + squared / (4 * n * n))
+    low, high = (centre - reach) / (1 + squared / n), (centre + reach) / (1 + squared / n)
+    return 0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high)
+
+
+def standard_error(
+    values: Sequence[float], mean: float, clusters: Sequence[Hashable] | None = None
+) -> tuple[float | None, int]:
+    """The standard error of a mean, None where there are fewer than two clusters; and how many clusters there are.
+
+    Without `clusters` each value is one.
+    """
+    n = len(values)
+    if clusters is None:
+        parts, count = [value - mean for value in values], n
+    else:
+        if len(clusters) != n:
+            raise UsageError(f"{len(clusters)} clusters for {n} values")
+        sums: dict[Hashable, float] = {}
+        for value, cluster in zip(values, clusters, strict=True):
+            sums[cluster] = sums.get(cluster, 0.0) + (value - mean)
+        parts, count = list(sums.values()), len(sums)
+    if count < 2:
+        return None, count
+    return math.sqrt(count / (count - 1) * math.fsum(part * part for part in parts)) / n, count
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean of one value or more, within the least and the greatest of them."""
+    return min(max(math.fsum(values) / len(values), min(values)), max(values))
+
+
+def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
+    """The quantiles of `values` at each of `shares` (0 to 1); None for each, where there are no values.
+
+    Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: between two values in a straight line.
+    """
+    check_finite(values)
+    ordered = sorted(values)
+    if not ordered:
+        return [None for _ in shares]
+    found: list[float | None] = []
+    for share in shares:
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        found.append(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
+    return found
+
+
+def check_finite(values: Sequence[float]) -> None:
+    """Raises: UsageError, at the first value that is NaN or infinite; says where it is."""
+    for place, value in enumerate(values):
+        if not math.isfinite(value):
+            raise UsageError(f"value {place} is {value}; statistics are of finite numbers only")

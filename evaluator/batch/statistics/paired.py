@@ -1,0 +1,213 @@
+"""Two batches over the same samples: the difference of pairs, whether chance explains it, and how many pairs it takes.
+
+Pairs are subtracted before anything is averaged, so what makes a sample hard for both sides drops out: Miller,
+"Adding Error Bars to Evals" (2024, arXiv:2411.00640). All differences are b − a: above 0, b is the better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from evaluator.batch.statistics.distributions import (
+    binomial_below,
+    normal_below,
+    normal_quantile,
+    student_two_sided,
+)
+from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, percentiles, wilson
+from evaluator.errors import UsageError
+
+RESAMPLES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean difference of `n` pairs, its standard error and interval, and the two-sided p-value of no difference.
+
+    What the pairs cannot say is None: everything where n is 0, and all but `mean` where they are one cluster or a
+    single value. `method` names interval and test. `clusters` is None where pairs were taken as independent.
+    """
+
+    mean: float | None
+    se: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+    method: str
+    clusters: int | None = None
+    confidence: float = CONFIDENCE
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "se": self.se,
+            "low": self.low,
+            "high": self.high,
+            "p": self.p,
+            "n": self.n,
+            "method": self.method,
+            "clusters": self.clusters,
+            "confidence": self.confidence,
+        }
+
+
+def mean_difference(
+    differences: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+) -> Difference:
+    """The mean of pairs' differences by Student's t, cluster-robust where clusters are named.
+
+    p is None where every difference is the same, as no spread can be seen, but 1 where each is 0.
+
+    Raises: UsageError, if a value is not finite, or the clusters are not as many as the values.
+    """
+    seen = mean_interval(differences, clusters, confidence)
+    method = "paired t" if clusters is None else "paired t, clustered"
+    p = None
+    if seen.mean is not None and seen.se is not None:
+        if seen.se > 0:
+            degrees = (seen.n if seen.clusters is None else seen.clusters) - 1
+            p = student_two_sided(seen.mean / seen.se, degrees)
+        elif not any(differences):
+            p = 1.0
+    return Difference(seen.mean, seen.se, seen.low, seen.high, p, seen.n, method, seen.clusters, confidence)
+
+
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """The exact two-sided p-value of McNemar's test: `only_a` passed on side a alone, `only_b` on b alone.
+
+    Twice the binomial tail of the smaller with chance one half, at most 1; 1 where none flipped.
+
+    Source: McNemar, Psychometrika 12 (1947), exact as in Agresti, Categorical Data Analysis (2002), chapter 10.
+
+    Raises: UsageError, if a count is negative.
+    """
+    if only_a < 0 or only_b < 0:
+        raise UsageError("counts of flipped pairs are not negative")
+    return min(1.0, 2 * binomial_below(min(only_a, only_b), only_a + only_b, 0.5))
+
+
+def mcnemar_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = CONFIDENCE) -> Difference:
+    """The difference of two paired proportions, b's − a's: McNemar's exact p-value, Newcombe's interval.
+
+    The interval has a width where no pair flipped too, which t's has not.
+
+    Source: method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
+    on paired data", Statistics in Medicine 17 (1998) 2635.
+
+    Raises: UsageError, if a count is negative.
+    """
+    if min(both, only_a, only_b, neither) < 0:
+        raise UsageError("counts of pairs are not negative")
+    n = both + only_a + only_b + neither
+    method = "exact McNemar, Newcombe's interval"
+    if n == 0:
+        return Difference(None, None, None, None, None, 0, method, None, confidence)
+    quantile = normal_quantile((1 + confidence) / 2)
+    share_a, share_b = (both + only_a) / n, (both + only_b) / n
+    mean = (only_b - only_a) / n
+    low_a, high_a = wilson(share_a, n, quantile)
+    low_b, high_b = wilson(share_b, n, quantile)
+    correlation = _phi(both, only_a, only_b, neither)
+    low = mean - _square_and_add(share_b - low_b, high_a - share_a, correlation)
+    high = mean + _square_and_add(high_b - share_b, share_a - low_a, correlation)
+    se = math.sqrt(max(0.0, (only_a + only_b) / n - mean * mean) / (n - 1)) if n > 1 else None
+    p = mcnemar_p(only_a, only_b)
+    return Difference(mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence)
+
+
+def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
+    margins = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
+    if margins == 0:
+        return 0.0
+    product = both * neither - only_a * only_b
+    if product > 0:
+        product = max(product - (both + only_a + only_b + neither) / 2, 0.0)
+    return product / math.sqrt(margins)
+
+
+def _square_and_add(first: float, second: float, correlation: float) -> float:
+    return math.sqrt(max(0.0, first * first - 2 * correlation * first * second + second * second))
+
+
+def bootstrap_difference(
+    differences: Sequence[float], seed: int, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+) -> Difference:
+    """The mean of pairs' differences, its interval by the bootstrap (BCa), the same for the same seed and order.
+
+    BCa and not percentiles, as scores near 0 or 1 are skewed and BCa's coverage is of the second order. p is the
+    share of resampled means at least as far from the mean as the mean is from 0, the one at hand counted in. It
+    takes `resamples` · n draws, about 0.1 µs each.
+
+    Sources: Efron, Journal of the American Statistical Association 82 (1987); Efron and Tibshirani, An Introduction to
+    the Bootstrap (1993), section 14.3; p-value: Davison and Hinkley, Bootstrap Methods and their Application (1997),
+    section 4.4.
+
+    Raises: UsageError, if a value is not finite or `resamples` is below 100.
+    """
+    if resamples < 100:
+        raise UsageError(f"{resamples} resamples are too few for an interval; at least 100")
+    plain = mean_difference(differences, None, confidence)
+    method = "paired bootstrap, BCa"
+    if plain.mean is None or not plain.se:
+        return Difference(plain.mean, plain.se, plain.low, plain.high, plain.p, plain.n, method, None, confidence)
+    draw, n, mean = Random(seed).choices, len(differences), plain.mean
+    means = [math.fsum(draw(differences, k=n)) / n for _ in range(resamples)]
+    below = sum(value < mean for value in means) + 0.5 * sum(value == mean for value in means)
+    share = min(max(below / resamples, 0.5 / resamples), 1 - 0.5 / resamples)
+    bias, acceleration = normal_quantile(share), _acceleration(differences, mean)
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = percentiles(means, [_corrected(tail, bias, acceleration) for tail in tails])
+    # A hundredth of a rounding error must not make a mean that is as far look nearer.
+    reach = abs(mean) * (1 - 1e-12)
+    p = (1 + sum(abs(value - mean) >= reach for value in means)) / (resamples + 1)
+    return Difference(mean, plain.se, low, high, p, n, method, None, confidence)
+
+
+def _acceleration(values: Sequence[float], mean: float) -> float:
+    """For a mean the jackknife's acceleration is its skewness, divided by 6 and the root of n."""
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return math.fsum((value - mean) ** 3 for value in values) / (6 * squares**1.5)
+
+
+def _corrected(tail: float, bias: float, acceleration: float) -> float:
+    moved = bias + normal_quantile(tail)
+    return normal_below(bias + moved / (1 - acceleration * moved))
+
+
+def pairs_needed(spread: float, difference: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
+    """How many pairs it takes to see a true difference of that size with that power.
+
+    `spread` is the standard deviation of pairs' differences: ((z_{1 − α/2} + z_power) · spread / difference)²,
+    rounded up, at least 2.
+
+    Source: Miller (2024), on power analysis, whose ω² + σ_A²/K_A + σ_B²/K_B is spread².
+
+    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, or the power not within
+    one half and 1.
+    """
+    if not (math.isfinite(difference) and difference):
+        raise UsageError("a difference to be seen is a number other than 0")
+    return max(2, math.ceil((_reach(spread, power, confidence) / difference) ** 2))
+
+
+def smallest_difference(spread: float, pairs: int, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
+    """The smallest true difference that so many pairs show with that power: `pairs_needed`, solved for it.
+
+    Raises: UsageError, if there is no pair, and as `pairs_needed`.
+    """
+    if pairs < 1:
+        raise UsageError("without a pair no difference can be seen")
+    return _reach(spread, power, confidence) / math.sqrt(pairs)
+
+
+def _reach(spread: float, power: float, confidence: float) -> float:
+    if not (math.isfinite(spread) and spread >= 0):
+        raise UsageError("the spread of differences is a number that is not negative")
+    if not 0.5 <= power < 1:
+        raise UsageError(f"a power of {power} is not within 0.5 and 1")
+    return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * spread

@@ -1,0 +1,189 @@
+"""A summary for people: the same tables as text for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from evaluator.batch.statistics import Estimate, Variance
+from evaluator.batch.summary.shape import (
+    Accuracy,
+    Amount,
+    BatchSummary,
+    Confusion,
+    ErrorKind,
+    GroupSummary,
+    Part,
+    Percentiles,
+    ScorerSummary,
+    Spending,
+)
+from evaluator.batch.summary.tables import Table, as_markdown, as_text
+
+UNKNOWN = "–"
+
+
+def render_summary(summary: BatchSummary, width: int = 100) -> str:
+    """The summary as text for a terminal that is `width` columns wide. Ends with a newline."""
+    return as_text(_tables(summary), width)
+
+
+def render_markdown(summary: BatchSummary) -> str:
+    """The summary as Markdown. Ends with a newline."""
+    return as_markdown(_tables(summary))
+
+
+def percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def span(estimate: Estimate, as_percent: bool) -> str:
+    """An interval, "–" where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return UNKNOWN
+    if as_percent:
+        return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
+    return f"{estimate.low:.4g} to {estimate.high:.4g}"
+
+
+def money(amount: Amount) -> str:
+    """A cost; where it is not known for all, that and what is known."""
+    if amount.known_for == amount.of:
+        return f"${amount.known:.4f}"
+    return f"unknown; ${amount.known:.4f} for the {amount.known_for:,} of {amount.of:,} that it is known for"
+
+
+def _tables(summary: BatchSummary) -> Iterable[Table]:
+    yield Table("Batch", lines=list(_overall(summary)))
+    groups = summary.groups
+    if groups:
+        yield _outcomes("Passed", {group.name: group.part for group in groups}, "template × variant")
+    for group in groups:
+        yield from _group(group, summary)
+    if summary.errors:
+        yield Table("Errors", ["kind", "results", "one of them said"], [_error(error) for error in summary.errors])
+
+
+def _overall(summary: BatchSummary) -> Iterable[str]:
+    counts = summary.counts
+    yield (
+        f"{counts.results:,} of {counts.total:,} results, of {summary.samples:,} samples: {counts.passed:,} passed, "
+        f"{counts.failed:,} failed, {counts.error:,} error, {counts.unscored:,} unscored"
+    )
+    yield from summary.notes
+    yield from _spending(summary.spending)
+    if summary.replaced_spending is not None:
+        yield f"earlier runs, besides: cost {money(summary.replaced_spending.cost_usd)}"
+    yield f"duration: {_seconds(summary.durations)}"
+    yield "intervals are at 95 %" + (f", with clusters by {summary.cluster}" if summary.cluster else "")
+
+
+def _spending(spending: Spending) -> Iterable[str]:
+    scoring = spending.scoring_cost_usd
+    also = "" if scoring.total == 0 else f", and scoring {money(scoring)}"
+    yield f"cost: {money(spending.cost_usd)}{also}"
+    cached = f", {spending.cached_calls:,} calls from the cache" if spending.cached_calls else ""
+    yield f"tokens: {_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} out{cached}"
+
+
+def _tokens(amount: Amount) -> str:
+    if amount.known_for == amount.of:
+        return f"{amount.known:,.0f}"
+    return f"{amount.known:,.0f} ({amount.known_for:,} of {amount.of:,} known)"
+
+
+def _seconds(found: Percentiles) -> str:
+    if found.n == 0:
+        return UNKNOWN
+    return f"p50 {number(found.p50)} s, p90 {number(found.p90)} s, p99 {number(found.p99)} s, of {found.n:,}"
+
+
+def _outcomes(title: str, parts: Mapping[str, Part], first: str) -> Table:
+    head = [first, "passed of judged", "share", "interval", "judged of all", "if the rest failed … passed"]
+    head += ["error", "unscored", "pending"]
+    return Table(title, head, [_outcome(name, part) for name, part in parts.items()])
+
+
+def _outcome(name: str, part: Part) -> list[str]:
+    accuracy, counts = part.accuracy, part.counts
+    return [
+        name,
+        f"{accuracy.passed:,} of {accuracy.judged:,}",
+        percent(accuracy.estimate.mean),
+        span(accuracy.estimate, True),
+        f"{accuracy.judged:,} of {accuracy.of:,}",
+        _bounds(accuracy),
+        f"{counts.error:,}",
+        f"{counts.unscored:,}",
+        UNKNOWN if counts.pending is None else f"{counts.pending:,}",
+    ]
+
+
+def _bounds(accuracy: Accuracy) -> str:
+    if accuracy.if_failed is None:
+        return UNKNOWN
+    return f"{percent(accuracy.if_failed)} … {percent(accuracy.if_passed)}"
+
+
+def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
+    if group.part.scorers:
+        head = ["scorer", "n of N", "mean", "± se", "interval", "passed of judged", "errors", "unscored", "no answer"]
+        rows = [_scorer(name, scorer) for name, scorer in group.part.scorers.items()]
+        yield Table(f"Scorers: {group.name}", head, rows)
+    if group.by:
+        yield _outcomes(f"By {summary.group_by}: {group.name}", group.by, summary.group_by or "")
+    if group.reduced:
+        rows = [
+            [
+                f"{reduced.reducer} of {reduced.scorer or 'passed'}",
+                f"{reduced.n:,} of {reduced.of:,}",
+                number(reduced.estimate.mean),
+                number(reduced.estimate.se),
+                span(reduced.estimate, False),
+            ]
+            for reduced in group.reduced
+        ]
+        head = ["", "n of N samples", "mean", "± se", "interval"]
+        yield Table(f"Epochs, up to {group.epochs}: {group.name}", head, rows)
+    if group.variance:
+        rows = [_variance(name or "passed", found) for name, found in group.variance.items()]
+        yield Table(f"Variance: {group.name}", ["", "within samples", "between samples", "samples", "values"], rows)
+    if len(summary.groups) > 1:
+        lines = [*_spending(group.spending), f"duration: {_seconds(group.durations)}"]
+        yield Table(f"Used: {group.name}", lines=lines)
+    for name, confusion in group.confusion.items():
+        yield _confusion(name, confusion, group)
+
+
+def _scorer(name: str, scorer: ScorerSummary) -> list[str]:
+    return [
+        name,
+        f"{scorer.n:,} of {scorer.of:,}",
+        number(scorer.value.mean),
+        number(scorer.value.se),
+        span(scorer.value, False),
+        f"{scorer.passed:,} of {scorer.passed + scorer.failed:,}",
+        f"{scorer.errors:,}",
+        f"{scorer.unscored:,}",
+        f"{scorer.absent:,}",
+    ]
+
+
+def _variance(name: str, found: Variance) -> list[str]:
+    return [name, number(found.within), number(found.between), f"{found.samples:,}", f"{found.values:,}"]
+
+
+def _confusion(name: str, confusion: Confusion, group: GroupSummary) -> Table:
+    rows = [
+        [target, *(f"{count:,}" for count in counts), f"{missing:,}"]
+        for target, counts, missing in zip(confusion.targets, confusion.counts, confusion.no_answer, strict=True)
+    ]
+    title = f"Answers of {name} by target, {confusion.n:,} of {confusion.of:,}: {group.name}"
+    return Table(title, ["target ↓ answer →", *confusion.answers, "no answer"], rows)
+
+
+def _error(error: ErrorKind) -> list[str]:
+    return [error.kind, f"{error.count:,}", error.example]

@@ -1,0 +1,88 @@
+"""Tables for terminals and for Markdown. What stands in a cell is data: nothing in it acts on either."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from evaluator.record.render import visible
+
+_ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
+_ADDRESS = re.compile(r"(?i)\b(https?|ftp|www)(?=[:.])")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`title`, then `lines` of prose, then rows under `head`, if there are any."""
+
+    title: str
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    lines: Sequence[str] = ()
+
+
+def as_text(tables: Iterable[Table], width: int) -> str:
+    """Tables for a terminal of `width` columns, at least 20.
+
+    A table that is wider is written as a list, a row as a few lines. Ends with a newline.
+    """
+    width = max(20, width)
+    parts = [
+        [*_wrapped(_plain(table.title), width, ""), *_prose(table.lines, width), *_rows(table, width)]
+        for table in tables
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def as_markdown(tables: Iterable[Table]) -> str:
+    """Tables as GitHub-flavoured Markdown, what would be read as markup escaped. Ends with a newline."""
+    parts: list[str] = []
+    for table in tables:
+        parts.append(f"### {_escaped(table.title)}")
+        parts.extend(_escaped(line) for line in table.lines)
+        if table.rows:
+            rule = ["---", *["---:"] * (len(table.head) - 1)]
+            cells = [[_escaped(cell) for cell in row] for row in (table.head, *table.rows)]
+            parts.append("\n".join("| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])))
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(table: Table, width: int) -> list[str]:
+    if not table.rows:
+        return []
+    cells = [[_plain(cell) for cell in row] for row in (table.head, *table.rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(table.head))]
+    if sum(widths) + 2 * len(widths) > width:
+        return _list(cells, width)
+    return [
+        ("  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])).rstrip() for row in cells
+    ]
+
+
+def _list(cells: list[list[str]], width: int) -> list[str]:
+    """Each row's first cell on a line of its own, the others below it with their heads."""
+    head, *rows = cells
+    lines: list[str] = []
+    for first, *others in rows:
+        lines.extend(_wrapped(first, width, "  "))
+        named = ", ".join(f"{name} {cell}" for name, cell in zip(head[1:], others, strict=True) if cell)
+        lines.extend(_wrapped(named, width, "    "))
+    return lines
+
+
+def _prose(lines: Sequence[str], width: int) -> list[str]:
+    return [part for line in lines for part in _wrapped(_plain(line), width, "  ")]
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [indent]
+
+
+def _plain(text: str) -> str:
+    return visible(" ".join(text.split()), one_line=True)
+
+
+def _escaped(text: str) -> str:
+    return _ADDRESS.sub(r"\1\\", _ACTS.sub(r"\\\1", _plain(text)))

@@ -1,0 +1,73 @@
+"""`evaluator cache`: what is in a file of responses, and taking it out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.errors import UsageError
+from evaluator.record.render import cost_text, visible
+from evaluator.record.search import read_time
+
+file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group(epilog="Example:  evaluator cache stats responses.sqlite")
+def cache() -> None:
+    """Responses that were given before: how many, how often they were used, what that saved."""
+
+
+@cache.command(epilog="Example:  evaluator cache stats responses.sqlite")
+@file_argument
+@json_option
+def stats(file: Path, as_json: bool) -> None:
+    """Show what is in the cache, by model."""
+    from evaluator.handler.cache import ResponseCache
+
+    found = ResponseCache(_existing(file)).stats()
+    oldest = None if found.oldest is None else datetime.fromtimestamp(found.oldest, UTC).isoformat(timespec="seconds")
+    if as_json:
+        print_json({
+            "entries": found.entries, "bytes": found.bytes, "hits": found.hits, "misses": found.misses,
+            "oldest": oldest,
+            "models": {
+                model: {
+                    "entries": each.entries, "hits": each.hits, "misses": each.misses, "saved": each.saved.to_dict(),
+                }
+                for model, each in found.by_model.items()
+            },
+        })  # fmt: skip
+        return
+    click.echo(f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, {found.misses:,} misses")
+    if found.by_model:
+        rows = [
+            [visible(model), f"{each.entries:,}", f"{each.hits:,}", f"{each.misses:,}", cost_text(each.saved.to_dict())]
+            for model, each in found.by_model.items()
+        ]
+        print_table(["model", "responses", "hits", "misses", "saved"], rows)
+    if oldest is not None:
+        click.echo(f"oldest: {oldest}")
+
+
+@cache.command(epilog="Example:  evaluator cache clear responses.sqlite --older-than 30d")
+@file_argument
+@click.option("--older-than", metavar="AGE", help="Only what was stored so long ago: 30d, 12h.")
+@click.option("--model", metavar="MODEL", help="Only this model's.")
+def clear(file: Path, older_than: str | None, model: str | None) -> None:
+    """Take responses out: all, or those that fit every condition."""
+    from evaluator.handler.cache import ResponseCache
+
+    age_s = None
+    if older_than is not None:
+        age_s = (datetime.now(UTC) - read_time(older_than)).total_seconds()
+    removed = ResponseCache(_existing(file)).clear(older_than_s=age_s, model=model)
+    click.echo(f"{removed:,} responses were taken out")
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file; a batch makes one with --cache {file}")
+    return file

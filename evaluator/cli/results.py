@@ -1,0 +1,162 @@
+"""`evaluator compare`, `report` and `export`: what came of batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evaluator.cli.batch import EXIT_GATE, EXIT_INCOMPLETE
+from evaluator.cli.common import json_option, print_json, terminal_width
+from evaluator.errors import UsageError
+from evaluator.library.near import listed
+from evaluator.record.render import visible
+
+if TYPE_CHECKING:
+    from evaluator.batch import Batch
+
+_FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
+
+batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_okay=False))
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator compare batches/small batches/large\n"
+    "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o --scorer f1"
+)
+@click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--template", metavar="NAME", help="Where a batch has several.")
+@click.option("--variant", "variants", multiple=True, metavar="NAME",
+              help="The model or handler of each side, where a batch has several. Once, or twice.")  # fmt: skip
+@click.option("--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed.")
+@click.option("--by", default="id", show_default=True, metavar="FIELD", help="id, inputs, or metadata.NAME.")
+@click.option("--cluster", metavar="FIELD", help="A metadata field whose equal values are not independent.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--min-difference", type=float, metavar="D",
+              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02.")  # fmt: skip
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@json_option
+def compare(
+    batches: tuple[Path, ...],
+    template: str | None,
+    variants: tuple[str, ...],
+    scorer: str | None,
+    by: str,
+    cluster: str | None,
+    seed: int,
+    min_difference: float | None,
+    markdown: bool,
+    as_json: bool,
+) -> None:
+    """Compare two batches, or two variants of one, sample by sample.
+
+    Says how many samples there are in both, the difference B - A with its interval and p-value, what flipped, and
+    how many samples a smaller difference would take.
+    """
+    from evaluator.batch.compare import compare as compared
+    from evaluator.batch.compare import render_comparison, render_comparison_markdown
+    from evaluator.batch.reading import open_batch
+
+    paths = list(batches)
+    if len(paths) > 2:
+        raise UsageError(f"two batches are compared, not {len(paths)}")
+    if len(paths) == 1 and len(variants) != 2:
+        raise UsageError("give two batches, or one with two --variant")
+    a, b = open_batch(paths[0]), open_batch(paths[-1])
+    first = _cell(a, template, variants[0] if variants else None)
+    second = _cell(b, template, variants[-1] if variants else None)
+    found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
+    if as_json:
+        print_json(found.to_dict())
+    elif markdown:
+        click.echo(render_comparison_markdown(found), nl=False)
+    else:
+        click.echo(f"a: {visible(str(a.folder))}, {visible(' × '.join(first))}")
+        click.echo(f"b: {visible(str(b.folder))}, {visible(' × '.join(second))}")
+        click.echo(render_comparison(found, terminal_width()), nl=False)
+    if min_difference is not None:
+        low = found.difference.low
+        if low is None or low < min_difference:
+            said = "unknown" if low is None else f"{low:g}"
+            click.echo(f"the interval begins at {said}, expected at least {min_difference:g}", err=True)
+            raise click.exceptions.Exit(EXIT_GATE)
+
+
+def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
+    """The one cell that is meant. Raises: UsageError, where there are several, or none."""
+    fitting = [
+        cell
+        for cell in batch.cells
+        if (template is None or cell[0] == template) and (variant is None or cell[1] == variant)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    templates, variants = {cell[0] for cell in batch.cells}, {cell[1] for cell in batch.cells}
+    what = "no such" if not fitting else "several"
+    raise UsageError(
+        f"{batch.folder}: {what} template and variant; say which with --template ({listed(templates)}) and --variant "
+        f"({listed(variants)})"
+    )
+
+
+@click.command(epilog="Example:  evaluator report batches/capitals-20260102-150405")
+@click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="The HTML file. Default: report.html in the first batch's folder.")  # fmt: skip
+@click.option("--title", default="", help="Of the page. Default: the batches' names.")
+@click.option("--max-samples", type=click.IntRange(min=0), help="At most so many in the page. Default: 20,000.")
+def report(batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None) -> None:
+    """Write one self-contained HTML page: numbers, plots and samples, to be opened offline."""
+    from evaluator.batch.reading import open_batch
+    from evaluator.viewer import MAX_SAMPLES, ReportBatch, write_report
+
+    found = [open_batch(path) for path in batches]
+    path = output or batches[0] / "report.html"
+    written = write_report(
+        path,
+        [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
+        title=title, max_samples=MAX_SAMPLES if max_samples is None else max_samples,
+    )  # fmt: skip
+    click.echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
+
+
+@click.command(epilog="Example:  evaluator export batches/capitals-20260102-150405 --format junit -o junit.xml")
+@batch_argument
+@click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE")
+def export(batch: Path, kind: str, output: Path) -> None:
+    """Write a batch's results in another format; a file that is there is replaced."""
+    from evaluator.batch.export import export as exported
+    from evaluator.batch.reading import open_batch
+
+    found = open_batch(batch)
+    exported(found.results(), found.manifest, kind, output, total=found.totals)
+    click.echo(str(output))
+
+
+@click.command(epilog="Example:  evaluator summary batches/capitals-20260102-150405 --gate 'accuracy >= 0.8'")
+@batch_argument
+@click.option("--gate", "gates", multiple=True, metavar="CONDITION", help="What has to hold. May be repeated.")
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@json_option
+def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) -> None:
+    """Show a batch's numbers as they are now, and check gates; makes no call."""
+    from evaluator.batch.gates import GateStatus, check_gates, parse_gate
+    from evaluator.batch.reading import open_batch
+    from evaluator.batch.summary import render_markdown, render_summary
+
+    found = open_batch(batch)
+    numbers = found.summarise()
+    checked = check_gates(numbers, [parse_gate(gate) for gate in gates or found.manifest.get("gates", [])])
+    if as_json:
+        print_json({"summary": numbers.to_dict(), "gates": [gate.to_dict() for gate in checked]})
+    else:
+        shown = render_markdown(numbers) if markdown else render_summary(numbers, terminal_width())
+        click.echo(shown, nl=False)
+        for gate in checked:
+            click.echo(str(gate))
+    if any(gate.status is GateStatus.MISSED for gate in checked):
+        raise click.exceptions.Exit(EXIT_GATE)
+    if not numbers.complete or not all(gate.met for gate in checked):
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)

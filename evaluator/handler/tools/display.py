@@ -1,0 +1,124 @@
+"""An X display that a tool looks at and acts on, by the programs xdotool and ImageMagick's import (or maim).
+
+Each is run by its argv, never by a shell, in the bounds of `script`: a session of its own, a scrubbed environment with
+DISPLAY and nothing else besides, 10 seconds, bounded output, dead when the call returns. What a model wrote reaches
+xdotool as numbers, as names of keys from a fixed set, or as text on its standard input. That matters: xdotool takes any
+argument that is one of its commands for that command, in any case of letters, and its `exec` runs programs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluator.errors import ConfigurationError, ToolError
+from evaluator.handler.attachments import MAX_IMAGE_BYTES, Attachment, media_type_of
+from evaluator.handler.tools.script import ScriptResult, run_script, scrubbed_environment
+
+MAX_SIDE = 8_000
+"""Pixels: what providers take at most of an image's side."""
+PROGRAM_S = 10.0
+_NAME = re.compile(r":([0-9]{1,5})(?:\.[0-9]{1,2})?")
+_NO_DISPLAY = re.compile(r"(?:can't|cannot|unable to|failed to) open (?:x )?(?:display|server)", re.I)
+# What takes the picture: the first that is installed. Each writes a PNG to its standard output.
+_CAMERAS: tuple[tuple[str, ...], ...] = (("import", "-silent", "-window", "root", "png:-"), ("maim", "-f", "png"))
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """The display `:N` or `:N.S` of this machine and its size in pixels.
+
+    Raises: ConfigurationError, for another name, and a side that is not in 1 to 8,000.
+    """
+
+    name: str
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(f"{self.name!r} is no display of this machine: write it like :1")
+        for side in (self.width, self.height):
+            if not 1 <= side <= MAX_SIDE:
+                raise ConfigurationError(f"a display of {self.size}: each side has 1 to {MAX_SIDE:,} pixels")
+
+    @property
+    def size(self) -> str:
+        return f"{self.width}×{self.height}"
+
+    @property
+    def number(self) -> int:
+        """The N of `:N`."""
+        return int(self.name[1:].partition(".")[0])
+
+    async def check(self, remaining_s: float) -> None:
+        """Raises: ToolError, unless the display is there and as large as it should be: places would mean others."""
+        result = await self.xdotool(["getdisplaygeometry"], remaining_s)
+        found = [int(word) for word in result.stdout.split() if word.isdecimal()]
+        if found != [self.width, self.height]:
+            is_now = "×".join(map(str, found)) if len(found) == 2 else "of an unknown size"
+            raise ToolError(f"the display {self.name} is {is_now}, the profile says {self.size}; make the two the same")
+
+    async def xdotool(
+        self, args: Sequence[str], remaining_s: float, *, stdin: str | None = None, timeout_s: float = PROGRAM_S
+    ) -> ScriptResult:
+        """Runs xdotool. Raises: ToolError, where it is not installed, fails, or leaves out what it was to do."""
+        result = await self._run(("xdotool", *args), min(timeout_s, remaining_s), stdin=stdin)
+        # A key that it does not know is left out with a remark, and it says that all went well.
+        if "No such key name" in result.stderr:
+            raise ToolError(f"xdotool: {_first_line(result.stderr)}")
+        return result
+
+    async def screenshot(self, remaining_s: float) -> Attachment:
+        """The whole display as a PNG.
+
+        Raises: ToolError, where no program for it is installed, it fails, or the picture is above 5 MB or not of the
+        display's size.
+        """
+        camera = next((words for words in _CAMERAS if shutil.which(words[0])), None)
+        if camera is None:
+            raise ToolError("nothing can take a screenshot here: install imagemagick (its program import), or maim")
+        result = await self._run(camera, min(PROGRAM_S, remaining_s), max_output_bytes=MAX_IMAGE_BYTES)
+        data = result.stdout_bytes
+        if result.stdout_truncated:
+            raise ToolError(f"the screenshot has more than {MAX_IMAGE_BYTES:,} bytes; use a smaller display")
+        if media_type_of(data) != "image/png":
+            raise ToolError(f"{camera[0]} gave no PNG")
+        taken = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        if taken != (self.width, self.height):
+            raise ToolError(
+                f"the screenshot of {self.name} is {taken[0]}×{taken[1]}, the profile says {self.size}; "
+                "make the two the same"
+            )
+        return Attachment("image/png", data, f"screenshot of {self.name}")
+
+    async def _run(
+        self, argv: Sequence[str], timeout_s: float, *, stdin: str | None = None, max_output_bytes: int = 10_000
+    ) -> ScriptResult:
+        program = argv[0]
+        if shutil.which(program) is None:
+            raise ToolError(f"{program} is not installed; the computer tool needs xdotool and imagemagick")
+        result = await run_script(
+            argv,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            env={**scrubbed_environment(), "DISPLAY": self.name},
+            max_output_bytes=max_output_bytes,
+        )
+        if result.exit_code == 0 and not result.timed_out and result.overrun is None:
+            return result
+        if result.timed_out:
+            raise ToolError(f"{program} was stopped: it did not end in time on the display {self.name}")
+        if _NO_DISPLAY.search(result.stderr):
+            raise ToolError(
+                f"there is no display {self.name}; start one, such as: "
+                f"Xvfb {self.name} -screen 0 {self.width}x{self.height}x24 -noreset (from the package xvfb)"
+            )
+        raise ToolError(f"{program} failed on the display {self.name}: {_first_line(result.stderr)}")
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else "it did not say why"

@@ -1,0 +1,100 @@
+// Elements and numbers. Every text enters the page through textContent or an attribute set by name.
+
+const SVG = "http://www.w3.org/2000/svg";
+const UNKNOWN = "–";
+
+/** An element: `make("td", {class: "n"}, "text", child, …)`. A function as an attribute is a listener. */
+function make(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+function makeSvg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** A table with a caption for those who hear it, in a box that scrolls sideways where it is too wide. */
+function table(caption, head, rows, className) {
+  const cells = head.map((text) =>
+    make("th", { scope: "col", class: text.number ? "number" : null }, text.text === undefined ? text : text.text)
+  );
+  return make(
+    "div",
+    { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
+    make(
+      "table",
+      { class: className },
+      make("caption", { class: "heard" }, caption),
+      make("thead", null, make("tr", null, cells)),
+      make("tbody", null, rows)
+    )
+  );
+}
+
+function right(text) {
+  return { text, number: true };
+}
+
+function whole(value) {
+  return value === null || value === undefined ? UNKNOWN : value.toLocaleString("en-GB", { maximumFractionDigits: 0 });
+}
+
+/** Three significant digits. */
+function short(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return whole(value);
+  return value.toLocaleString("en-GB", { maximumSignificantDigits: 3 });
+}
+
+function percent(share) {
+  return share === null || share === undefined ? UNKNOWN : `${(100 * share).toFixed(1)} %`;
+}
+
+function money(value) {
+  if (value === null || value === undefined) return "unknown";
+  if (value === 0) return "$0";
+  return value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(value < 10 ? 4 : 2)}`;
+}
+
+/** A sum that may not be known for all: what is known, and for how many. */
+function amount(found, written) {
+  if (found.known_for === found.of) return written(found.known);
+  if (found.known_for === 0) return "unknown";
+  return `unknown; ${written(found.known)} for ${whole(found.known_for)} of ${whole(found.of)}`;
+}
+
+function seconds(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  return value < 1 ? `${Math.round(value * 1000)} ms` : `${short(value)} s`;
+}
+
+function ofAll(n, all) {
+  return `${whole(n)} of ${whole(all)}`;
+}
+
+/** Any value as text: a text as it is, everything else as JSON. */
+function plain(value, indent) {
+  if (value === null || value === undefined) return "";
+  return typeof value === "string" ? value : JSON.stringify(value, null, indent || 0);
+}
+
+/** A member of an object that came with the data, whatever its name is. */
+function own(object, name) {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}

@@ -1,0 +1,157 @@
+// Which samples are looked at: what the controls above the table say, and whether a sample fits.
+
+const MAX_CHOICES = 60;
+
+/** A sample as an object, from the array that the page holds. */
+function samplesOf(data) {
+  const fields = data.fields;
+  return data.samples.flatMap((list, batch) =>
+    list.map((cells) => {
+      const sample = { batch };
+      for (let place = 0; place < fields.length; place++) sample[fields[place]] = cells[place];
+      const [template, variant] = data.batches[batch].groups[sample.group];
+      sample.template = template;
+      sample.variant = variant;
+      sample.verdict = data.verdicts[sample.verdict];
+      return sample;
+    })
+  );
+}
+
+function emptyFilter() {
+  return { verdicts: new Set(), batch: "", template: "", variant: "", scorer: "", said: "", field: "", value: "", text: "" };
+}
+
+function fits(sample, filter, words) {
+  if (filter.verdicts.size && !filter.verdicts.has(sample.verdict)) return false;
+  if (filter.batch !== "" && sample.batch !== Number(filter.batch)) return false;
+  if (filter.template !== "" && `=${sample.template}` !== filter.template) return false;
+  if (filter.variant !== "" && `=${sample.variant}` !== filter.variant) return false;
+  if (filter.scorer !== "" && !scorerFits(sample, filter)) return false;
+  if (filter.field !== "" && filter.value !== "" && `=${plain(own(sample.metadata, filter.field.slice(1)))}` !== filter.value) return false;
+  return words.every((word) => searched(sample).includes(word));
+}
+
+function scorerFits(sample, filter) {
+  const name = filter.scorer.slice(1);
+  const score = own(sample.scores, name);
+  if (score === undefined) return filter.said === "absent";
+  switch (filter.said) {
+    case "passed":
+      return score.passed === true;
+    case "failed":
+      return score.passed === false;
+    case "error":
+      return score.error !== undefined;
+    case "unscored":
+      return score.error === undefined && score.passed === undefined;
+    case "absent":
+      return false;
+    default:
+      return true;
+  }
+}
+
+/** What a search looks through; made once, when it is first asked for. */
+function searched(sample) {
+  if (sample.searched === undefined) {
+    const scores = Object.values(sample.scores).map((score) => [score.answer, score.explanation, score.error]);
+    const parts = [sample.id, sample.inputs, sample.target, sample.metadata, sample.content, sample.failure, scores, sample.model];
+    sample.searched = parts.map((part) => plain(part)).join("\n").toLowerCase();
+  }
+  return sample.searched;
+}
+
+/** The values that a select offers: those that there are, most of them first; none where they are too many. */
+function choicesOf(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
+  return [...counts].sort((a, b) => b[1] - a[1]);
+}
+
+function metadataFields(samples) {
+  const fields = new Map();
+  for (const sample of samples) {
+    for (const [name, value] of Object.entries(sample.metadata)) {
+      if (!fields.has(name)) fields.set(name, new Set());
+      if (fields.get(name).size <= MAX_CHOICES) fields.get(name).add(plain(value));
+    }
+  }
+  return [...fields].filter(([, values]) => values.size <= MAX_CHOICES).map(([name]) => name);
+}
+
+/** The controls. `changed` is called after each change of `filter`. Values carry "=" so that "" is "any". */
+function controls(data, samples, filter, changed) {
+  const set = (name) => (event) => {
+    filter[name] = event.target.value;
+    changed();
+  };
+  const scorers = [...new Set(samples.flatMap((sample) => Object.keys(sample.scores)))];
+  const value = make("select", { "aria-label": "metadata value", hidden: true, change: set("value") });
+  const pickField = (event) => {
+    filter.field = event.target.value;
+    filter.value = "";
+    const name = filter.field.slice(1);
+    value.hidden = filter.field === "";
+    const found = value.hidden ? [] : choicesOf(samples.map((sample) => plain(own(sample.metadata, name))));
+    value.replaceChildren(option("", "any value"), ...found.map(([text, count]) => option(`=${text}`, `${text || "(none)"} (${whole(count)})`)));
+    changed();
+  };
+  const said = make("select", { "aria-label": "what the scorer said", hidden: true, change: set("said") }, [
+    option("", "said anything"), option("passed", "passed it"), option("failed", "failed it"), option("error", "failed itself"),
+    option("unscored", "could not judge"), option("absent", "did not see it"),
+  ]);
+  const pickScorer = (event) => {
+    filter.scorer = event.target.value;
+    said.hidden = filter.scorer === "";
+    changed();
+  };
+  let waiting = 0;
+  const type = (event) => {
+    filter.text = event.target.value;
+    clearTimeout(waiting);
+    waiting = setTimeout(changed, 120);
+  };
+  return make(
+    "form",
+    { class: "controls", "aria-label": "Filter the samples", submit: (event) => event.preventDefault() },
+    verdictBoxes(data, samples, filter, changed),
+    make("input", { type: "search", id: "search", placeholder: "search in texts", "aria-label": "search in texts", input: type }),
+    pick("batch", data.batches.map((batch, place) => [String(place), batch.name]), set("batch")),
+    pick("template", choicesOf(samples.map((sample) => sample.template)).map(([text]) => [`=${text}`, text]), set("template")),
+    pick("variant", choicesOf(samples.map((sample) => sample.variant)).map(([text]) => [`=${text}`, text]), set("variant")),
+    pick("scorer", scorers.map((text) => [`=${text}`, text]), pickScorer, 1),
+    said,
+    pick("metadata", metadataFields(samples).map((text) => [`=${text}`, text]), pickField, 1),
+    value
+  );
+}
+
+function verdictBoxes(data, samples, filter, changed) {
+  const counts = new Map(choicesOf(samples.map((sample) => sample.verdict)));
+  const boxes = [...data.verdicts].reverse().map((verdict) => {
+    const toggle = (event) => {
+      if (event.target.checked) filter.verdicts.add(verdict);
+      else filter.verdicts.delete(verdict);
+      changed();
+    };
+    return make(
+      "label",
+      { class: "box" },
+      make("input", { type: "checkbox", name: "verdict", value: verdict, change: toggle }),
+      make("i", { class: `key key-${verdict}` }),
+      `${verdict} ${whole(counts.get(verdict) || 0)}`
+    );
+  });
+  return make("fieldset", null, make("legend", { class: "heard" }, "verdict"), boxes);
+}
+
+/** A select; nothing where there are fewer than `least` choices. */
+function pick(label, choices, change, least) {
+  if (choices.length < (least || 2)) return null;
+  return make("select", { "aria-label": label, name: label, change }, option("", `any ${label}`), choices.map(([value, text]) => option(value, text || "(none)")));
+}
+
+function option(value, text) {
+  return make("option", { value }, text);
+}

@@ -1,0 +1,146 @@
+"""A report: one HTML file with the numbers, the plots and the samples of one or several batches.
+
+It opens offline, from a disk, and asks for nothing else. Numbers are those of the summary; the page computes none. What
+does not fit is left out by verdict, passed results first, and the page says n of N.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from evaluator.batch.export.about import About
+from evaluator.batch.export.atomic import atomic_file
+from evaluator.batch.export.flat import clean
+from evaluator.batch.records import SampleResult
+from evaluator.errors import UsageError
+from evaluator.viewer.histograms import Distributions
+from evaluator.viewer.page import page_parts, with_title
+from evaluator.viewer.samples import FIELDS, ORDER, SampleSpool, encoded, folder_url
+
+MAX_SAMPLES = 20_000
+MAX_BYTES = 50_000_000
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReportBatch:
+    """One batch of a report. `results` are read once; of several for one sample, only the last one belongs there.
+
+    `summary` is the JSON of a `BatchSummary`; None: it is computed from the results. `folder` is the batch's
+    folder, for links to task files; None: there are none. `name` is what the page calls it; empty: the manifest's.
+    """
+
+    results: Iterable[SampleResult]
+    manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    summary: Mapping[str, Any] | None = None
+    folder: str | Path | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWritten:
+    """How much of the samples is in a report, and its size in bytes."""
+
+    shown: int
+    total: int
+    size_bytes: int
+
+
+def write_report(
+    path: str | Path,
+    batches: Sequence[ReportBatch],
+    *,
+    title: str = "",
+    max_samples: int = MAX_SAMPLES,
+    max_bytes: int = MAX_BYTES,
+) -> ReportWritten:
+    """Writes the report, whole or not at all; a file that is there is replaced.
+
+    `max_samples` and `max_bytes` bound the samples in the page, shared evenly among batches. Memory grows with neither
+    but for 24 bytes a result, and what a summary takes where it is computed.
+
+    Raises: UsageError, where there is no batch or a bound is below 0; RecordError, where it cannot be written.
+    """
+    path = Path(path)
+    if not batches:
+        raise UsageError("a report needs a batch; name its folder")
+    if max_samples < 0 or max_bytes < 0:
+        raise UsageError(f"max_samples and max_bytes are {max_samples} and {max_bytes}, expected 0 or more")
+    names = _names(batches)
+    title = title or " and ".join(names)
+    with contextlib.ExitStack() as open_spools:
+        distributions = Distributions()
+        shares = len(batches)
+        spools: list[SampleSpool] = []
+        heads: list[dict[str, Any]] = []
+        for number, (batch, name) in enumerate(zip(batches, names, strict=True)):
+            folder = None if batch.folder is None else folder_url(Path(batch.folder), path)
+            spool = open_spools.enter_context(SampleSpool(max_samples // shares, max_bytes // shares, folder))
+            summary = _read(batch, number, spool, distributions)
+            spools.append(spool)
+            heads.append({"name": name, "summary": summary, "manifest": dict(batch.manifest), "total": spool.total})
+        with atomic_file(path) as file:
+            before, after = page_parts()
+            file.write(with_title(before, clean(title)).encode())
+            shown = _write_data(file, title, heads, spools, distributions)
+            file.write(after.encode())
+            size = file.tell()
+        return ReportWritten(shown, sum(spool.total for spool in spools), size)
+
+
+def _names(batches: Sequence[ReportBatch]) -> list[str]:
+    """A name for each, no two the same."""
+    names: list[str] = []
+    for batch in batches:
+        name = batch.name or About(batch.manifest).name
+        again = next(
+            text for n in range(1, len(batches) + 1) if (text := name if n == 1 else f"{name} ({n})") not in names
+        )
+        names.append(again)
+    return names
+
+
+def _read(batch: ReportBatch, number: int, spool: SampleSpool, distributions: Distributions) -> Mapping[str, Any]:
+    def watched() -> Iterable[SampleResult]:
+        for result in spool.watch(iter(batch.results)):
+            distributions.add(number, result)
+            yield result
+
+    if batch.summary is None:
+        return About(batch.manifest).summarise(watched()).to_dict()
+    for _ in watched():
+        pass
+    return batch.summary
+
+
+def _write_data(
+    file: BinaryIO, title: str, heads: list[dict[str, Any]], spools: list[SampleSpool], distributions: Distributions
+) -> int:
+    """Writes the JSON piece by piece. Returns how many samples are in it."""
+    head = {
+        "version": VERSION,
+        "title": title,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fields": FIELDS,
+        "verdicts": [verdict.value for verdict in ORDER],
+        "distributions": distributions.to_list(),
+        "batches": [
+            {**batch, "groups": [list(group) for group in spool.groups]}
+            for batch, spool in zip(heads, spools, strict=True)
+        ],
+    }
+    file.write(encoded(head)[:-1] + b',"samples":[')
+    shown = 0
+    for number, spool in enumerate(spools):
+        file.write(b"[" if number == 0 else b",[")
+        for place, line in enumerate(spool.shown()):
+            file.write(line if place == 0 else b",\n" + line)
+            shown += 1
+        file.write(b"]")
+    file.write(b"]}")
+    return shown

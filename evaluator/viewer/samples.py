@@ -1,0 +1,150 @@
+"""Results as the page holds them: a JSON array each, and only as many as a browser opens at once.
+
+Where there are more than fit, errors come first, then failed, unscored and passed ones, each in the order in which
+they came. They are collected in temporary files: memory holds none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, Any, cast
+from urllib.parse import quote
+
+from evaluator.batch.export.flat import clean
+from evaluator.batch.records import SampleResult, Score, Verdict
+
+FIELDS = (
+    "group", "verdict", "id", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed", "scores",
+    "failure", "usage", "scoring_cost_usd", "duration_s", "started", "task", "link", "cached_calls", "warnings",
+    "identity",
+)  # fmt: skip
+ORDER = (Verdict.ERROR, Verdict.FAILED, Verdict.UNSCORED, Verdict.PASSED)
+MAX_TEXT_CHARS = 50_000
+_EXACT = 2**53
+_SPOOL_BYTES = 1_000_000
+
+
+class SampleSpool:
+    """The encoded results of one batch, to be read once all are in. Use it in a `with`."""
+
+    def __init__(self, max_samples: int, max_bytes: int, folder: str | None) -> None:
+        """`folder` is where the batch is, as a relative URL from the report; None: task files are not linked to."""
+        self.groups: dict[tuple[str, str], int] = {}
+        self.total = 0
+        self._max_samples, self._max_bytes, self._folder = max_samples, max_bytes, folder
+        self._open = contextlib.ExitStack()
+        self._files: dict[Verdict, IO[bytes]] = {}
+        self._used: dict[Verdict, tuple[int, int]] = dict.fromkeys(ORDER, (0, 0))
+
+    def __enter__(self) -> SampleSpool:
+        for verdict in ORDER:
+            self._files[verdict] = self._open.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.close()
+
+    def watch(self, results: Iterator[SampleResult]) -> Iterator[SampleResult]:
+        """`results`, each taken in as it goes by."""
+        for result in results:
+            self.total += 1
+            group = self.groups.setdefault((result.template, result.variant), len(self.groups))
+            count, size = self._used[result.verdict]
+            if count < self._max_samples and size < self._max_bytes:
+                line = encoded(_cells(result, group, self._folder))
+                self._files[result.verdict].write(line + b"\n")
+                self._used[result.verdict] = (count + 1, size + len(line) + 2)
+            yield result
+
+    def shown(self) -> Iterator[bytes]:
+        """The results that fit, encoded, by verdict."""
+        count = size = 0
+        for verdict in ORDER:
+            self._files[verdict].seek(0)
+            for line in self._files[verdict]:
+                count, size = count + 1, size + len(line) + 1
+                if count > self._max_samples or size > self._max_bytes:
+                    return
+                yield line.rstrip(b"\n")
+
+
+def encoded(value: Any) -> bytes:
+    """JSON that can stand in a script element: it has no `<`, nothing that is not a JSON number, and is UTF-8."""
+    text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return clean(text).replace("<", "\\u003c").encode()
+
+
+def link_to(folder: str | None, task_file: str | None) -> str | None:
+    """A task file as a relative URL; None where there is none, or it is not inside the batch's folder."""
+    if folder is None or not task_file:
+        return None
+    path = PurePosixPath(task_file)
+    if path.is_absolute() or ".." in path.parts or "\\" in task_file:
+        return None
+    return f"{folder}/{quote(clean(path.as_posix()))}"
+
+
+def folder_url(folder: Path, report: Path) -> str:
+    """The batch's folder as a relative URL from the report's."""
+    relative = os.path.relpath(folder.resolve(), report.parent.resolve())
+    return f"./{quote(clean(Path(relative).as_posix()))}"
+
+
+def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
+    failure = result.failure
+    return [
+        group,
+        ORDER.index(result.verdict),
+        result.sample_id,
+        result.place,
+        result.epoch,
+        result.model,
+        dict(result.inputs),
+        result.target,
+        dict(result.metadata),
+        result.content,
+        result.parsed,
+        {name: _score(score) for name, score in result.scores.items()},
+        None if failure is None else failure.to_dict(),
+        result.usage.said(),
+        result.scoring_usage.cost_usd,
+        round(result.duration_s, 4),
+        result.started,
+        result.task_id,
+        link_to(folder, result.task_file),
+        result.cached_calls,
+        list(result.warnings),
+        result.identity,
+    ]
+
+
+def _score(score: Score) -> dict[str, Any]:
+    return {name: value for name, value in score.to_dict().items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """`value` as a browser reads it without losing anything but the end of a text above 50,000 characters."""
+    match value:
+        case str():
+            if len(value) <= MAX_TEXT_CHARS:
+                return value
+            return f"{value[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(value):,} characters)"
+        case bool() | None:
+            return value
+        case int():
+            return value if abs(value) <= _EXACT else str(value)
+        case float():
+            return value if math.isfinite(value) else repr(value)
+        case dict():
+            return {_plain(str(name)): _plain(inner) for name, inner in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in cast("list[Any]", value)]
+        case _:
+            return str(value)

@@ -1,0 +1,88 @@
+"""JUnit XML is valid, counts what it holds, and says why something failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lxml import etree
+
+from evaluator.batch.export import export
+from evaluator.batch.records import SampleResult
+from tests.batch.export.results import EACH, HOSTILE, UNSCORED, hostile, many, result
+
+SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "junit.xsd"))
+
+
+def written(results: Iterable[SampleResult], path: Path, manifest: dict[str, Any] | None = None) -> Any:
+    export(results, manifest or {"name": "metals"}, "junit", path)
+    tree = etree.parse(path)
+    SCHEMA.assertValid(tree)
+    return tree.getroot()
+
+
+def test_each_verdict_is_its_own_outcome(tmp_path: Path) -> None:
+    root = written(EACH, tmp_path / "out.xml")
+    assert {name: root.get(name) for name in ("name", "tests", "failures", "errors", "skipped", "time")} == {
+        "name": "metals", "tests": "5", "failures": "1", "errors": "2", "skipped": "1", "time": "1.250",
+    }  # fmt: skip
+    passed, failed, error, scorer_error, unscored = root.iter("testcase")
+    assert (passed.get("name"), passed.get("classname"), passed.get("time")) == (
+        "lead [epoch 1]", "answer.small", "0.250",
+    )  # fmt: skip
+    assert [child.tag for child in passed] == ["properties"]
+    failure = failed.find("failure")
+    assert (failure.get("message"), failure.get("type")) == ("failed by includes", "failed")
+    assert failure.text == "includes gave 0: no 'tin' in it\ntarget: lead\ncontent: It is zinc."
+    found = error.find("error")
+    assert (found.get("type"), found.get("message")) == (
+        "TASK_FAILURE.provider_failure", "503 from the model\nafter 4 attempts",
+    )  # fmt: skip
+    assert "503 from the model\nafter 4 attempts" in found.text and "TASK_FAILURE (provider_failure)" in found.text
+    assert "ZeroDivisionError: division by zero" in scorer_error.find("error").text
+    assert unscored.find("skipped").get("message") == "includes could not judge: there is no target"
+
+
+def test_a_suite_holds_one_template_and_variant_and_counts_its_own(tmp_path: Path) -> None:
+    root = written(many(400), tmp_path / "out.xml")
+    suites = {suite.get("name"): suite for suite in root}
+    assert set(suites) == {
+        f"{template} × {variant}" for template in ("answer", "explain") for variant in ("small", "large")
+    }
+    for suite in [*suites.values(), root]:
+        tags = Counter(child.tag for case in suite.iter("testcase") for child in case)
+        assert (tags["failure"], tags["error"], tags["skipped"]) == tuple(
+            int(suite.get(name)) for name in ("failures", "errors", "skipped")
+        )
+        assert int(suite.get("tests")) == len(list(suite.iter("testcase")))
+    assert sum(int(suite.get("tests")) for suite in suites.values()) == 400
+
+
+def test_hostile_texts_are_text_and_what_xml_forbids_is_shown(tmp_path: Path) -> None:
+    root = written(hostile(), tmp_path / "out.xml")
+    assert len(root) == len(HOSTILE) and {each.tag for each in root.iter()} == {
+        "testsuites", "testsuite", "testcase", "properties", "property", "failure", "error", "skipped",
+    }  # fmt: skip
+    shown = [case.get("name").removesuffix(" [epoch 1]") for case in root.iter("testcase")][::5]
+    assert shown[:4] == list(HOSTILE[:4])
+    assert shown[4] == "\\x00\\x01\\x08\\x1b[31mred\x7f\u202eabc\u2028\\ufffe"
+    assert shown[5:7] == ["half \\ud83d of a pair", "line\r\nbreak\ttab\rend"]
+
+
+def test_a_dot_in_a_variant_makes_no_package(tmp_path: Path) -> None:
+    root = written([result(variant="gpt-4.1"), result(variant="")], tmp_path / "out.xml")
+    assert [case.get("classname") for case in root.iter("testcase")] == ["answer.gpt-4_1", "answer"]
+    assert [suite.get("name") for suite in root] == ["answer × gpt-4.1", "answer"]
+
+
+@pytest.mark.parametrize(("scores", "reason"), [({}, "no scorer"), (UNSCORED.scores, "includes could not judge")])
+def test_what_is_skipped_says_why(scores: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    root = written([result(scores=scores)], tmp_path / "out.xml")
+    assert root.find(".//skipped").get("message").startswith(reason)
+
+
+def test_a_batch_without_results_is_valid(tmp_path: Path) -> None:
+    assert written([], tmp_path / "out.xml", {"name": 3}).get("tests") == "0"

@@ -1,0 +1,295 @@
+"""Numbers, choices and JSON, at their edges."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.batch.scorers.choice import choose
+from evaluator.batch.scorers.comparing import Rules, canonical, difference
+from evaluator.batch.scorers.numbers import find_numbers
+from tests.batch.scorers.looking import score
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("about 1,234.5 km", ["1234.5"]),
+        ("12 742 km and 1\u202f000", ["12742", "1000"]),
+        ("1'000 or 2_000", ["1000", "2000"]),
+        ("6.02 × 10^23, 6.02e23, 6.02·10²³, 6.02 \\times 10^{23}", ["6.02E+23"] * 4),
+        ("1.6 x 10⁻¹⁹ C and 10^-3", ["1.6E-19", "0.001"]),
+        ("3/4, 1 3/4, ½, 1½, \\frac{3}{8}, 5 / 8", ["0.75", "1.75", "0.5", "1.5", "0.375", "0.625"]),
+        ("50%, 50 %, 12.5 percent, 7\\%", ["0.5", "0.5", "0.125", "0.07"]),
+        ("$5 million, 2 billion", ["5E+6", "2E+9"]),
+        ("−40 °C, -5, +3, -$5, x=-2, 5-7", ["-40", "-5", "3", "-5", "-2", "5", "7"]),
+        ("5 m^2, 20 m², CO2, H2O, v2, x_1, B12", ["5", "20"]),
+        ("1.2.3, 10:30, 1/2/2020, 192.168.0.1", []),
+        ("\\boxed{42}, **7**, (8), 9.", ["42", "7", "8", "9"]),
+        ("1,2,3", ["1", "2", "3"]),
+        ("1/0", []),
+        ("٣ and １２", ["3", "12"]),
+        ("no number, NaN, infinity, two", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_numbers_are_found_as_they_are_written(text: str, found: list[str]) -> None:
+    assert [number for number, _ in find_numbers(text)] == [Decimal(number) for number in found]
+
+
+NUMERIC = [
+    ("numeric", "So the answer is 42.", 42, True),
+    ("numeric", "3 or maybe 4", 4, True),
+    ("numeric:take=first", "3 or maybe 4", 3, True),
+    ("numeric", "9007199254740993", 9007199254740992, False),
+    ("numeric", "0.30000000000000004", 0.3, False),
+    ("numeric:abs_tol=0.001", "0.30000000000000004", 0.3, True),
+    ("numeric:rel_tol=0.01", "101", 100, True),
+    ("numeric:rel_tol=0.01", "101.1", 100, False),
+    ("numeric:abs_tol=1", "101", 100, True),
+    ("numeric", "1/3", "1/3", True),
+    ("numeric", "50%", 0.5, True),
+    ("numeric", "50%", 50, False),
+    ("numeric:percent=number", "50%", 50, True),
+    ("numeric:percent=number", "50%", "50 %", True),
+    ("numeric:decimal=\",\"", "1.234,5 km", 1234.5, True),
+    ("numeric", "193 km", "193 miles", True),
+    ("numeric", "5", [4, 5], True),
+    ("numeric", "none", 0, False),
+    ("numeric", "1e999999", 5, False),
+    ("numeric", "9" * 100_000, 5, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "text", "target", "passed"), NUMERIC)
+def test_numbers_pass_or_fail(spec: str, text: str, target: object, passed: bool) -> None:
+    given = score(spec, text, target)
+    assert given.error is None
+    assert (given.value, given.passed) == (float(passed), passed)
+
+
+@pytest.mark.parametrize(
+    "target", [True, float("nan"), float("inf"), "no number", "1 and 2", {"a": 1}, [True]], ids=repr
+)
+def test_a_target_that_is_no_number_is_an_error(target: object) -> None:
+    given = score("numeric", "1", target)
+    assert given.passed is None and given.error is not None
+
+
+@pytest.mark.parametrize(
+    ("parsed", "passed"), [(1, True), (1.0, True), (True, False), ([1], False), ({"n": 1}, False)], ids=repr
+)
+def test_the_parsed_value_is_the_number_where_there_is_one(parsed: object, passed: bool) -> None:
+    assert score("numeric", "1", 1, parsed=parsed).passed is passed
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_float_is_found_as_it_is_printed(number: float) -> None:
+    assert score("numeric", f"It is {number!r}.", number).passed is True
+
+
+@given(st.text(alphabet="0123456789.,-+/^%e ×½'²", max_size=40))
+def test_any_text_of_number_characters_is_read_without_a_crash(text: str) -> None:
+    assert all(number.is_finite() for number, _ in find_numbers(text))
+
+
+@pytest.mark.parametrize("piece", ["1,234,", "1 ", "1/", "9", "10^", "1.", "-", "\\frac{1}{", "1e", "½ "])
+def test_long_texts_are_read_to_their_end(piece: str) -> None:
+    # Were the time quadratic, this would take hours.
+    assert isinstance(list(find_numbers(piece * 200_000 + "x")), list)
+
+
+OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea-Bissau"}
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        *((text, "B") for text in (
+            "B", "b", "(B)", "B.", "B)", "**B**", "`B`", "Answer: B", "**Answer:** B", "The answer is (b).",
+            "The answer is:\n\n**(B)**", "the best choice is B", "I choose B", "Option B", "Answer is option B",
+            "\\boxed{B}", "$\\boxed{\\text{B}}$", "London", "london.", "It is London.", "B. London", "B - London",
+            "B) London\n\nA is wrong", "(B) is right because (A) is wrong", "Answer: B because Paris is not",
+            "The correct answer is **B) London**, not Paris.", "Answer: A\nNo. Final answer: B",
+            "A capital of note is London", "I think (B)",
+        )),
+        ("Guinea", "D"),
+        ("Guinea-Bissau", "E"),
+        ("It is Guinea-Bissau, not somewhere else", "E"),
+        *((text, None) for text in (
+            "", "Z", "Answer: Z", "A or B", "Answer: A or B", "Answer: (A) and (B)", "B. Paris", "Paris or London",
+            "I think so", "Answer: Brown", "(A) or (B)", "A capital question", "x" * 100_000, "𝐁",
+        )),
+    ],
+)  # fmt: skip
+def test_what_was_chosen(text: str, chosen: str | None) -> None:
+    letter, why = choose(text, OPTIONS)
+    assert letter == chosen
+    assert bool(why) is (chosen is None)
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "spec", "passed"),
+    [
+        ("B", {}, "choice", True),
+        ("London", {"options": ["Paris", "London"]}, "choice", True),
+        (1, {"choices": ["Paris", "London"]}, "choice", True),
+        (0, {"choices": ["Paris", "London"]}, "choice", False),
+        ("(B)", {"choices": {"A": "Paris", "B": "London"}}, "choice", True),
+        ("B", {}, 'choice:choices=["Paris","London"]', True),
+    ],
+)
+def test_options_come_from_the_argument_or_the_row(
+    target: object, inputs: dict[str, Any], spec: str, passed: bool
+) -> None:
+    given = score(spec, "Answer: B", target, inputs=inputs)
+    assert given.error is None and given.passed is passed and given.answer == "B"
+
+
+@pytest.mark.parametrize("target", ["Madrid", 7, -1, True, "BB", {"a": 1}], ids=repr)
+def test_a_target_that_is_no_option_is_an_error(target: object) -> None:
+    assert score("choice", "B", target, inputs={"choices": ["Paris", "London"]}).error
+
+
+def test_an_ambiguous_choice_fails_and_says_what_was_named() -> None:
+    given = score("choice", "A or B? Answer: A or B", "B")
+    assert given.passed is False and given.explanation == "ambiguous: A, B"
+
+
+EQUAL = [
+    ({"a": 1, "b": [1, 2]}, {"b": [1.0, 2], "a": 1.0}, {}, None),
+    (1, True, {}, "$"),
+    (0, False, {}, "$"),
+    ("1", 1, {}, "$"),
+    (None, None, {}, None),
+    (float("nan"), float("nan"), {}, None),
+    ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 3}]}}, {}, "$.a.b[1].c: expected 2, found 3"),
+    ({"a": 1}, {}, {}, "$.a: missing"),
+    ({"a": 1}, {"a": 1, "z": 2}, {}, "$.z: not expected"),
+    ({"a": 1}, {"a": 1, "z": 2}, {"subset": True}, None),
+    ({"a": {"x": 1}}, {"a": {"x": 1, "y": 2}, "b": 3}, {"subset": True}, None),
+    ([1, 2], [1, 2, 3], {}, "$: expected 2 items, found 3"),
+    ([1, 2], [1, 2, 3], {"subset": True}, "$: expected 2 items, found 3"),
+    ([2, 1], [1, 2], {}, "$[0]: expected 2, found 1"),
+    ([2, 1], [1, 2.0], {"ignore_order": True}, None),
+    ([1, 1, 2], [1, 2, 2], {"ignore_order": True}, "$[1]: 1 is not in the answer"),
+    ([{"a": [1, 2]}], [{"a": [2, 1]}], {"ignore_order": True}, None),
+    ([3, 1], [1, 2, 3], {"ignore_order": True, "subset": True}, None),
+    ([{"a": 1}, {}], [{"a": 1}, {"a": 1, "b": 2}], {"ignore_order": True, "subset": True}, None),
+    ([1.0, 1.1], [1.1, 1.2], {"ignore_order": True, "abs_tol": 0.1}, None),
+    ([1.0, 1.0], [1.0, 1.2], {"ignore_order": True, "abs_tol": 0.1}, "$[1]: 1.0 is not in the answer"),
+    (1.0, 1.05, {"rel_tol": 0.05}, None),
+    (0.1, 0.10000000000000001, {}, None),
+    ({}, [], {}, "$"),
+    ("a\nb", "a\nc", {}, '$, line 2: expected "b", found "c"'),
+]
+
+
+@pytest.mark.parametrize(("expected", "found", "rules", "said"), EQUAL)
+def test_json_is_compared_and_the_first_difference_named(
+    expected: Any, found: Any, rules: dict[str, Any], said: str | None
+) -> None:
+    difference_ = difference(expected, found, Rules(**rules))
+    assert (difference_ is None) is (said is None)
+    assert said is None or (difference_ or "").startswith(said)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=15,
+)
+RULES = st.builds(Rules, st.booleans(), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.1]), st.booleans())
+
+
+@given(JSON, RULES)
+def test_every_value_equals_itself_under_all_rules(value: Any, rules: Rules) -> None:
+    assert difference(value, value, rules) is None
+
+
+@given(JSON, JSON)
+def test_equality_is_symmetric_and_agrees_with_the_canonical_text(a: Any, b: Any) -> None:
+    rules = Rules(ignore_order=True)
+    assert (difference(a, b, rules) is None) == (difference(b, a, rules) is None) == (canonical(a) == canonical(b))
+
+
+@given(st.lists(JSON, max_size=5), st.randoms())
+def test_the_order_of_arrays_does_not_count_where_it_is_ignored(items: list[Any], random: Any) -> None:
+    shuffled = [*items]
+    random.shuffle(shuffled)
+    assert difference(items, shuffled, Rules(ignore_order=True)) is None
+    assert difference(items, shuffled, Rules(ignore_order=True, abs_tol=0.1)) is None
+
+
+@given(st.dictionaries(st.text(max_size=3), JSON, max_size=4), st.dictionaries(st.text(max_size=3), JSON, max_size=4))
+def test_an_object_is_a_subset_of_itself_with_more(small: dict[str, Any], more: dict[str, Any]) -> None:
+    assert difference(small, {**more, **small}, Rules(subset=True)) is None
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_deep_json_is_an_error_and_no_zero() -> None:
+    assert score("json_equal", "", nested(100), parsed=nested(100)).passed is True
+    given = score("json_equal", "", nested(100_000), parsed=nested(100_000))
+    assert given.error is not None and given.value is None
+
+
+def test_long_arrays_without_order() -> None:
+    rows = [{"id": n} for n in range(5_000)]
+    assert score("json_equal:ignore_order=true", "", rows, parsed=rows[::-1]).passed is True
+    error = score("json_equal:ignore_order=true,abs_tol=0.1", "", rows, parsed=rows[::-1]).error
+    assert error and "at most 300" in error
+
+
+@pytest.mark.parametrize(
+    ("content", "parsed", "passed"),
+    [
+        ('Here: ```json\n{"a": 1}\n```', None, True),
+        ('{"a": 2}', None, False),
+        ("no JSON here", None, False),
+        ("", None, False),
+        ("ignored", {"a": 1.0}, True),
+    ],
+)
+def test_the_value_is_the_parsed_one_or_read_from_the_text(content: str, parsed: Any, passed: bool) -> None:
+    given = score("json_equal", content, {"a": 1}, parsed=parsed)
+    assert given.error is None and given.passed is passed
+    assert passed or given.explanation
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "said"),
+    [
+        (SCHEMA, '{"n": 1}', None),
+        (SCHEMA, '{"n": 0}', "$.n"),
+        (SCHEMA, "{}", "required property 'n' is missing"),
+        ("string[]", '["a"]', None),
+        ("string[]", '["a", 1]', "$[1]"),
+        (SCHEMA, "sorry", "no JSON"),
+    ],
+)
+def test_the_first_violation_of_a_schema_is_named(schema: Any, content: str, said: str | None) -> None:
+    given = score({"type": "json_schema", "schema": schema}, content)
+    assert given.error is None and given.passed is (said is None)
+    assert (said or "") in given.explanation
+
+
+def test_a_schema_may_be_the_target_or_a_file(tmp_path: Any) -> None:
+    assert score("json_schema", '{"n": 1}', SCHEMA).passed is True
+    assert score("json_schema", "1", "string").error
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    assert score({"type": "json_schema", "schema": str(path)}, '{"n": 0}').passed is False

@@ -1,0 +1,173 @@
+"""Means, proportions and their intervals: printed tables, SciPy, statsmodels, and what must always hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from evaluator.batch.statistics import mean_interval, percentiles, proportion_interval, proportion_of
+from evaluator.errors import UsageError
+
+VALUES = [0.1, 0.9, 0.4, 0.4, 0.75, 1.0, 0.0, 0.33, 0.62, 0.81]
+CLUSTERS = ["a", "a", "b", "c", "c", "c", "d", "d", "e", "e"]
+finite = st.floats(-1e6, 1e6)
+
+
+def test_the_mean_its_error_and_interval_are_scipys() -> None:
+    found = mean_interval(VALUES)
+    low, high = stats.t.interval(0.95, len(VALUES) - 1, np.mean(VALUES), stats.sem(VALUES))
+    assert (found.mean, found.se) == (pytest.approx(np.mean(VALUES)), pytest.approx(stats.sem(VALUES)))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert (found.n, found.clusters, found.method) == (10, None, "t")
+
+
+def test_an_interval_at_another_confidence_is_scipys() -> None:
+    found = mean_interval(VALUES, confidence=0.8)
+    expected = stats.t.interval(0.8, 9, np.mean(VALUES), stats.sem(VALUES))
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_clustered_errors_are_those_of_statsmodels() -> None:
+    groups = np.unique(CLUSTERS, return_inverse=True)[1]
+    fit = sm.OLS(VALUES, np.ones(len(VALUES))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+    found = mean_interval(VALUES, CLUSTERS)
+    assert found.se == pytest.approx(fit.bse[0])
+    assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
+    assert found.clusters == 5
+
+
+def test_clustered_errors_are_millers_but_for_the_small_sample_factor() -> None:
+    """Miller 2024: se² = se_CLT² + Σ_c Σ_i Σ_{j≠i} (x_i − x̄)(x_j − x̄) / n², with the variance over n."""
+    mean, n = sum(VALUES) / len(VALUES), len(VALUES)
+    pairs = [
+        (VALUES[i] - mean) * (VALUES[j] - mean)
+        for i in range(n)
+        for j in range(n)
+        if i != j and CLUSTERS[i] == CLUSTERS[j]
+    ]
+    miller = math.sqrt((sum((value - mean) ** 2 for value in VALUES) + sum(pairs)) / n**2)
+    assert mean_interval(VALUES, CLUSTERS).se == pytest.approx(miller * math.sqrt(5 / 4))
+
+
+@pytest.mark.parametrize(
+    ("passed", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilsons_interval_is_as_printed(passed: int, n: int, low: float, high: float) -> None:
+    """Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3."""
+    found = proportion_of(passed, n)
+    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+    assert found.mean == passed / n
+
+
+@given(st.integers(1, 500), st.data())
+def test_wilsons_interval_is_statsmodels(n: int, data: st.DataObject) -> None:
+    passed = data.draw(st.integers(0, n))
+    found = proportion_of(passed, n)
+    assert (found.low, found.high) == pytest.approx(proportion_confint(passed, n, method="wilson"), abs=1e-12)
+    assert found.low is not None and found.high is not None and found.mean is not None
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+
+
+@given(st.lists(finite, min_size=2), st.booleans())
+def test_an_interval_holds_the_mean(values: list[float], clustered: bool) -> None:
+    found = mean_interval(values, [i // 2 for i in range(len(values))] if clustered and len(values) > 2 else None)
+    assert found.low is not None and found.mean is not None and found.high is not None
+    assert found.low <= found.mean <= found.high
+    assert min(values) <= found.mean <= max(values)
+
+
+@given(st.lists(st.sampled_from([0, 1]), min_size=3), st.integers(1, 4))
+def test_a_clustered_proportion_stays_within_0_and_1_and_is_never_surer_than_an_independent_one(
+    values: list[int], size: int
+) -> None:
+    found = proportion_interval(values, [i // size for i in range(len(values))])
+    plain = proportion_of(sum(values), len(values))
+    if found.low is None:
+        assert size >= len(values)
+        return
+    assert found.mean is not None and found.high is not None and plain.low is not None and plain.high is not None
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+    assert found.high - found.low >= plain.high - plain.low - 1e-12
+
+
+@given(st.lists(finite, min_size=2, max_size=30))
+def test_values_that_are_each_a_cluster_are_independent(values: list[float]) -> None:
+    assert mean_interval(values, range(len(values))).se == pytest.approx(mean_interval(values).se)
+
+
+def test_rows_that_only_repeat_their_cluster_add_no_certainty() -> None:
+    one, four = [0, 1, 1, 0, 1, 1, 1, 0], 4
+    repeated = [value for value in one for _ in range(four)]
+    clusters = [i // four for i in range(len(repeated))]
+    assert mean_interval(repeated, clusters).se == pytest.approx(mean_interval(one).se)
+    found = proportion_interval(repeated, clusters)
+    assert found.method == "wilson, clustered" and found.clusters == 8 and found.n == 32
+
+
+def test_clusters_that_all_pass_still_have_a_width_and_count_as_one_each() -> None:
+    found = proportion_interval([1] * 12, [i // 3 for i in range(12)])
+    assert found.se == 0 and found.high == 1 and found.low is not None
+    assert found.low < proportion_of(4, 4).low  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("values", [[], [0.5]])
+def test_too_few_values_have_no_interval(values: list[float]) -> None:
+    found = mean_interval(values)
+    assert found.mean == (values[0] if values else None)
+    assert (found.se, found.low, found.high) == (None, None, None)
+
+
+def test_one_cluster_has_no_interval() -> None:
+    for found in (mean_interval([0.1, 0.7], ["x", "x"]), proportion_interval([0, 1], ["x", "x"])):
+        assert (found.se, found.low, found.high, found.clusters) == (None, None, None, 1)
+        assert found.mean is not None
+
+
+def test_nothing_is_no_proportion_and_one_of_one_has_wilsons_interval() -> None:
+    assert proportion_of(0, 0).mean is None and proportion_of(0, 0).low is None
+    assert proportion_of(1, 1).low == pytest.approx(0.2065, abs=5e-5)
+
+
+def test_equal_values_have_no_error() -> None:
+    found = mean_interval([0.1] * 7)
+    assert (found.mean, found.se, found.low, found.high) == (0.1, 0, 0.1, 0.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(UsageError, match="value 1 is"):
+        mean_interval([0.5, bad])
+    with pytest.raises(UsageError, match="value 0 is"):
+        percentiles([bad], [0.5])
+    with pytest.raises(UsageError, match="0 or 1"):
+        proportion_interval([1, bad])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(UsageError, match="3 clusters for 2 values"):
+        mean_interval([1, 2], ["a", "b", "c"])
+    with pytest.raises(UsageError, match="3 of 2 is not a proportion"):
+        proportion_of(3, 2)
+    with pytest.raises(UsageError, match="0 or 1"):
+        proportion_interval([0, 0.5])
+
+
+@given(st.lists(finite, min_size=1), st.lists(st.floats(0, 1), max_size=5))
+def test_percentiles_are_numpys(values: list[float], shares: list[float]) -> None:
+    found = percentiles(values, shares)
+    assert found == pytest.approx([float(np.quantile(values, share)) for share in shares], abs=1e-6)
+    assert percentiles([], shares) == [None] * len(shares)
+
+
+def test_an_estimate_says_in_json_how_it_was_made() -> None:
+    assert proportion_of(0, 0).to_dict() == {
+        "mean": None, "se": None, "low": None, "high": None, "n": 0, "clusters": None, "method": "wilson", "confidence": 0.95,
+    }  # fmt: skip

@@ -1,0 +1,182 @@
+"""Differences of pairs: printed tables, SciPy, statsmodels, and what must always hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+
+from evaluator.batch.statistics import (
+    bootstrap_difference,
+    mcnemar_difference,
+    mcnemar_p,
+    mean_difference,
+    pairs_needed,
+    smallest_difference,
+)
+from evaluator.errors import UsageError
+
+# Student, Biometrika 6 (1908): extra hours of sleep by two drugs, for the same ten people.
+SLEEP_A = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SLEEP_B = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+SLEEP = [b - a for a, b in zip(SLEEP_A, SLEEP_B, strict=True)]
+counts = st.integers(0, 60)
+
+
+def test_the_paired_t_is_as_printed_for_students_sleep() -> None:
+    """R's manual, `t.test` of `sleep`, paired: t = 4.0621, p = 0.002833, interval 0.7001142 to 2.4598858."""
+    found = mean_difference(SLEEP)
+    assert found.mean == pytest.approx(1.58) and found.se is not None
+    assert found.mean / found.se == pytest.approx(4.0621, abs=5e-5)
+    assert found.p == pytest.approx(0.002833, abs=5e-7)
+    assert (found.low, found.high) == (pytest.approx(0.7001142, abs=5e-8), pytest.approx(2.4598858, abs=5e-8))
+
+
+@pytest.mark.parametrize(
+    ("cells", "low", "high"),
+    [
+        ((36, 12, 2, 0), 0.0569, 0.3404),
+        ((20, 12, 2, 16), 0.0562, 0.3292),
+        ((18, 12, 2, 18), 0.0562, 0.3290),
+        ((36, 14, 0, 0), 0.1528, 0.4167),
+        ((35, 14, 0, 1), 0.1461, 0.4175),
+        ((18, 14, 0, 18), 0.1441, 0.3963),
+        ((2, 97, 1, 0), 0.8721, 0.9854),
+        ((0, 30, 0, 0), 0.8395, 1.0),
+        ((54, 0, 0, 0), -0.0664, 0.0664),
+        ((30, 0, 0, 24), -0.0358, 0.0358),
+    ],
+)
+def test_newcombes_interval_is_as_printed(cells: tuple[int, int, int, int], low: float, high: float) -> None:
+    """Newcombe, Statistics in Medicine 17 (1998) 2635, table III, method 10; his f − g is the other way round."""
+    both, first_only, second_only, neither = cells
+    found = mcnemar_difference(both, second_only, first_only, neither)
+    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+@given(counts, counts, counts, counts)
+def test_mcnemars_p_is_statsmodels_and_the_sides_may_be_swapped(both: int, a: int, b: int, neither: int) -> None:
+    found, swapped = mcnemar_difference(both, a, b, neither), mcnemar_difference(both, b, a, neither)
+    assert found.p == swapped.p and found.se == swapped.se
+    if found.n == 0:
+        assert found.mean is None and found.low is None and found.p is None
+        return
+    if a + b:
+        assert found.p == pytest.approx(mcnemar([[both, a], [b, neither]], exact=True).pvalue)
+    else:
+        assert found.p == 1
+    assert found.mean is not None and found.low is not None and found.high is not None
+    assert swapped.mean == -found.mean
+    assert (swapped.low, swapped.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
+    assert -1 <= found.low <= found.mean <= found.high <= 1
+
+
+def test_the_error_of_a_paired_proportion_is_that_of_its_differences() -> None:
+    found = mcnemar_difference(40, 3, 9, 8)
+    assert found.se == pytest.approx(mean_difference([0] * 48 + [-1] * 3 + [1] * 9).se)
+
+
+def test_agrestis_approval_ratings_flip_by_more_than_chance() -> None:
+    """Agresti, Categorical Data Analysis (2002), table 10.1: 150 and 86 of 1,600 flipped; chi-squared 17.36."""
+    assert mcnemar_p(150, 86) == pytest.approx(stats.binomtest(86, 236).pvalue)
+    assert mcnemar_difference(794, 150, 86, 570).mean == pytest.approx(-0.04)
+
+
+def test_clustered_pairs_use_their_clusters() -> None:
+    found = mean_difference([1, 1, 1, 0, 0, 0], ["a"] * 3 + ["b"] * 3)
+    assert (found.clusters, found.method) == (2, "paired t, clustered")
+    assert found.p is not None and found.p > mean_difference([1, 1, 1, 0, 0, 0]).p  # type: ignore[operator]
+
+
+DIFFERENCES = [float(value) for value in np.random.default_rng(3).exponential(0.2, 80) - 0.12]
+
+
+def test_the_bootstraps_interval_is_scipys_but_for_the_draws() -> None:
+    found = bootstrap_difference(DIFFERENCES, seed=1, resamples=20_000)
+    scipys = stats.bootstrap(
+        (DIFFERENCES,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(5)
+    ).confidence_interval
+    assert (found.low, found.high) == (pytest.approx(scipys.low, abs=2e-3), pytest.approx(scipys.high, abs=2e-3))
+    percentile = stats.bootstrap(
+        (DIFFERENCES,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(5)
+    ).confidence_interval
+    assert found.high is not None and found.high > percentile.high + 2e-3
+    assert found.p == pytest.approx(stats.ttest_1samp(DIFFERENCES, 0).pvalue, abs=0.02)
+
+
+def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
+    assert bootstrap_difference(DIFFERENCES, 4) == bootstrap_difference(DIFFERENCES, 4)
+    assert bootstrap_difference(DIFFERENCES, 4) != bootstrap_difference(DIFFERENCES, 5)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=20))
+def test_a_bootstrap_stays_within_its_values(values: list[float]) -> None:
+    found = bootstrap_difference(values, 0, resamples=200)
+    assert found.low is not None and found.high is not None and found.mean is not None
+    assert found.low <= found.high
+    if found.se:
+        assert min(values) - 1e-12 <= found.low and found.high <= max(values) + 1e-12
+        assert found.p is not None and 0 < found.p <= 1
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "p"), [([], None, None), ([0.5], 0.5, None), ([0.0] * 5, 0, 1), ([0.2] * 5, 0.2, None)]
+)
+def test_the_edges_of_a_difference(values: list[float], mean: float | None, p: float | None) -> None:
+    for found in (mean_difference(values), bootstrap_difference(values, 0)):
+        assert (found.mean, found.p) == (pytest.approx(mean), p)
+
+
+def test_what_is_not_finite_or_too_little_is_refused() -> None:
+    with pytest.raises(UsageError):
+        mean_difference([0.1, math.nan])
+    with pytest.raises(UsageError):
+        bootstrap_difference([0.1, math.inf], 0)
+    with pytest.raises(UsageError, match="at least 100"):
+        bootstrap_difference([0.1, 0.2], 0, resamples=99)
+    for call in (lambda: mcnemar_p(-1, 2), lambda: mcnemar_difference(1, 2, 3, -1)):
+        with pytest.raises(UsageError):
+            call()
+
+
+def test_the_pairs_needed_are_those_of_the_formula() -> None:
+    """(1.95996 + 0.84162)² · (1/9) / 0.03² = 968.97: Miller's formula for ω² = 1/9 and a difference of three points."""
+    assert pairs_needed(math.sqrt(1 / 9), 0.03) == 969
+    assert pairs_needed(math.sqrt(1 / 9), -0.03) == 969
+    assert pairs_needed(0.0, 0.1) == 2
+
+
+@given(st.floats(0.01, 1), st.floats(0.005, 0.5), st.floats(0.5, 0.99))
+def test_what_is_needed_and_what_can_be_seen_agree(spread: float, difference: float, power: float) -> None:
+    needed = pairs_needed(spread, difference, power)
+    assert smallest_difference(spread, needed, power) <= difference * (1 + 1e-9)
+    if needed > 2:
+        assert smallest_difference(spread, needed - 1, power) > difference * (1 - 1e-9)
+
+
+def test_so_many_pairs_see_the_difference_as_often_as_the_power_says() -> None:
+    n, draw = pairs_needed(0.5, 0.1), np.random.default_rng(11)
+    seen = sum((mean_difference(draw.normal(0.1, 0.5, n).tolist()).p or 0) < 0.05 for _ in range(400))
+    assert 0.73 < seen / 400 < 0.87
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pairs_needed(0.1, 0),
+        lambda: pairs_needed(0.1, math.nan),
+        lambda: pairs_needed(-1, 0.1),
+        lambda: pairs_needed(0.1, 0.1, power=1),
+        lambda: pairs_needed(0.1, 0.1, power=0.4),
+        lambda: smallest_difference(0.1, 0),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(call: object) -> None:
+    with pytest.raises(UsageError):
+        call()  # type: ignore[operator]

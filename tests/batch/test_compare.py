@@ -1,0 +1,187 @@
+"""Two batches compared by pairs, and every sample that makes no pair accounted for."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.batch.compare import compare, render_comparison, render_comparison_markdown
+from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator.batch.statistics import mcnemar_difference, mean_difference, pairs_needed
+from evaluator.errors import UsageError
+
+VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
+
+
+def a_result(sample: str, letter: str = "p", epoch: int = 1, **fields: Any) -> SampleResult:
+    failure = Failure("T", "timeout", "late") if letter == "e" else None
+    plain: dict[str, Any] = {"template": "quiz", "variant": "small", "inputs": {"q": sample}, "failure": failure}
+    return SampleResult(f"hash of {sample}", sample, 0, epoch, verdict=VERDICTS[letter], **{**plain, **fields})
+
+
+def side(word: str, **fields: Any) -> list[SampleResult]:
+    return [a_result(f"s{i:02d}", letter, **fields) for i, letter in enumerate(word) if letter != "-"]
+
+
+def scored(values: list[float], **fields: Any) -> list[SampleResult]:
+    return [a_result(f"s{i:04d}", scores={"f1": Score(value, value > 0.5)}, **fields) for i, value in enumerate(values)]
+
+
+def test_every_sample_is_a_pair_or_is_counted_by_why_not() -> None:
+    found = compare(side("ppffeupp-"), side("pfpfpppe" + "p"))
+    assert (found.n, found.of) == (5, 9)
+    assert (found.a.samples, found.a.only, found.a.errors, found.a.unscored) == (8, 0, 1, 1)
+    assert (found.b.samples, found.b.only, found.b.errors, found.b.unscored) == (9, 1, 1, 0)
+    assert found.difference == mcnemar_difference(both=2, only_a=1, only_b=1, neither=1)
+    assert (found.gained, found.lost) == (("s02",), ("s01",))
+    assert found.a.mean == found.b.mean == pytest.approx(0.6)
+
+
+@given(st.lists(st.tuples(st.sampled_from("pfeu-"), st.sampled_from("pfeu-")), max_size=25))
+def test_the_sides_are_mirror_images(pairs: list[tuple[str, str]]) -> None:
+    first, second = side("".join(a for a, _ in pairs)), side("".join(b for _, b in pairs))
+    one, other = compare(first, second), compare(second, first)
+    assert (one.n, one.of, one.a.only, one.a.errors) == (other.n, other.of, other.b.only, other.b.errors)
+    assert (one.gained, one.lost) == (other.lost, other.gained)
+    assert one.difference.p == other.difference.p
+    if one.n:
+        assert one.difference.mean == -(other.difference.mean or 0)
+        assert one.difference.low == pytest.approx(-(other.difference.high or 0))
+    judged = sum(a in "pf" and b in "pf" for a, b in pairs)
+    assert one.n == judged and one.of == sum((a, b) != ("-", "-") for a, b in pairs)
+    json.dumps(one.to_dict(), allow_nan=False)
+    assert render_comparison(one, 70) and render_comparison_markdown(one)
+
+
+def test_a_batch_does_not_differ_from_itself() -> None:
+    found = compare(side("ppffpe"), side("ppffpe"))
+    assert found.difference.mean == 0 and found.difference.p == 1 and found.difference.high != 0
+    assert (found.gained, found.lost, found.warnings, found.needed(0.1)) == ((), (), (), None)
+
+
+def test_scores_are_compared_by_the_bootstrap_with_its_seed() -> None:
+    draw = random.Random(1)
+    a = [draw.random() for _ in range(60)]
+    b = [min(1.0, value + draw.random() / 10) for value in a]
+    found = compare(scored(a), scored(b), scorer="f1", seed=3)
+    assert found.difference.method == "paired bootstrap, BCa"
+    assert found == compare(reversed(scored(a)), scored(b), scorer="f1", seed=3)
+    assert found.difference != compare(scored(a), scored(b), scorer="f1", seed=4).difference
+    assert found.difference.p is not None and found.difference.p < 0.01
+    assert found.spread is not None and found.needed(0.02) == pairs_needed(found.spread, 0.02)
+    assert found.smallest() == pytest.approx(2.8016 * found.spread / 60**0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("count", [5, 5_001])
+def test_few_pairs_and_very_many_are_compared_by_students_t(count: int) -> None:
+    a, b = [i % 7 / 10 for i in range(count)], [i % 5 / 10 for i in range(count)]
+    found = compare(scored(a), scored(b), scorer="f1")
+    assert found.difference == mean_difference([y - x for x, y in zip(a, b, strict=True)])
+
+
+def test_clusters_of_pairs_are_not_independent() -> None:
+    a = [a_result(f"s{i}", "p", metadata={"text": i // 3}) for i in range(12)]
+    b = [a_result(f"s{i}", "f" if i < 6 else "p", metadata={"text": i // 3}) for i in range(12)]
+    found = compare(a, b, cluster="text").difference
+    assert (found.clusters, found.method) == (4, "paired t, clustered")
+    lone = compare([a_result(f"s{i}", "p") for i in range(12)], b, cluster="text").difference
+    assert lone.clusters == 12
+
+
+def test_epochs_are_averaged_before_they_are_paired() -> None:
+    a = [a_result("x", letter, epoch) for epoch, letter in enumerate("pffe", 1)]
+    b = [a_result("x", letter, epoch) for epoch, letter in enumerate("ppf", 1)]
+    found = compare(a, b)
+    assert found.n == 1 and found.difference.mean == pytest.approx(1 / 3)
+    assert found.gained == ("x",)
+    tie = compare(a, [a_result("x", "p", 1), a_result("x", "f", 2)])
+    assert (tie.gained, tie.lost) == ((), ())
+
+
+def test_of_two_results_for_one_sample_the_last_one_counts() -> None:
+    found = compare([a_result("x", "e"), a_result("x", "p")], [a_result("x", "f")])
+    assert (found.n, found.lost, found.a.errors) == (1, ("x",), 0)
+
+
+def test_pairs_may_be_made_by_inputs_or_metadata() -> None:
+    a = [a_result("1", inputs={"q": "x"}, metadata={"key": 7})]
+    b = [a_result("2", "f", inputs={"q": "x"}, metadata={"key": 7})]
+    assert compare(a, b).n == 0
+    assert compare(a, b, by="inputs").n == compare(a, b, by="metadata.key").n == 1
+
+
+@pytest.mark.parametrize("by", ["", "name", "metadata", "metadata.", "inputs.q"])
+def test_pairs_are_made_by_nothing_else(by: str) -> None:
+    with pytest.raises(UsageError, match=r"id, inputs or metadata\.NAME"):
+        compare([], [], by=by)
+
+
+def test_what_cannot_be_paired_is_refused() -> None:
+    same = [a_result("1", metadata={"k": 1}), a_result("2", metadata={"k": 1})]
+    with pytest.raises(UsageError, match="'1' and '2' are equal"):
+        compare(same, [], by="metadata.k")
+    with pytest.raises(UsageError, match="has no 'other'"):
+        compare(same, [], by="metadata.other")
+    with pytest.raises(UsageError, match="one template and variant at a time"):
+        compare([a_result("1"), a_result("1", variant="large")], [])
+    with pytest.raises(UsageError, match="side b has no score by 'f1'; there is none"):
+        compare(scored([0.5]), side("p"), scorer="f1")
+
+
+def test_batches_that_were_made_otherwise_are_compared_with_a_warning() -> None:
+    a = [a_result("x", target="1", scores={"s": Score(1.0, True)}), a_result("y", target="2")]
+    b = [a_result("x", target="9", template="quiz2", inputs={"q": "new"}, scores={"t": Score(1.0, True)}), a_result("y", target="2", template="quiz2")]  # fmt: skip
+    assert compare(a, b).warnings == (
+        "the templates differ: quiz and quiz2",
+        "the scorers differ: only one side has s, t",
+        "the inputs of 1 of 2 samples in both differ",
+        "the target of 1 of 2 samples in both differ",
+    )
+    assert compare(a, [a_result("x", target="1", variant="large"), a_result("y", target="2")][:0]).warnings == ()
+
+
+def test_errors_of_a_scorer_and_scores_that_it_did_not_give_are_told_apart() -> None:
+    a = [
+        a_result("1", scores={"s": Score(None, None, error="broke")}),
+        a_result("2", scores={"s": Score(None, None)}),
+        a_result("3", "e"),
+        a_result("4", scores={"s": Score(float("nan"), True)}),
+        a_result("5", scores={"s": Score(0.5, True)}),
+    ]
+    b = [a_result(str(i), scores={"s": Score(0.75, True)}) for i in range(1, 6)]
+    found = compare(a, b, scorer="s")
+    assert (found.n, found.of, found.a.errors, found.a.unscored) == (1, 5, 3, 1)
+    assert found.difference.mean == 0.25 and found.difference.low is None
+
+
+def test_nothing_at_all_can_be_compared() -> None:
+    found = compare([], [])
+    assert (found.n, found.of, found.difference.mean, found.smallest()) == (0, 0, None, None)
+    assert "without a pair there is no difference" in render_comparison(found)
+
+
+def test_a_person_reads_how_many_pairs_which_flipped_and_what_it_would_take() -> None:
+    text = render_comparison(compare(side("pppppppfff" * 3), side("pppppfffff" * 3 + "p")), 110)
+    assert "30 of 31 samples make a pair, by id" in text
+    assert "passed, b − a: -0.2 ± " in text and "p = 0.03125 (exact McNemar" in text
+    assert "6 passed in a and failed in b: s05, s06, s15, s16, s25, s26" in text
+    assert "Samples needed" in text and "0.05" in text
+
+
+def test_many_flipped_ids_are_cut_in_text_and_whole_in_json() -> None:
+    found = compare(side("f" * 30), side("p" * 30))
+    assert "and 10 more" in render_comparison(found) and len(found.to_dict()["gained"]) == 30
+    assert found.to_dict()["version"] == 1
+
+
+def test_what_is_shown_cannot_act() -> None:
+    bad = "x\x1b[2J|<b>"
+    text = render_comparison(compare([a_result(bad, "p")], [a_result(bad, "f")]))
+    assert "\x1b" not in text
+    markdown = render_comparison_markdown(compare([a_result(bad, "p")], [a_result(bad, "f")]))
+    assert "\x1b" not in markdown and "<b>" not in markdown

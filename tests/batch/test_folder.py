@@ -1,0 +1,181 @@
+"""A batch's folder gives back what was written into it, whenever the writer was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator.errors import RecordError, TaskBusy
+from evaluator.record.redact import Redactor
+from evaluator.results import Usage
+
+RESULT = SampleResult(
+    identity="0" * 32, sample_id="a", place=0, epoch=1, template="t", variant="m", verdict=Verdict.PASSED,
+    inputs={"question": "Why?"}, target="Because", content="Because", scores={"exact": Score(1.0, True, "Because")},
+    usage=Usage(10, 2, 0, 0, None, 1), duration_s=0.25, started="2026-01-02T03:04:05.678Z", task_id=7,
+    task_file="tasks/done/TASK-7.md", parts={"inputs": "1"}, scored_by="ab",
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "batch"
+
+
+def made(path: Path) -> BatchFolder:
+    folder = BatchFolder.create(path)
+    folder.write_manifest({"schema": "1"})
+    return folder
+
+
+TEXTS = st.text(st.characters(codec=None), max_size=20)
+RESULTS = st.builds(
+    lambda sample_id, content, verdict, score, failure: replace(
+        RESULT, sample_id=sample_id, content=content, verdict=verdict, scores={content: score}, failure=failure
+    ),
+    TEXTS, TEXTS, st.sampled_from(Verdict),
+    st.builds(Score, st.none() | st.floats(0, 1), st.none() | st.booleans(), st.none() | TEXTS, TEXTS, st.none() | TEXTS),
+    st.none() | st.builds(Failure, TEXTS, TEXTS, TEXTS, st.booleans()),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(RESULTS)
+def test_a_result_is_read_as_it_was_written(result: SampleResult) -> None:
+    def known(score: Score) -> Score:
+        return replace(score, answer=score.answer or None, error=score.error or None)
+
+    expected = replace(result, scores={name: known(score) for name, score in result.scores.items()})
+    assert SampleResult.from_dict(json.loads(json.dumps(result.to_dict()))) == expected
+
+
+def test_of_several_results_with_one_key_the_last_counts_and_the_index_points_at_it(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(replace(RESULT, verdict=Verdict.ERROR, failure=Failure("TASK_FAILURE", "k", "m", True)))
+        folder.append(replace(RESULT, sample_id="b"))
+        folder.append(RESULT)
+        index = folder.index()
+        assert [result.sample_id for result in folder.results()] == ["b", "a"]
+        entry = index[RESULT.key]
+        assert (entry.verdict, entry.retryable, entry.identity, entry.scored_by) == (
+            Verdict.PASSED, False, b"0" * 32, b"ab",
+        )  # fmt: skip
+        assert folder.read_at(entry.offset) == RESULT
+
+
+def test_cut_anywhere_in_its_last_line_a_file_reads_as_what_was_whole(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(RESULT)
+        folder.append(replace(RESULT, sample_id="b"))
+    whole = (path / "results.jsonl").read_bytes()
+    first = whole.index(b"\n") + 1
+    for size in range(first, len(whole)):
+        (path / "results.jsonl").write_bytes(whole[:size])
+        assert [result.sample_id for result in BatchFolder.reader(path).results()] == ["a"]
+        with BatchFolder.open(path) as folder:
+            assert folder.torn_bytes == size - first
+            folder.append(replace(RESULT, sample_id="c"))
+            assert [result.sample_id for result in folder.results()] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda line: line.replace(b'"key":"', b'"key":"x'), lambda line: b"{}\n", lambda line: b"\n"]
+)
+def test_a_line_that_somebody_changed_is_named_with_its_number(path: Path, change) -> None:
+    with made(path) as folder:
+        folder.append(replace(RESULT, sample_id="b"))
+        folder.append(RESULT)
+    lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "results.jsonl").write_bytes(change(lines[0]) + lines[1])
+    with BatchFolder.open(path) as folder, pytest.raises(RecordError, match=r"results\.jsonl:1: .*was changed"):
+        folder.index()
+
+
+def test_numbers_that_json_has_no_word_for_are_kept_as_texts(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(replace(RESULT, parsed={"a": [float("nan"), float("-inf")]}))
+        assert next(folder.results()).parsed == {"a": ["nan", "-inf"]}
+
+
+def test_a_secret_is_not_written(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(replace(RESULT, content="it is hunter2-hunter2"), Redactor({"DB_PASSWORD": "hunter2-hunter2"}))
+        assert next(folder.results()).content == "it is [redacted:DB_PASSWORD]"
+
+
+def test_a_second_process_is_told_that_the_batch_is_taken(path: Path) -> None:
+    code = f"import evaluator.batch.folder as f, sys; f.BatchFolder.open({str(path)!r})"
+    with made(path):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "TaskBusy" in done.stderr and "another process works on this batch" in done.stderr
+        with pytest.raises(TaskBusy):
+            BatchFolder.open(path)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_full_disk_leaves_the_results_as_they_were(path: Path) -> None:
+    code = f"""
+import resource, signal
+from tests.batch.test_folder import RESULT, made, replace, Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder = made(Path({str(path)!r}))
+folder.append(RESULT)
+resource.setrlimit(resource.RLIMIT_FSIZE, (folder._end + 100, folder._end + 100))
+try:
+    folder.append(replace(RESULT, sample_id="b"))
+except Exception as error:
+    print(type(error).__name__, error)
+print([result.sample_id for result in folder.results()])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "RecordError" in done.stdout and "File too large" in done.stdout
+    assert done.stdout.endswith("['a']\n")
+    assert (path / "results.jsonl").read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda path: made(path).close(), "there is a batch already"),
+        (lambda path: (path.mkdir(), (path / "notes.txt").write_text("x")), "holds other files"),
+        (lambda path: path.symlink_to(path.parent), "is a link"),
+        (lambda path: path.write_text("x"), "Not a directory"),
+    ],
+)
+def test_a_folder_that_is_no_place_for_a_new_batch_is_refused(path: Path, prepare, said: str) -> None:
+    prepare(path)
+    with pytest.raises(RecordError, match=said):
+        BatchFolder.create(path)
+
+
+def test_a_folder_that_was_only_begun_is_begun_again(path: Path) -> None:
+    BatchFolder.create(path).close()
+    with made(path) as folder:
+        folder.append(RESULT)
+        assert len(folder.index()) == 1
+
+
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_what_is_no_batch_is_not_opened(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for opened in (BatchFolder.open, BatchFolder.reader):
+        with pytest.raises(RecordError, match=r"no such folder|no batch"):
+            opened(tmp_path / name)
+
+
+def test_files_are_for_their_owner_alone(path: Path) -> None:
+    with made(path) as folder:
+        folder.write_summary({})
+    assert {name: os.stat(path / name).st_mode & 0o777 for name in os.listdir(path)} == {
+        "manifest.json": 0o600, "results.jsonl": 0o600, "summary.json": 0o600,
+    }  # fmt: skip

@@ -1,0 +1,216 @@
+"""Gates are met by what is known; an incomplete batch meets none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.batch.gates import METRICS, Gate, GateResult, GateStatus, check_gates, parse_gate
+from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator.batch.summary import BatchSummary, summarise
+from evaluator.errors import UsageError
+from evaluator.results import Usage
+
+VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
+
+
+def results_of(word: str, variant: str = "small", cost: float | None = 0.1, **fields: Any) -> list[SampleResult]:
+    found: list[SampleResult] = []
+    for i, letter in enumerate(word):
+        scores = {"f1": Score({"p": 0.9, "f": 0.1}[letter], letter == "p")} if letter in "pf" else {}
+        found.append(
+            SampleResult(
+                f"hash {i}",
+                f"s{i}",
+                i,
+                fields.get("epoch", 1),
+                "quiz",
+                variant,
+                VERDICTS[letter],
+                {},
+                scores=scores,
+                failure=Failure("T", "timeout", "late") if letter == "e" else None,
+                duration_s=float(i),
+                usage=Usage(10, 5, cost_usd=cost),
+            )
+        )
+    return found
+
+
+def one(summary: BatchSummary, text: str, **options: Any) -> GateResult:
+    (result,) = check_gates(summary, [parse_gate(text)], **options)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("text", "gate"),
+    [
+        ("accuracy >= 0.8", Gate("accuracy", ">=", 0.8)),
+        ("  accuracy>=80% ", Gate("accuracy", ">=", 0.8)),
+        ("mean( f1 ) > .5", Gate("mean", ">", 0.5, "f1")),
+        ("mean(my scorer) > 1e-3", Gate("mean", ">", 0.001, "my scorer")),
+        ("errors <= 0", Gate("errors", "<=", 0)),
+        ("cost[variant=openai/gpt-4o] < 2", Gate("cost", "<", 2, variant="openai/gpt-4o")),
+        ("pass@3(f1)[template=quiz, variant=a b] == 1", Gate("pass@3", "==", 1, "f1", "quiz", "a b")),
+        ("pass^2 != -1", Gate("pass^2", "!=", -1)),
+        ("p90_duration <= 5", Gate("p90_duration", "<=", 5)),
+    ],
+)
+def test_a_gate_is_read_from_its_text(text: str, gate: Gate) -> None:
+    assert parse_gate(text) == gate
+    assert parse_gate(str(gate)) == gate
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "accuracy", "accuracy 0.8", "accuracy => 0.8", "accuracy = 1", "accuracy >= x", "accuracy >= nan", ">= 1",
+        "accuracy >= 0.8 and cost <= 1", "accuracy[small] >= 1", "accuracy[] >= 1", "accuracy[variant=] >= 1",
+        "accuracy[model=x] >= 1", "accuracy[variant=a, variant=b] >= 1", "mean >= 1", "mean() >= 1",
+        "accuracy(f1) >= 1", "errors(f1) <= 1", "accuracy >= 1e999", "cost <= $2",
+    ],
+)  # fmt: skip
+def test_what_is_no_gate_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_gate(text)
+
+
+@pytest.mark.parametrize("text", ["acuracy >= 1", "pass@0 >= 1", "p95_duration < 3"])
+def test_an_unknown_metric_names_those_that_there_are(text: str) -> None:
+    with pytest.raises(UsageError, match="no metric") as raised:
+        parse_gate(text)
+    assert all(metric in str(raised.value) for metric in METRICS)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_gate_or_refused(text: str) -> None:
+    try:
+        gate = parse_gate(text)
+    except UsageError:
+        return
+    assert parse_gate(str(gate)) == gate
+
+
+@pytest.mark.parametrize(
+    ("text", "met", "value"),
+    [
+        ("accuracy >= 0.75", True, 0.75),
+        ("accuracy > 0.75", False, 0.75),
+        ("accuracy_low >= 0.5", False, 0.3006),
+        ("accuracy_if_failed == 75%", True, 0.75),
+        ("mean(f1) >= 0.7", True, 0.7),
+        ("mean_low(f1) >= 0.7", False, 0.0635),
+        ("pass_rate(f1) < 1", True, 0.75),
+        ("pass_rate_low(f1) < 0.31", True, 0.3006),
+        ("passed == 3", True, 3),
+        ("failed <= 0", False, 1),
+        ("unscored <= 0", True, 0),
+        ("errors <= 0", True, 0),
+        ("error_rate <= 1%", True, 0),
+        ("pending == 0", True, 0),
+        ("cost <= 0.5", True, 0.4),
+        ("scoring_cost == 0", True, 0),
+        ("total_cost < 0.3", False, 0.4),
+        ("input_tokens <= 40", True, 40),
+        ("output_tokens != 20", False, 20),
+        ("p50_duration <= 1.5", True, 1.5),
+        ("p90_duration <= 2", False, 2.7),
+        ("p99_duration <= 3", True, 2.97),
+    ],
+)
+def test_a_gate_compares_a_number_of_the_batch(text: str, met: bool, value: float) -> None:
+    result = one(summarise(results_of("pppf"), total=4), text)
+    assert result.value == pytest.approx(value, abs=5e-5)
+    assert result.status is (GateStatus.MET if met else GateStatus.MISSED) and result.met == met
+    assert (result.n, result.of) == (4, 4) and bool(result.reason) != met
+
+
+@pytest.mark.parametrize("text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "p50_duration >= 0"])
+def test_no_gate_is_met_while_results_are_pending(text: str) -> None:
+    result = one(summarise(results_of("ppp"), total=5), text)
+    assert result.status is GateStatus.INCOMPLETE and "2 results are pending" in result.reason
+    assert (result.n, result.of) == (3, 5)
+    assert str(result).startswith("incomplete: ") and "(3 of 5)" in str(result)
+
+
+def test_what_is_pending_may_itself_be_a_gate() -> None:
+    summary = summarise(results_of("ppp"), total=5)
+    assert one(summary, "pending <= 2").met and one(summary, "pending <= 1").status is GateStatus.MISSED
+
+
+def test_errors_make_a_gate_incomplete_unless_they_are_allowed() -> None:
+    summary = summarise(results_of("ppeu"))
+    result = one(summary, "accuracy >= 0.9")
+    assert result.status is GateStatus.INCOMPLETE and "1 of 4 results are errors" in result.reason
+    assert (result.n, result.of) == (2, 4)
+    assert one(summary, "accuracy >= 0.9", allow_errors=True).met
+    both = check_gates(summary, [parse_gate("accuracy >= 0.9"), parse_gate("errors <= 1")])
+    assert [result.met for result in both] == [True, True]
+    assert not one(summary, "errors <= 0").met and one(summary, "errors <= 0").status is GateStatus.MISSED
+
+
+def test_errors_that_one_variant_is_allowed_are_not_allowed_to_another() -> None:
+    summary = summarise([*results_of("ppe"), *results_of("ppe", "large")])
+    gates = [parse_gate(f"accuracy[variant={name}] >= 0.5") for name in ("small", "large")]
+    found = check_gates(summary, [*gates, parse_gate("errors[variant=small] <= 1")])
+    assert [result.status.value for result in found] == ["met", "incomplete", "met"]
+
+
+def test_a_good_variant_does_not_cover_up_for_a_bad_one() -> None:
+    summary = summarise([*results_of("pppp"), *results_of("pfff", "large")])
+    result = one(summary, "accuracy >= 0.5")
+    assert (result.met, result.where, result.value) == (False, "quiz × large", 0.25)
+    assert one(summary, "accuracy <= 0.5").where == "quiz × small"
+    assert one(summary, "accuracy[variant=small] >= 0.5").met
+    assert one(summary, "cost <= 0.81").value == pytest.approx(0.8)
+    assert one(summary, "cost[variant=large] <= 0.41").value == pytest.approx(0.4)
+
+
+def test_a_cost_that_is_unknown_is_not_met() -> None:
+    summary = summarise([*results_of("p"), *results_of("pp", "large", cost=None)])
+    result = one(summary, "cost <= 100")
+    assert result.status is GateStatus.INCOMPLETE and result.value is None
+    assert "known for 1 of 3" in result.reason and (result.n, result.of) == (1, 3)
+    assert not one(summary, "total_cost <= 100").met
+
+
+@pytest.mark.parametrize("text", ["accuracy >= 0", "errors <= 0", "cost <= 1", "mean(f1) >= 0", "p50_duration < 9"])
+def test_an_empty_batch_meets_nothing(text: str) -> None:
+    result = one(summarise([], total=0), text)
+    assert result.status is GateStatus.INCOMPLETE and result.reason == "there is no result"
+
+
+def test_a_batch_of_errors_that_are_allowed_still_has_no_accuracy() -> None:
+    assert one(summarise(results_of("ee")), "accuracy >= 0", allow_errors=True).status is GateStatus.INCOMPLETE
+
+
+def test_a_scorer_that_failed_makes_its_own_gate_incomplete() -> None:
+    (result,) = results_of("p")
+    broken = SampleResult("h", "t", 1, 1, "quiz", "small", Verdict.PASSED, {}, scores={"f1": Score(float("nan"), True)})
+    summary = summarise([result, broken])
+    assert one(summary, "mean(f1) >= 0.5").status is GateStatus.INCOMPLETE
+    assert one(summary, "accuracy >= 0.5").met
+
+
+def test_reduced_epochs_may_be_a_gate() -> None:
+    summary = summarise([*results_of("pf"), *results_of("pp", epoch=2)], reducers=["pass@2", "pass^2"])
+    assert one(summary, "pass@2 >= 1").met and one(summary, "pass^2 >= 1").value == 0.5
+    assert one(summary, "pass^2(f1) == 0.5").n == 2
+    with pytest.raises(UsageError, match=r"pass@2, pass\^2"):
+        one(summary, "pass@3 >= 1")
+
+
+@pytest.mark.parametrize("text", ["mean(rouge) >= 1", "accuracy[variant=tiny] >= 1", "cost[template=other] <= 1"])
+def test_a_gate_on_what_is_not_there_says_what_is(text: str) -> None:
+    with pytest.raises(UsageError, match=r"f1|variant=small"):
+        one(summarise(results_of("p")), text)
+
+
+def test_a_result_is_json() -> None:
+    assert one(summarise(results_of("pf")), "accuracy >= 0.9").to_dict() == {
+        "gate": "accuracy >= 0.9", "status": "missed", "value": 0.5, "n": 2, "of": 2, "where": "quiz × small",
+        "reason": "0.5 is not >= 0.9",
+    }  # fmt: skip

@@ -1,0 +1,84 @@
+"""A sample is known again as long as what determines its answer is the same, and not a moment longer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator import Evaluator, HandlerConfig
+from evaluator.batch.identity import Cell, changed_parts, digest, handler_settings, key_of
+from evaluator.batch.plan import cells_of, variants_of
+from evaluator.batch.records import Sample
+from evaluator.errors import UsageError
+from tests.batch.conftest import QUIZ
+
+CELL = Cell("quiz", "m", "t", "h", is_simulated=False)
+SAMPLE = Sample("a", {"question": "Why?"}, target="x")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def identity(sample: Sample = SAMPLE, epoch: int = 1, cell: Cell = CELL):
+    return cell.identity(sample, epoch, digest(sample.inputs))
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_the_order_of_fields_does_not_matter(value) -> None:
+    assert digest(value) == digest(dict(reversed(list(value.items()))))
+
+
+@pytest.mark.parametrize(
+    ("other", "parts"),
+    [
+        (identity(Sample("a", {"question": "How?"}, target="x")), ["inputs"]),
+        (identity(cell=Cell("quiz", "m", "t2", "h", False)), ["template"]),
+        (identity(cell=Cell("quiz", "m", "t", "h2", False)), ["handler"]),
+        (identity(cell=Cell("quiz", "m", "t", "h", True)), ["target"]),
+    ],
+)
+def test_what_changes_is_named_and_the_cell_stays_the_same(other, parts: list[str]) -> None:
+    first = identity()
+    assert other.value != first.value and other.key == first.key
+    assert list(changed_parts(first.parts, other.parts)) == parts
+
+
+def test_target_metadata_and_place_are_no_part_of_it() -> None:
+    assert identity(Sample("a", {"question": "Why?"}, "y", {"n": 1}, 7)).value == identity().value
+
+
+@pytest.mark.parametrize("key", [key_of("a", 2, "t", "m"), key_of("b", 1, "t", "m"), key_of("a", 1, "u", "m"),
+                                 key_of("a", 1, "t", "n"), key_of("\ud800", 1, "t", "m")])  # fmt: skip
+def test_another_sample_epoch_template_or_variant_is_another_cell(key: str) -> None:
+    assert key != key_of("a", 1, "t", "m")
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a JSON value"):
+        digest({"a": {1, 2}})
+
+
+def test_settings_that_change_no_answer_change_no_identity() -> None:
+    plain = HandlerConfig()
+    assert handler_settings(plain, "m", {}) == handler_settings(
+        HandlerConfig(name="other", timeout_s=5, backoff_s=(1.0,), max_cost_usd=1, prices=(1, 2)), "m", {}
+    )
+    for other in (HandlerConfig(temperature=0.5), HandlerConfig(system="Be brief."), HandlerConfig(max_turns=3)):
+        assert handler_settings(plain, "m", {}) != handler_settings(other, "m", {})
+    assert handler_settings(plain, "m", {}) != handler_settings(plain, "m", {"grader": "n"})
+
+
+def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -> None:
+    calling = (
+        '<task name="outer" type="sequential"><description>Both</description><steps>'
+        '<call template="quiz"><arg name="question">Why?</arg></call></steps></task>'
+    )
+
+    def part(quiz: str) -> str:
+        evaluator: Evaluator = make_evaluator(calling + quiz)
+        ((cell, _),) = cells_of(evaluator, ["outer"], variants_of([], []))
+        return cell.template_part
+
+    assert part(QUIZ) == part(QUIZ) != part(QUIZ.replace("word", "phrase"))

@@ -1,0 +1,80 @@
+"""A batch that is killed at any request goes on where it was: nothing is lost, and little is asked twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.batch import open_batch
+from tests.batch.killing import PROFILE, QUIZ, KillingServer
+from tests.cli.conftest import PROGRAM
+
+ROWS, CONCURRENCY = 40, 4
+
+
+@pytest.fixture
+def server() -> Iterator[KillingServer]:
+    server = KillingServer()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def run(folder: Path, server: KillingServer, template: str, output: str, kill_at: int | None, after: bool) -> int:
+    """The exit code of one session, which the server may kill."""
+    command = [
+        PROGRAM, "batch", "--library", "quiz.xml", "--template", template, "--rows",
+        "rows.jsonl", "--scorer", "exact", "--handler", "wire", "--concurrency", str(CONCURRENCY), "--progress", "none",
+    ]  # fmt: skip
+    command += ["--resume" if (folder / output / "manifest.json").exists() else "--output", output]
+    with server.lock:
+        server.kill_at, server.after = None if kill_at is None else server.posts + kill_at, after
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        server.victim = process.pid
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in (-9, 0), (out, err)
+    return process.returncode
+
+
+def contents(folder: Path) -> dict[str, tuple[str, str]]:
+    return {each.sample_id: (each.verdict.value, each.content) for each in open_batch(folder).results()}
+
+
+@pytest.mark.parametrize(
+    ("template", "calls_a_row", "after"),
+    [("quiz", 1, False), ("quiz", 1, True), ("twice", 2, False), ("twice", 2, True)],
+)
+def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
+    server: KillingServer, tmp_path: Path, template: str, calls_a_row: int, after: bool
+) -> None:
+    (tmp_path / "quiz.xml").write_text(QUIZ)
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(port=server.server_port))
+    rows = [{"id": f"r{n}", "question": "x" * n, "target": str(n)} for n in range(1, ROWS + 1)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run(tmp_path, server, template, "whole", None, after) == 0
+    expected = contents(tmp_path / "whole")
+    assert len(expected) == ROWS
+    server.asked.clear()
+    server.answered.clear()
+
+    killed = 0
+    for kill_at in (1, 2, 3, 5, 7, 11, 13):
+        if run(tmp_path, server, template, "killed", kill_at, after) == 0:
+            break
+        killed += 1
+    assert killed >= 4
+    assert run(tmp_path, server, template, "killed", None, after) == 0
+
+    assert contents(tmp_path / "killed") == expected
+    repeated = server.posts - ROWS * calls_a_row
+    assert len(server.asked) == ROWS * calls_a_row
+    assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
+    # Only what was in flight: a call whose answer was there before the kill by far is never made again.
+    assert max(server.asked.values()) <= 1 + killed
+    assert run(tmp_path, server, template, "killed", None, after) == 0
+    assert server.posts == ROWS * calls_a_row + repeated

@@ -1,0 +1,262 @@
+"""A Handler passes the gate before each attempt and leaves it after, whatever happens; waiting there costs no time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from evaluator import Evaluator, HandlerConfig, ProviderError, SimulatedBackend, TaskError, TaskStore, TemplateLibrary
+from evaluator.errors import LimitReached
+from evaluator.handler.backend import Message, ModelResponse
+from evaluator.handler.choice import ModelChooser
+from evaluator.handler.gate import PlannedCall
+from evaluator.handler.limits import Budget
+from evaluator.handler.pacing import BatchBudget, Pace, Pacer
+from evaluator.handler.session import Handler, ModelChoice
+from evaluator.record.steplog import StepLog
+from evaluator.results import Usage
+from tests.handler.virtual_time import run
+
+ASK = '<task name="ask" type="atomic"><description>d</description><instructions>Q</instructions></task>'
+BUSY = ProviderError("busy", kind="rate_limit", status=429, retryable=True)
+
+
+class Watched:
+    """A gate that lets everybody in and keeps what it is told."""
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self.calls: list[PlannedCall] = []
+        self.ends: list[tuple[str, Usage | None]] = []
+        self.inside = 0
+        self.was_entered = asyncio.Event()
+        self.wait_s = wait_s
+
+    async def enter(self, call: PlannedCall) -> Watched:
+        await asyncio.sleep(self.wait_s)
+        self.calls.append(call)
+        self.inside += 1
+        self.was_entered.set()
+        return self
+
+    def leave(self, usage, error, latency_s):
+        if self.inside:
+            self.inside -= 1
+            self.ends.append(("failed" if error else "cut off" if usage is None else "answered", usage))
+
+
+def handler(gate, *, config=None, budget=None, backend=None, sleep=asyncio.sleep):
+    config = config or HandlerConfig(backoff_s=(0.0,))
+    choice = ModelChoice(backend or SimulatedBackend(script=lambda r: "ok"), "m", "m", "test", gate=gate, endpoint="e")
+    return Handler(config, choice, steps=StepLog(None), path="", budget=budget or Budget("t"), sleep=sleep)
+
+
+def test_each_attempt_passes_the_gate_and_says_what_it_used():
+    answers = iter([BUSY, "fine"])
+    gate = Watched()
+    config = HandlerConfig(backoff_s=(0.0,), max_output_tokens=50)
+    one = handler(gate, config=config, backend=SimulatedBackend(script=lambda r: next(answers)))
+    asyncio.run(one.run([Message("user", "hello there")]))
+    assert [end for end, _ in gate.ends] == ["failed", "answered"]
+    assert gate.inside == 0
+    call = gate.calls[0]
+    assert (call.label, call.endpoint, call.output_tokens, call.cost_usd) == ("m", "e", 50, 0.0)
+    assert call.input_tokens
+    used = gate.ends[1][1]
+    assert used is not None
+    assert (used.turns, used.cost_usd) == (1, 0.0)
+
+
+def test_a_call_that_is_cut_off_leaves_the_gate():
+    async def main() -> None:
+        gate = Watched()
+        task = asyncio.ensure_future(handler(gate, backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")]))
+        await gate.was_entered.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert gate.ends == [("cut off", None)]
+
+    asyncio.run(main())
+
+
+def test_a_step_that_cannot_be_begun_leaves_the_gate_unused():
+    class Broken(StepLog):
+        async def begin(self, *_, **__):
+            raise LimitReached("time", 1, 1, "no")
+
+    gate = Watched()
+    one = handler(gate)
+    one._steps = Broken(None)
+    with pytest.raises(LimitReached):
+        asyncio.run(one.run([Message("user", "q")]))
+    assert gate.ends == [("answered", Usage())]
+
+
+def test_waiting_at_the_gate_does_not_count_against_the_time_of_the_task_or_of_those_above():
+    async def main() -> tuple[str, float, float]:
+        clock = asyncio.get_running_loop().time
+        above = Budget("above", timeout_s=4, clock=clock)
+        budget = Budget("t", timeout_s=3, parent=above, clock=clock)
+        backend = SimulatedBackend(script=lambda r: "ok", latency_s=2.0)
+        async with above.deadline(), budget.deadline():
+            outcome = await handler(Watched(100.0), budget=budget, backend=backend).run([Message("user", "q")])
+        return outcome.content, budget.elapsed_s(), clock()
+
+    assert run(main()) == ("ok", 2.0, 102.0)
+
+
+def test_the_time_that_is_not_waited_counts_still():
+    async def main() -> float:
+        clock = asyncio.get_running_loop().time
+        above = Budget("above", timeout_s=4, clock=clock)
+        budget = Budget("t", timeout_s=30, parent=above, clock=clock)
+        backend = SimulatedBackend(script=lambda r: "ok", latency_s=6.0)
+        one = handler(Watched(100.0), config=HandlerConfig(backoff_s=()), budget=budget, backend=backend)
+
+        async def in_time() -> None:
+            async with budget.deadline():
+                await one.run([Message("user", "q")])
+
+        with pytest.raises((TimeoutError, ProviderError)):
+            await in_time()
+        return clock()
+
+    assert run(main()) == 104.0
+
+
+def test_a_task_beside_one_that_waits_still_has_its_own_limit():
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        above = Budget("above", timeout_s=10, clock=loop.time)
+        waiting, working = (Budget("t", timeout_s=5, parent=above, clock=loop.time) for _ in range(2))
+        ends: list[float] = []
+
+        async def wait() -> None:
+            async with waiting.deadline():
+                waiting.pause()
+                await asyncio.sleep(50)
+                waiting.resume()
+                await asyncio.sleep(100)
+
+        async def work(budget: Budget) -> None:
+            async with budget.deadline():
+                await asyncio.sleep(100)
+
+        async def timed(main) -> None:
+            try:
+                await main
+            except TimeoutError:
+                ends.append(loop.time())
+
+        late = Budget("late", parent=above, timeout_s=1000, clock=loop.time)
+        await asyncio.gather(timed(wait()), timed(work(working)), timed(work(late)))
+        return ends
+
+    # The one that works ends by its own limit; the one that waited has all its five seconds, the last the ten above.
+    assert run(main()) == [5.0, 55.0, 60.0]
+
+
+def test_a_step_is_not_begun_while_its_call_waits_at_the_gate(tmp_path):
+    seen: list[list[str]] = []
+
+    class Looking(Watched):
+        async def enter(self, call: PlannedCall) -> Watched:
+            recording = TaskStore(tmp_path / "tasks").read(1)
+            seen.append([step.start.kind for step in recording.steps])
+            return await super().enter(call)
+
+    outcome = evaluate(tmp_path, Looking(), SimulatedBackend(script=lambda r: "ok"))
+    assert outcome.ok
+    assert "model" not in seen[0]
+    steps = TaskStore(tmp_path / "tasks").read(1).steps
+    assert [step.start.kind for step in steps].count("model") == 1
+
+
+def evaluate(tmp_path, gate, backend, **config):
+    library = TemplateLibrary()
+    library.add(ASK)
+    evaluator = Evaluator(
+        library, HandlerConfig(backoff_s=(), **config), backend=backend, tasks_dir=tmp_path / "tasks", roots=[tmp_path]
+    )
+    evaluator._services = replace(evaluator.services, chooser=evaluator.services.chooser.behind(gate, None))
+    return asyncio.run(evaluator.evaluate("ask"))
+
+
+class Priced(SimulatedBackend):
+    """Not called simulated, hence with a price."""
+
+    @property
+    def name(self):
+        return "mine"
+
+
+def test_a_budget_of_the_batch_ends_a_task_as_its_own_limit_would(tmp_path):
+    gate = Pacer(budget=BatchBudget(max_cost_usd=0.5))
+    outcome = evaluate(tmp_path, gate, Priced(), prices=(1e6, 1e6), max_output_tokens=10)
+    assert isinstance(outcome, TaskError)
+    assert (outcome.type, outcome.resource.name, outcome.usage.turns) == ("RESOURCE_EXHAUSTION", "cost", 0)
+    assert "the batch's budget of $0.5" in outcome.message
+    assert gate.refused is outcome.cause
+
+
+def test_an_unknown_price_with_a_budget_of_the_batch_is_an_error_before_the_first_call(tmp_path):
+    seen = []
+    backend = Priced(script=lambda r: seen.append(r))
+    outcome = evaluate(tmp_path, Pacer(budget=BatchBudget(max_cost_usd=0.5)), backend)
+    assert isinstance(outcome, TaskError)
+    assert "price is unknown" in outcome.message
+    assert seen == []
+
+
+def test_choices_behind_a_gate_share_the_backends():
+    chooser = ModelChooser(environ={}, probe_local=False)
+    plain = chooser.choose("simulated/x", None, HandlerConfig())
+    gate = Watched()
+    gated = chooser.behind(gate, None).choose("simulated/x", None, HandlerConfig())
+    assert (plain.gate, gated.gate) == (None, gate)
+    assert gated.backend is plain.backend
+    assert gated == plain
+    assert chooser.choose("simulated/x", None, HandlerConfig()).gate is None
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "endpoint"),
+    [
+        ("simulated/x", {}, "simulated"),
+        ("local/x", {"base_url": "http://127.0.0.1:1/v1"}, "http://127.0.0.1:1/v1"),
+        ("openai/x", {"base_url": "http://user:secret@127.0.0.1:1/v1"}, None),
+        ("anthropic/x", {"api_key_env": "A"}, "anthropic"),
+        ("local/x", {"base_url": "http://127.0.0.1:1/v1", "backend": "litellm"}, "http://127.0.0.1:1/v1"),
+    ],
+)
+def test_an_endpoint_is_told_without_secrets(model, config, endpoint):
+    choice = ModelChooser(environ={"A": "k"}, probe_local=False).choose(model, None, HandlerConfig(**config))
+    assert "secret" not in choice.endpoint
+    assert endpoint is None or choice.endpoint == endpoint
+
+
+def test_tasks_side_by_side_keep_to_the_concurrency_of_the_gate(tmp_path):
+    most, at_once = [0], itertools.count()
+
+    class Counting(SimulatedBackend):
+        async def complete(self, request, *, on_text=None) -> ModelResponse:
+            running.add(number := next(at_once))
+            most[0] = max(most[0], len(running))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            running.discard(number)
+            return await super().complete(request, on_text=on_text)
+
+    running: set[int] = set()
+    gate = Pacer(Pace.fixed(3))
+
+    async def main() -> None:
+        ones = [handler(gate, backend=Counting(script=lambda r: "ok")) for _ in range(30)]
+        await asyncio.gather(*(one.run([Message("user", "q")]) for one in ones))
+        (state,) = gate.state()
+        assert (state.requests, state.in_flight) == (30, 0)
+
+    asyncio.run(main())
+    assert most == [3]
