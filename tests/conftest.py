@@ -1,15 +1,25 @@
-"""What every test may use. No test reaches a real model: keys are taken out of the environment here."""
+"""What every test may use. No test reaches a real model: keys are taken out of the environment here.
+
+Properties try the same examples in every run, so that a run tells of the change that it was made for; others are
+looked for with HYPOTHESIS_PROFILE=explore.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.handler.choice import KEYS
+
+settings.register_profile("steady", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(autouse=True)

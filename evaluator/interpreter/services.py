@@ -39,6 +39,13 @@ class Services:
     dry_run: bool = False
     """Nothing outside happens: scripts and commands are named, not run."""
 
+    def __post_init__(self) -> None:
+        # Whatever roots hold them, task files and index are not for the tools of a task.
+        kept = [] if self.store is None else [self.store.root]
+        index = getattr(self.memory, "path", None)
+        kept += [] if index is None else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal")]
+        object.__setattr__(self, "files", self.files.without(kept))
+
     def profile(self, name: str | None) -> HandlerConfig:
         """The profile called `name`, or the default one.
 

@@ -68,6 +68,11 @@ class GlobalIndex:
         self._connection = store.connect(self._path)
         self._lock = Lock()
 
+    @property
+    def path(self) -> Path:
+        """The database's file; tools of a task that an Evaluator runs with this memory do not touch it."""
+        return self._path
+
     def __enter__(self) -> GlobalIndex:
         return self
 

@@ -21,7 +21,11 @@ _MAX_DEPTH = 100
 EXAMPLES = 20
 # Folders of what was made from something else. Hidden ones are left out in any case.
 _CACHES = frozenset({"__pycache__", "node_modules", "__pypackages__", "CVS"})
-_MARKERS = {"pyvenv.cfg": "a virtual environment", "CACHEDIR.TAG": "a cache folder"}
+_MARKERS = {
+    "pyvenv.cfg": "a virtual environment",
+    "CACHEDIR.TAG": "a cache folder",
+    ".last-id": "a folder of task files",
+}
 
 
 @dataclass(slots=True)

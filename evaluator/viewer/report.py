@@ -62,7 +62,7 @@ def write_report(
     """Writes the report, whole or not at all; a file that is there is replaced.
 
     `max_samples` and `max_bytes` bound the samples in the page, shared evenly among batches. Memory grows with neither
-    but for 24 bytes a result, and what a summary takes where it is computed.
+    but for 32 bytes a result, and what a summary takes where it is computed.
 
     Raises: UsageError, where there is no batch or a bound is below 0; RecordError, where it cannot be written.
     """

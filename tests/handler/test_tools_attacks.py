@@ -317,3 +317,39 @@ def test_what_is_swapped_for_a_link_between_look_and_rename_is_not_written_throu
     assert (root / "a.txt").read_text() == "mine"
     assert not (root / "a.txt").is_symlink()
     assert look(outside) == before
+
+
+RECORD = ["tasks", "tasks/active", "tasks/active/TASK-1.md", "./tasks//active/./TASK-1.md", "tasks/active/new.md",
+          "tasks/new/deep/new.md", "{root}/tasks/active/TASK-1.md", "index.db", "index.db-wal", "tasks/active/empty"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20])
+def test_what_is_closed_is_touched_by_no_tool_whatever_the_way(tmp_path, name, arguments):
+    root = tmp_path / "root"
+    (root / "tasks" / "active" / "empty").mkdir(parents=True)
+    (root / "tasks" / "active" / "TASK-1.md").write_text(SECRET)
+    (root / "index.db").write_text(SECRET)
+    (tmp_path / "alias").symlink_to(root)
+    before = look(root)
+    record, index = tmp_path / "alias" / "tasks", root / "index.db"
+    for folder, prefix in ((root, ""), (tmp_path / "alias", ""), (tmp_path, "root/"), (root / "tasks", None)):
+        access = FileAccess([folder]).without([record, index, f"{index}-wal"])
+        for path in RECORD:
+            named = path.format(root=root)
+            if not named.startswith("/"):
+                named = named.removeprefix("tasks/") if prefix is None else prefix + named
+            outcome = act(access, name, named, arguments)
+            assert SECRET not in outcome.content, (folder, named)
+            assert look(root) == before, (folder, named)
+
+
+def test_what_is_closed_is_passed_over_by_whatever_looks_below(tmp_path):
+    for name in ("tasks/active/TASK-1.md", "tasks/.last-id", "notes/a.md", "index.db"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("needle")
+    access = FileAccess([tmp_path], [tmp_path / "tasks", tmp_path / "index.db"])
+    assert access.glob("**/*") == ("notes/a.md",)
+    assert list(access.find()) == ["notes/a.md"]
+    assert "notes/a.md:1:needle\n[1 file searched]" in act(access, "search_files", ".", {"pattern": "needle"}).content
+    assert access.read_text("notes/a.md").text == "needle"
+    assert "what the program itself keeps" in act(access, "read_file", "tasks/active/TASK-1.md", {}).content

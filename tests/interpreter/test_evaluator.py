@@ -7,7 +7,18 @@ import json
 
 import pytest
 
-from evaluator import InMemoryIndex, ReplayBackend, SimulatedBackend, TaskError, TaskFailed, TaskStore, tool
+from evaluator import (
+    HandlerConfig,
+    InMemoryIndex,
+    ReplayBackend,
+    SimulatedBackend,
+    TaskError,
+    TaskFailed,
+    TaskStore,
+    tool,
+)
+from evaluator.handler.config import ToolGrant
+from evaluator.memory import GlobalIndex
 
 TASKS = """
 <task name="translate" type="atomic"><description>Translate a text into another language</description>
@@ -57,6 +68,35 @@ def test_a_node_is_evaluated_as_it_stands(make_evaluator, scripted):
     evaluator = make_evaluator(TASKS, script=scripted(default="x"))
     node = evaluator.library.get("mood").node
     assert asyncio.run(evaluator.evaluate(node, {"review": "r"})).unwrap().content == "x"
+
+
+def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_path):
+    xml = """<task name="tidy" type="atomic"><description>Tidy</description><tools><tool name="edit_file"/>
+    <tool name="write_file"/><tool name="list_files"/><tool name="delete_file"/></tools>
+    <instructions>Tidy.</instructions></task>"""
+    config = HandlerConfig(
+        name="own",
+        backend="simulated",
+        tools=tuple(ToolGrant(name, "allow") for name in ("edit_file", "write_file", "delete_file")),
+    )
+    record = "tasks/active/TASK-1.md"
+    (tmp_path / "notes.md").write_text("old")
+    calls = [
+        {"tool": "edit_file", "arguments": {"path": record, "old": "Task", "new": "Gone"}},
+        {"tool": "write_file", "arguments": {"path": record, "content": "gone"}},
+        {"tool": "delete_file", "arguments": {"path": record}},
+        {"tool": "delete_file", "arguments": {"path": "index.db"}},
+        {"tool": "list_files", "arguments": {"pattern": "**/*.md"}},
+        "done",
+    ]
+    with GlobalIndex(tmp_path / "index.db") as memory:
+        evaluator = make_evaluator(xml, script=calls, handler=config, memory=memory, roots=[tmp_path])
+        assert evaluator.evaluate_sync("tidy").unwrap().content == "done"
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    answers = [step.end.output for step in recording.steps if step.start.kind == "tool" and step.end]
+    assert [answer.startswith("error: ") for answer in answers] == [True] * 4 + [False]
+    assert "what the program itself keeps" in answers[0]
+    assert answers[4] == '["notes.md"]'
 
 
 USES_TOOL = """<task name="leave" type="atomic"><description>Leave</description>

@@ -16,6 +16,7 @@ import pytest
 
 from evaluator.errors import UsageError
 from evaluator.memory import ContextRequest, GlobalIndex, Memory, describe
+from evaluator.record.store import TaskStore
 
 Tree = Callable[..., Path]
 T = TypeVar("T")
@@ -207,11 +208,13 @@ def test_what_a_folder_leaves_out_is_counted_with_its_reason(index: GlobalIndex,
     os.link(root / "hard.py", tmp_path / "third")
     (tmp_path / "second").unlink()
     (root / os.fsdecode(b"caf\xe9.py")).write_text("")
+    TaskStore(root / "tasks").create("what was asked").abandon()
     for _ in range(2):
         report = run(index.add_folder(root))
         assert report.files == 1
         assert dict(report.skipped) == {
             "is hidden": 2,
+            "is a folder of task files": 1,
             "is a cache folder": 3,
             "is a virtual environment": 1,
             "is a symbolic link": 3,

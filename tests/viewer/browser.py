@@ -1,9 +1,8 @@
-"""A real Chromium over its DevTools protocol: open a file, run JavaScript in it, press keys, take pictures."""
+"""A real Chromium over its DevTools protocol: open a file, run JavaScript in it, press keys."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import re
 import shutil
@@ -114,10 +113,6 @@ class Page:
         text = {"text": "\r"} if key == "Enter" else {}
         await self.send("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
         await self.send("Input.dispatchKeyEvent", type="keyUp", **shared)
-
-    async def picture(self, path: Path, *, whole: bool = False) -> None:
-        shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextlib.asynccontextmanager

@@ -152,7 +152,9 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     prompt = as_text(dict(result.inputs))
     content = result.content
     model = result.model or "none"
-    sample_id = quote(clean(result.sample_id), safe=" ") if _UNSAFE.search(result.sample_id) else clean(result.sample_id)
+    sample_id = (
+        quote(clean(result.sample_id), safe=" ") if _UNSAFE.search(result.sample_id) else clean(result.sample_id)
+    )
     metadata: dict[str, Any] = {
         **result.metadata,
         "evaluator": {"verdict": result.verdict.value, "place": result.place},

@@ -170,8 +170,10 @@ def bootstrap_difference(
 
 def _acceleration(values: Sequence[float], mean: float) -> float:
     """For a mean the jackknife's acceleration is its skewness, divided by 6 and the root of n."""
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return math.fsum((value - mean) ** 3 for value in values) / (6 * squares**1.5)
+    # In units of the largest: cubes of very small differences would come out as zero.
+    largest = max(abs(value - mean) for value in values)
+    units = [(value - mean) / largest for value in values]
+    return math.fsum(unit**3 for unit in units) / (6 * math.fsum(unit**2 for unit in units) ** 1.5)
 
 
 def _corrected(tail: float, bias: float, acceleration: float) -> float:

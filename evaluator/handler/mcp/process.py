@@ -22,6 +22,7 @@ from evaluator.handler.mcp.servers import McpServer
 from evaluator.handler.tools.ask import visible
 from evaluator.handler.tools.script import (
     MARK,
+    MEMORY_BYTES,
     _Capture,  # pyright: ignore[reportPrivateUsage]
     _check,  # pyright: ignore[reportPrivateUsage]
     _encode,  # pyright: ignore[reportPrivateUsage]
@@ -104,8 +105,9 @@ class ServerProcess:
                 "env": {_encode(name): _encode(value) for name, value in environment.items()},
                 "cwd": None if cwd is None else os.fsencode(cwd),
                 "timeout_s": math.inf,
-                "memory_bytes": None,
+                "memory_bytes": MEMORY_BYTES,
                 "max_processes": MAX_PROCESSES,
+                "is_confined": True,
             }
         )
         run = _Run(mark, True, 0)
@@ -207,6 +209,8 @@ def _describe(report: dict[str, Any], program: str, cwd: Path | None) -> str:
         return str(_start_failure(program, cwd, *report["failure"]))
     if report["reason"] == "processes":
         return f"it was killed for having more than {MAX_PROCESSES} processes"
+    if report["reason"] == "memory":
+        return f"it was killed for holding more than {MEMORY_BYTES >> 20:,} MB of memory"
     if report["reason"] == "killed" or report["status"] is None:
         return "it was stopped"
     code = os.waitstatus_to_exitcode(report["status"])

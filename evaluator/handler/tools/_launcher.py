@@ -4,7 +4,8 @@ Started by `script.run_script` as `python -I -S _launcher.py FD`, so it imports 
 FD is a socket: the order comes in on it (marshal), one report goes out, and any byte or the end of the file
 in between means: kill. As the subreaper of the script's tree it inherits every orphan, also one that called
 setsid or forked twice, so "no child left" is a fact and not a guess. On systems without subreapers the
-script's process group is all that can be reached.
+script's process group is all that can be reached. Where the kernel knows how (Landlock, since Linux 6.12), the
+script can send signals to nothing but what it started itself, so it can neither kill nor stop this process.
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ _SET_CHILD_SUBREAPER = 36
 _LINGER_S = 0.2
 _GIVE_UP_S = 5.0
 _LOOK_S = 0.1
+# Of the time, at most this part is spent looking at how much memory the tree holds.
+_LOOK_SHARE = 0.01
+_MOST_LOOK_S = 2.0
+_SET_NO_NEW_PRIVS = 38
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_VERSION = 1
+_LANDLOCK_SCOPE_SIGNAL = 1 << 1
+_LANDLOCK_ABI_WITH_SCOPES = 6
+_RSS = 21  # in what `_stat` returns, in pages
 
 
 def main() -> NoReturn:
@@ -46,7 +57,7 @@ def main() -> NoReturn:
     if failure is not None:
         os.waitpid(pid, 0)
         _report(control, {"failure": failure})
-    family = _Family(pid, subreaper, order["max_processes"])
+    family = _Family(pid, subreaper, order["max_processes"], order["memory_bytes"])
     reason = _wait(control, wake, family, started + order["timeout_s"])
     ended = time.monotonic()
     if reason == "ended":
@@ -65,10 +76,12 @@ def _ignore(number: int, frame: object) -> None:
 class _Family:
     """The script and all its descendants. `status` is the script's own wait status, None while it runs."""
 
-    def __init__(self, pid: int, subreaper: bool, bound: int) -> None:
+    def __init__(self, pid: int, subreaper: bool, bound: int, memory_bytes: int | None) -> None:
         self.pid = pid
         self.subreaper = subreaper
         self.bound = bound
+        self.memory_bytes = memory_bytes
+        self.next_look = 0.0
         self.status: int | None = None
         self.before = _tasks_of_system() if subreaper else 0
 
@@ -77,6 +90,18 @@ class _Family:
         if not self.subreaper or _tasks_of_system() - self.before < self.bound:
             return False
         return sum(1 for _ in _descendants(os.getpid())) > self.bound
+
+    def too_large(self) -> bool:
+        """Whether the tree holds more memory than it may. What several processes share is counted once."""
+        if self.memory_bytes is None or not self.subreaper or time.monotonic() < self.next_look:
+            return False
+        began = time.monotonic()
+        page = os.sysconf("SC_PAGE_SIZE")
+        held = {pid: int(fields[_RSS]) * page for pid, fields in _descendants(os.getpid())}
+        ended = time.monotonic()
+        self.next_look = ended + min((ended - began) / _LOOK_SHARE, _MOST_LOOK_S)
+        # The exact count is dear, and what is shared only makes it smaller.
+        return sum(held.values()) > self.memory_bytes < sum(_share(pid, size) for pid, size in held.items())
 
     def reap(self) -> bool:
         """Collects what has ended. Returns whether a child is left."""
@@ -113,8 +138,9 @@ def kill_descendants(root: int) -> int:
     """
     groups = {os.getpgid(0), os.getpgid(root)}
     found = 0
-    for pid, group in _descendants(root):
+    for pid, fields in _descendants(root):
         found += 1
+        group = int(fields[2])
         if group not in groups:
             groups.add(group)
             _send(os.killpg, group)
@@ -122,15 +148,27 @@ def kill_descendants(root: int) -> int:
     return found
 
 
-def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """Each living descendant and its process group, parents first as a rule."""
+def _descendants(root: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Each living descendant and what `_stat` says of it, parents first as a rule."""
     family = {root}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         fields = _stat(pid)
         if fields is not None and int(fields[1]) in family:
             family.add(pid)
             if fields[0] != b"Z":
-                yield pid, int(fields[2])
+                yield pid, fields
+
+
+def _share(pid: int, resident: int) -> int:
+    """The memory of a process in bytes, its part alone of what it shares with others; `resident` where that is not told."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # gone, another user's, or an old kernel
+    return resident
 
 
 def _tasks_of_system() -> int:
@@ -178,6 +216,8 @@ def _wait(control: int, wake: int, family: _Family, deadline: float) -> str:
             return "killed"
         if family.too_many():
             return "processes"
+        if family.too_large():
+            return "memory"
         if wake in ready:
             _drain(wake)
 
@@ -218,6 +258,8 @@ def _start(order: dict[str, Any], prctl: Callable[..., int] | None) -> tuple[int
                 if os.getppid() != launcher:
                     os._exit(127)
             _restrict(order["memory_bytes"])
+            if order["is_confined"] and prctl is not None:
+                _confine(prctl)
             stage = "cwd"
             if order["cwd"] is not None:
                 os.chdir(order["cwd"])
@@ -242,9 +284,30 @@ def _restrict(memory_bytes: int | None) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        # Not the address space where it can be helped: some runtimes reserve far more of it than they ever use.
+        limit = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
+        _, hard = resource.getrlimit(limit)
         bound = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+        resource.setrlimit(limit, (bound, bound))
+
+
+def _confine(prctl: Callable[..., int]) -> None:
+    """Signals reach only what is started from here on. Does nothing where the kernel cannot.
+
+    It asks for `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's own rights.
+    """
+    syscall = ctypes.CDLL(None).syscall
+    abi = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
+    if abi < _LANDLOCK_ABI_WITH_SCOPES:
+        return
+    attributes = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_SIGNAL)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    rules = syscall(_LANDLOCK_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
+    if rules < 0:
+        return
+    prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    syscall(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
+    os.close(rules)
 
 
 def _find_prctl() -> Callable[..., int] | None:

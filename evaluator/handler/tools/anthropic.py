@@ -273,6 +273,7 @@ _ENDINGS: dict[Ending, str] = {
     "timeout": "the command was stopped: its time is used up",
     "output": "the command was killed for output without end",
     "processes": "the command was killed for too many processes",
+    "memory": "the command was killed for too much memory",
 }
 
 

@@ -2,15 +2,15 @@
 
 What is refused, each with its reason: paths outside the roots (absolute, by `..`, or by a name that only
 begins like a root), links at any place of the path, anything that is not a regular file (devices, pipes,
-sockets), files with several hard links, which may be another folder's file under a second name, and files
-above the size bound. `writing` changes files under the same rules.
+sockets), files with several hard links, which may be another folder's file under a second name, files
+above the size bound, and what is closed, such as the record of the run. `writing` changes files under the same rules.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -54,14 +54,19 @@ class Entry:
 
 
 class FileAccess:
-    """The files beneath `roots`. A relative path is looked for in each root in turn.
+    """The files beneath `roots`, without those that `closed` names and those below them.
 
-    Holds no descriptor between calls; safe to share between tasks and threads.
+    A relative path is looked for in each root in turn. Holds no descriptor between calls; safe to share between tasks
+    and threads.
     """
 
-    def __init__(self, roots: Sequence[str | Path]) -> None:
-        self.places = Places(roots)
+    def __init__(self, roots: Sequence[str | Path], closed: Iterable[str | Path] = ()) -> None:
+        self.places = Places(roots, closed)
         self.roots = self.places.roots
+
+    def without(self, closed: Iterable[str | Path]) -> FileAccess:
+        """The same view, with these closed as well."""
+        return FileAccess(self.roots, (*self.places.closed_paths, *closed))
 
     def __repr__(self) -> str:
         return f"FileAccess({[str(root) for root in self.roots]})"
@@ -131,7 +136,7 @@ class FileAccess:
         for index, parts in self.places.placed(pattern):
             root = self.places.open_root(index)
             try:
-                for path in find_files(root, parts):
+                for path in find_files(root, parts, self.places.closed()):
                     if len(found) == limit:
                         raise ToolError(f"more than {limit} files match {pattern!r}; narrow the pattern")
                     found.append(self.places.name(index, [path]))
@@ -158,7 +163,7 @@ class FileAccess:
                     refuse_unless_plain(path, status, "read")
                     yield self.places.name(index, parts)
                     continue
-                for below in find_files(descriptor, wanted):
+                for below in find_files(descriptor, wanted, self.places.closed()):
                     yield self.places.name(index, [*parts, below])
             finally:
                 os.close(descriptor)

@@ -9,13 +9,15 @@ from fnmatch import translate
 
 from evaluator.errors import ToolError
 from evaluator.handler.tools.beneath import FOLDER, open_beneath
+from evaluator.handler.tools.places import Closed, identity_of
 
 MAX_VISITED = 200_000
 _MAX_DEPTH = 64
 
 
-def find_files(root: int, parts: Sequence[str]) -> Iterator[str]:
-    """Paths, relative to the descriptor `root`, of the regular files that match the pattern's components.
+def find_files(root: int, parts: Sequence[str], closed: Closed) -> Iterator[str]:
+    """Paths, relative to the descriptor `root`, of the regular files that match the pattern's components and are not
+    closed.
 
     Depth first, at most 64 folders deep; what cannot be listed is passed over. Raises ToolError above
     200,000 names looked at.
@@ -52,7 +54,7 @@ def find_files(root: int, parts: Sequence[str]) -> Iterator[str]:
             raise ToolError(f"more than {MAX_VISITED:,} names would have to be looked at; narrow the pattern")
         for name, is_folder, is_file in items:
             after = advance(states, name)
-            if is_file and _accepts(after, parts):
+            if is_file and _accepts(after, parts) and not (closed and closed.holds(folder, name)):
                 yield prefix + name
             if is_folder and depth < _MAX_DEPTH and any(i < len(parts) for i in _closure(after, parts)):
                 try:
@@ -60,11 +62,14 @@ def find_files(root: int, parts: Sequence[str]) -> Iterator[str]:
                 except OSError:
                     continue  # not ours to read, or swapped for a link since it was listed
                 try:
+                    if identity_of(os.fstat(below)) in closed.identities:
+                        continue
                     yield from walk(below, f"{prefix}{name}/", after, depth + 1)
                 finally:
                     os.close(below)
 
-    yield from walk(root, "", frozenset({0}), 0)
+    if not (closed and closed.is_within(root)):
+        yield from walk(root, "", frozenset({0}), 0)
 
 
 def _closure(states: frozenset[int], parts: Sequence[str]) -> set[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,21 +14,92 @@ from evaluator.errors import ToolError, UsageError
 from evaluator.handler.tools.beneath import open_beneath, open_root
 
 _MAX_PATH_BYTES = 4095
+# Enough to look from, also where a folder may be passed through and not be listed.
+_THROUGH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Deed = Literal["read", "written", "deleted"]
+
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Files and folders that are there and that no tool touches: device and inode, and the place of their names."""
+
+    identities: frozenset[Identity] = frozenset()
+    names: frozenset[tuple[Identity, str]] = frozenset()
+
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> Closed:
+        """What now stands at absolute `paths`, and what may come to stand there."""
+        identities: set[Identity] = set()
+        names: set[tuple[Identity, str]] = set()
+        for path in paths:
+            above, name = os.path.split(path)
+            for place in (path, above):
+                try:
+                    identity = identity_of(os.stat(place))
+                except OSError:
+                    continue
+                if place == path:
+                    identities.add(identity)
+                else:
+                    names.add((identity, name))
+        return cls(frozenset(identities), frozenset(names))
+
+    def __bool__(self) -> bool:
+        return bool(self.identities or self.names)
+
+    def holds(self, folder: int, name: str) -> bool:
+        """Whether the entry `name` of the folder with the descriptor `folder` is closed."""
+        if (identity_of(os.fstat(folder)), name) in self.names:
+            return True
+        try:
+            return identity_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) in self.identities
+        except OSError:
+            return False
+
+    def is_within(self, folder: int) -> bool:
+        """Whether the folder with the descriptor `folder`, or one above it, is closed."""
+        above, seen = ".", None
+        while (now := identity_of(os.stat(above, dir_fd=folder))) != seen:
+            if now in self.identities:
+                return True
+            seen, above = now, f"{above}/.."
+        return False
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
 
 
 class Places:
     """The roots of a task. A relative path is looked for in each in turn.
 
-    The roots and the folders above them are the caller's word: links in them are resolved once, here.
+    The roots and the folders above them are the caller's word: links in them are resolved once, here. What `closed`
+    names, and all below it, is in none of them, by whatever way a path leads there.
     """
 
-    def __init__(self, roots: Sequence[str | Path]) -> None:
+    def __init__(self, roots: Sequence[str | Path], closed: Iterable[str | Path] = ()) -> None:
         if isinstance(roots, str):
             raise UsageError("roots is a sequence of folders, not one string")
         self.roots: tuple[Path, ...] = tuple(Path(os.path.abspath(root)) for root in roots)
         self._resolved = tuple(os.path.realpath(root) for root in self.roots)
+        self.closed_paths: tuple[str, ...] = tuple(dict.fromkeys(os.path.realpath(path) for path in closed))
+
+    def closed(self) -> Closed:
+        """What is closed at this moment."""
+        return Closed.of(self.closed_paths)
+
+    def refuse_closed(self, folder: int, name: str | None, path: str) -> None:
+        """Raises: ToolError, where the entry `name` of a folder, or the folder itself, is closed."""
+        closed = self.closed()
+        if closed and (closed.is_within(folder) or (name is not None and closed.holds(folder, name))):
+            raise ToolError(
+                f"{path[:1000]!r} belongs to what the program itself keeps (its task files, its index), which is not "
+                "for tools on files"
+            )
 
     def spellings(self) -> tuple[tuple[str, str], ...]:
         """Each root as it was given and with its links resolved."""
@@ -82,7 +154,7 @@ class Places:
                 failure = failure or error
                 continue
             try:
-                descriptor = open_beneath(root, parts, flags)
+                descriptor = self._open(root, parts, flags, path)
             except OSError as error:
                 wrong = tool_error(path, error, deed, root, parts)
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -96,6 +168,16 @@ class Places:
         if not found:
             assert failure is not None
             raise failure
+
+    def _open(self, root: int, parts: list[str], flags: int, path: str) -> int:
+        if not self.closed_paths:
+            return open_beneath(root, parts, flags)
+        folder = open_beneath(root, parts[:-1], _THROUGH)
+        try:
+            self.refuse_closed(folder, parts[-1] if parts else None, path)
+            return open_beneath(folder, parts[-1:], flags)
+        finally:
+            os.close(folder)
 
     def open(self, path: str, flags: int) -> int:
         """A descriptor of `path` in the first root that has it."""

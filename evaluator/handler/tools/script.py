@@ -4,8 +4,9 @@ Each script runs under a small launcher process that is the subreaper of its tre
 costs about 15 ms and buys a certainty: when `run_script` returns or raises, nothing that the script started
 is running, also what called setsid or forked twice. Should the evaluating process be killed, the launcher
 notices and kills the tree as well. What a script can still do: a fork bomb lives until the next look at
-the tree, a tenth of a second, and a script that kills its launcher is swept up by a mark in its environment,
-which a process that cleared its environment first escapes.
+the tree, a tenth of a second. Where the kernel does not keep scripts from sending signals to what they did not start
+(Landlock, since Linux 6.12), a script that kills its launcher is swept up by a mark in its environment, which a
+process that cleared its environment and called setsid first escapes.
 """
 
 from __future__ import annotations
@@ -32,22 +33,24 @@ from evaluator.handler.tools import _launcher
 from evaluator.handler.tools.threads import in_thread
 
 MARK = "EVALUATOR_SCRIPT_ID"
+MEMORY_BYTES = 8 << 30
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _FLOOD_FACTOR = 100
 _LEAST_FLOOD_BYTES = 10_000_000
 _LATE_S = 1.0
 _BACKSTOP_S = 8.0
 _PIPE_GRACE_S = 1.0
+_IS_CONFINED = True
 
-Overrun = Literal["output", "processes"]
+Overrun = Literal["output", "processes", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
     """How a script ended and the beginning of what it wrote, undecodable bytes as U+FFFD.
 
-    Exactly one of `exit_code` and `signal` is set. `overrun`: killed for output without end, or for too
-    many processes. `survivors` counts processes that could not be killed (another user's); 0 otherwise.
+    Exactly one of `exit_code` and `signal` is set. `overrun`: killed for output without end, for too
+    many processes or for too much memory. `survivors` counts processes that could not be killed (another user's); 0 otherwise.
     `stdout_bytes` is what `stdout` was decoded from.
     """
 
@@ -77,16 +80,18 @@ async def run_script(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     max_output_bytes: int = 1_000_000,
-    memory_bytes: int | None = None,
+    memory_bytes: int | None = MEMORY_BYTES,
     max_processes: int = 512,
 ) -> ScriptResult:
     """Runs a program to its end and returns what it wrote. A string is handed to `/bin/sh -c`.
 
     The script has no terminal; its input is `stdin`, or nothing. `env` replaces the scrubbed environment.
     Up to `max_output_bytes` of each stream are kept and the rest is discarded as it comes; past 100 times
-    that, and past 10 MB, the script is killed. `memory_bytes` bounds the address space of each of its
-    processes. The tree is killed when it is seen to have more than `max_processes` (looked at every 0.1 s,
-    on Linux). Processes that outlive the script have 0.2 s to end before they are killed.
+    that, and past 10 MB, the script is killed. `memory_bytes` (None: no bound) is what each of its
+    processes may allocate (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold
+    together: the tree is killed when it is seen to hold more, or to have more than `max_processes` (looked at every
+    0.1 s, for memory less often where there are very many processes; on Linux). Files are not counted, those in
+    /dev/shm neither. Processes that outlive the script have 0.2 s to end before they are killed.
 
     Raises: ToolError, where it cannot be started (not found, not executable, no such folder, empty argv).
     When cancelled it raises CancelledError, after the tree is dead.
@@ -104,6 +109,7 @@ async def run_script(
             "timeout_s": float(timeout_s),
             "memory_bytes": memory_bytes,
             "max_processes": max_processes,
+            "is_confined": _IS_CONFINED,
         }
     )
     data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
@@ -167,11 +173,11 @@ def _result(run: _Run, report: dict[str, Any]) -> ScriptResult:
         stderr=run.stderr.text(),
         exit_code=code if code is not None and code >= 0 else None,
         signal=signal.SIGKILL.value if code is None else -code if code < 0 else None,
-        timed_out=report["reason"] == "timeout",
+        timed_out=report["reason"] == "timeout" or run.is_late,
         stdout_truncated=run.stdout.truncated,
         stderr_truncated=run.stderr.truncated,
         duration_s=report["duration_s"],
-        overrun="processes" if report["reason"] == "processes" else "output" if run.flooded else None,
+        overrun=report["reason"] if report["reason"] in ("processes", "memory") else "output" if run.flooded else None,
         survivors=report["survivors"],
         stdout_bytes=bytes(run.stdout.kept),
     )
@@ -219,6 +225,7 @@ class _Run:
     def __init__(self, mark: str, has_input: bool, bound: int) -> None:
         self.mark = mark
         self.flooded = False
+        self.is_late = False
         self.report = b""
         self.stdout = _Capture(bound, self._flood)
         self.stderr = _Capture(bound, self._flood)
@@ -257,7 +264,8 @@ class _Run:
                 await loop.sock_sendall(self.control, len(order).to_bytes(8, "big") + order)
                 await self._read_report()
         except TimeoutError:
-            self._kill()  # the launcher keeps the time itself; late means that it was stopped
+            self.is_late = True  # the launcher keeps the time itself; late means that it was stopped
+            self._kill()
             await self._read_report_within(_BACKSTOP_S)
         except OSError:
             pass  # it died before it had read its order

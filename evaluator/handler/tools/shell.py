@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ToolError
-from evaluator.handler.tools.script import ScriptResult, run_script
+from evaluator.handler.tools.script import MEMORY_BYTES, ScriptResult, run_script
 
 TIMEOUT_S = 120.0
-_MEMORY_BYTES = 8 << 30
 _OUTPUT_BYTES = 50_000
 _FLOOD_FACTOR = 100
 _LEAST_FLOOD_BYTES = 10_000_000
@@ -48,7 +47,7 @@ _LINE = (
     'printf "%%s:%%s." %s "$?" >&201'
 )
 
-Ending = Literal["exit", "timeout", "output", "processes"]
+Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class ShellResult:
     """How one command ended and what it wrote, a long output without its middle.
 
     `exit_code` and `signal` are the command's, or the shell's where `ended` says that it is gone: by itself, for
-    its time, for output without end, or for too many processes; both are None where it was killed. `new`: the
+    its time, for output without end, for too many processes or too much memory; both are None where it was killed. `new`: the
     command began a new shell.
     """
 
@@ -73,7 +72,7 @@ class Shell:
 
     One command runs at a time, for `timeout_s` at most; past it the shell is killed with all that it started.
     `max_output_bytes` of each stream are kept; past 100 times that, and past 10 MB, the shell is killed.
-    `memory_bytes` bounds the address space of each process.
+    `memory_bytes` and `max_processes` are those of `run_script`, for the shell and all that it started.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Shell:
         *,
         timeout_s: float = TIMEOUT_S,
         max_output_bytes: int = _OUTPUT_BYTES,
-        memory_bytes: int | None = _MEMORY_BYTES,
+        memory_bytes: int | None = MEMORY_BYTES,
         max_processes: int = 512,
     ) -> None:
         self.cwd = cwd
@@ -119,7 +118,7 @@ class Shell:
             if reply.code is not None:
                 return ShellResult(stdout, stderr, None, ended=reply.code, new=new)
             last = _last(session.life)
-            ended: Ending = "processes" if last.overrun == "processes" else "exit"
+            ended: Ending = last.overrun if last.overrun in ("processes", "memory") else "exit"
             return ShellResult(stdout, stderr, last.exit_code, last.signal, ended, new)
 
     async def end(self) -> None:

@@ -247,6 +247,7 @@ def _look(places: Places, index: int, parts: list[str], path: str, deed: Deed) -
     try:
         folder = open_beneath(root, parts[:-1], FOLDER)
         try:
+            places.refuse_closed(folder, parts[-1], path)
             return _Target(folder, parts[-1], os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
         except BaseException:
             os.close(folder)
@@ -264,11 +265,25 @@ def _new(places: Places, path: str) -> _Target:
         raise ToolError(f"{path[:1000]!r} lies more than {_MAX_DEPTH} folders deep")
     root = places.open_root(index)
     try:
+        _refuse_closed(places, root, parts, path)
         return _Target(make_beneath(root, parts[:-1]), parts[-1], None)
     except OSError as error:
         raise tool_error(path, error, "written", root, parts) from error
     finally:
         os.close(root)
+
+
+def _refuse_closed(places: Places, root: int, parts: list[str], path: str) -> None:
+    """Raises ToolError where the nearest folder above a new file that is there already is closed, or the next name."""
+    for depth in range(len(parts) - 1, -1, -1):
+        try:
+            folder = open_beneath(root, parts[:depth], FOLDER)
+        except FileNotFoundError:
+            continue
+        try:
+            return places.refuse_closed(folder, parts[depth], path)
+        finally:
+            os.close(folder)
 
 
 def _errno(error: ToolError) -> int | None:

@@ -1,5 +1,6 @@
 // Which samples are looked at: what the controls above the table say, and whether a sample fits.
 
+const VERDICTS = ["passed", "failed", "error", "unscored"];
 const MAX_CHOICES = 60;
 
 /** A sample as an object, from the array that the page holds. */
@@ -80,8 +81,8 @@ function metadataFields(samples) {
   return [...fields].filter(([, values]) => values.size <= MAX_CHOICES).map(([name]) => name);
 }
 
-/** The controls. `changed` is called after each change of `filter`. Values carry "=" so that "" is "any". */
-function controls(data, samples, filter, changed) {
+/** The controls. `changed` is called after each change of `filter`; `last` is one more control. Values carry "=" so that "" is "any". */
+function controls(data, samples, filter, changed, last) {
   const set = (name) => (event) => {
     filter[name] = event.target.value;
     changed();
@@ -115,7 +116,7 @@ function controls(data, samples, filter, changed) {
   return make(
     "form",
     { class: "controls", "aria-label": "Filter the samples", submit: (event) => event.preventDefault() },
-    verdictBoxes(data, samples, filter, changed),
+    verdictBoxes(samples, filter, changed),
     make("input", { type: "search", id: "search", placeholder: "search in texts", "aria-label": "search in texts", input: type }),
     pick("batch", data.batches.map((batch, place) => [String(place), batch.name]), set("batch")),
     pick("template", choicesOf(samples.map((sample) => sample.template)).map(([text]) => [`=${text}`, text]), set("template")),
@@ -123,13 +124,14 @@ function controls(data, samples, filter, changed) {
     pick("scorer", scorers.map((text) => [`=${text}`, text]), pickScorer, 1),
     said,
     pick("metadata", metadataFields(samples).map((text) => [`=${text}`, text]), pickField, 1),
-    value
+    value,
+    last
   );
 }
 
-function verdictBoxes(data, samples, filter, changed) {
+function verdictBoxes(samples, filter, changed) {
   const counts = new Map(choicesOf(samples.map((sample) => sample.verdict)));
-  const boxes = [...data.verdicts].reverse().map((verdict) => {
+  const boxes = VERDICTS.map((verdict) => {
     const toggle = (event) => {
       if (event.target.checked) filter.verdicts.add(verdict);
       else filter.verdicts.delete(verdict);

@@ -103,22 +103,43 @@ function scatterPlot(points) {
     marks.push(makeSvg("line", { class: "grid", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
     marks.push(makeSvg("text", { x: box.left - 8, y: y(tick) + 4, "text-anchor": "end" }, `${100 * tick} %`));
   }
-  for (const tick of ticksOf(0, most).slice(0, 4)) {
+  for (const tick of roundTicks(most)) {
     marks.push(makeSvg("text", { x: x(tick), y: box.bottom + 18, "text-anchor": "middle" }, money(tick)));
   }
   marks.push(makeSvg("text", { x: box.right, y: height - 6, "text-anchor": "end" }, "mean cost of a result"));
-  points.forEach((point, place) => {
+  for (const point of points) {
     const at = x(point.x);
     if (point.low !== null && point.high !== null) {
       marks.push(makeSvg("line", { class: "bar", x1: at, x2: at, y1: y(point.low), y2: y(point.high) }));
     }
     marks.push(makeSvg("circle", { class: "point", cx: at, cy: y(point.y), r: 5 }, makeSvg("title", null, point.name)));
-    const leftward = at > width / 2;
-    marks.push(
-      makeSvg("text", { class: "name", x: at + (leftward ? -9 : 9), y: y(point.y) + 4, "text-anchor": leftward ? "end" : "start" }, String(place + 1))
-    );
-  });
+  }
+  for (const label of labelsOf(points.map((point) => [x(point.x), y(point.y)]))) {
+    const leftward = label.x > width / 2;
+    const anchor = leftward ? "end" : "start";
+    marks.push(makeSvg("text", { class: "name", x: label.x + (leftward ? -10 : 10), y: label.y + 4, "text-anchor": anchor }, label.text));
+  }
   return drawing("scatter", width, height, marks);
+}
+
+/** The numbers of points; points that lie on each other share a label. */
+function labelsOf(places) {
+  const labels = [];
+  places.forEach(([x, y], place) => {
+    const near = labels.find((label) => Math.abs(label.x - x) < 26 && Math.abs(label.y - y) < 13);
+    if (near) near.text += `, ${place + 1}`;
+    else labels.push({ x, y, text: String(place + 1) });
+  });
+  return labels;
+}
+
+/** Round numbers from 0 to `most`, five or so. */
+function roundTicks(most) {
+  const power = 10 ** Math.floor(Math.log10(most / 5));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => most / each <= 6);
+  const ticks = [];
+  for (let place = 0; place * step <= most; place++) ticks.push(Number((place * step).toPrecision(6)));
+  return ticks;
 }
 
 function drawing(kind, width, height, marks) {

@@ -3,7 +3,7 @@
 const PAGE = 100;
 const MARKS = { passed: "✓", failed: "✗", error: "!", unscored: "–" };
 const RANK = { error: 0, failed: 1, unscored: 2, passed: 3 };
-const PREVIEW = 160;
+const PREVIEW = 300;
 
 function showSamples(data) {
   const samples = samplesOf(data);
@@ -25,8 +25,7 @@ function showSamples(data) {
   fill(byId("samples"), null, [
     make("h2", null, "Samples"),
     leftOut(data),
-    controls(data, samples, state.filter, again),
-    groups.length > 1 ? besideSwitch(state, again) : null,
+    controls(data, samples, state.filter, again, groups.length > 1 ? besideSwitch(state, again) : null),
     view.count,
     view.box,
     view.pages,
@@ -50,13 +49,9 @@ function besideSwitch(state, again) {
     state.beside = event.target.value;
     again();
   };
-  return make(
-    "p",
-    { class: "switch" },
-    make("select", { "aria-label": "arrangement", id: "arrangement", change: toggle }, [
-      option("", "a row a result"), option("all", "side by side"), option("differ", "side by side, where verdicts differ"),
-    ])
-  );
+  return make("select", { "aria-label": "arrangement", id: "arrangement", change: toggle }, [
+    option("", "a row a result"), option("all", "side by side"), option("differ", "where verdicts differ"),
+  ]);
 }
 
 function update(view) {
@@ -113,17 +108,17 @@ function resultTable(view, rows) {
   };
   const columns = [
     ["verdict", "verdict", (sample) => verdictCell(sample)],
-    ["id", "sample", (sample) => opener(view, sample, sample.id)],
+    ["id", "sample", (sample) => opener(view, sample, sample.id), "id"],
     several.epoch && ["epoch", "epoch", (sample) => whole(sample.epoch), "number"],
-    several.batch && ["batch", "batch", (sample) => data.batches[sample.batch].name],
-    several.template && ["template", "template", (sample) => sample.template],
-    several.variant && ["variant", "variant", (sample) => sample.variant],
-    [null, "target", (sample) => preview(sample.target), "text"],
+    several.batch && ["batch", "batch", (sample) => data.batches[sample.batch].name, "extra"],
+    several.template && ["template", "template", (sample) => sample.template, "extra"],
+    several.variant && ["variant", "variant", (sample) => sample.variant, "extra"],
+    [null, "target", (sample) => preview(sample.target), "text extra"],
     [null, "answer or error", (sample) => preview(sample.failure ? `${sample.failure.kind}: ${sample.failure.message}` : sample.content), "text long"],
     ...scorers.map((name) => [`score:${name}`, name, (sample) => scoreText(sample, name), "number"]),
-    ["duration_s", "time", (sample) => seconds(sample.duration_s), "number"],
-    ["tokens", "tokens out", (sample) => whole(keyOf(sample, "tokens")), "number"],
-    ["cost", "cost", (sample) => money(keyOf(sample, "cost")), "number"],
+    ["duration_s", "time", (sample) => seconds(sample.duration_s), "number extra"],
+    ["tokens", "tokens out", (sample) => whole(keyOf(sample, "tokens")), "number extra"],
+    ["cost", "cost", (sample) => money(keyOf(sample, "cost")), "number extra"],
   ].filter(Boolean);
   const head = columns.map(([sort, title, , kind]) => {
     const direction = state.sort !== sort ? null : state.down ? "descending" : "ascending";
@@ -167,7 +162,7 @@ function opener(view, sample, text) {
 
 function preview(value) {
   const text = plain(value);
-  return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
+  return make("span", { class: "clamped" }, text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text);
 }
 
 function scoreText(sample, name) {
@@ -196,14 +191,14 @@ function besideTable(view, rows) {
     return make(
       "tr",
       null,
-      make("th", { scope: "row" }, row.id),
+      make("th", { scope: "row", class: "id" }, row.id),
       make("td", { class: "number" }, whole(row.epoch)),
       make("td", { class: "text" }, preview(first.target)),
       view.groups.map((group) => {
         const sample = row.cells.get(`${group.batch}/${group.group}`);
         if (!sample) return make("td", { class: "quiet" }, UNKNOWN);
         const said = sample.failure ? sample.failure.kind : sample.content;
-        return make("td", { class: "text" }, opener(view, sample, verdictCell(sample)), make("span", { class: "under" }, preview(said)));
+        return make("td", { class: "text" }, opener(view, sample, verdictCell(sample)), make("div", { class: "under" }, preview(said)));
       })
     );
   });

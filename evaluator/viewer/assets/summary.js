@@ -17,7 +17,7 @@ function showHeader(data) {
     make("h1", null, data.title),
     ...data.batches.map((batch) => {
       const counts = batch.summary.counts;
-      const words = ["passed", "failed", "error", "unscored"].map((name) => `${whole(counts[name])} ${name}`).join(", ");
+      const words = VERDICTS.map((name) => `${whole(counts[name])} ${name}`).join(", ");
       const name = data.batches.length > 1 ? make("b", null, `${batch.name}: `) : null;
       return make("p", { class: "lead" }, name, `${ofAll(counts.results, counts.total)} results. ${words}.`);
     }),
@@ -32,7 +32,7 @@ function showSummary(data) {
     make("h2", null, "Outcomes"),
     outcomes(groups),
     make("h2", null, "Passed, of those that were judged"),
-    estimates("Passed, of those that were judged", groups.map(accuracyRow), true),
+    accuracies("Passed, of those that were judged", groups.map(accuracyRow)),
     ...byParts(groups),
     ...scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
     ...reducedTable(groups),
@@ -46,7 +46,8 @@ function showSummary(data) {
 }
 
 function outcomes(groups) {
-  const names = ["passed", "failed", "error", "unscored", "pending"];
+  const isOpen = groups.some((group) => group.counts.pending !== null);
+  const names = isOpen ? [...VERDICTS, "pending"] : VERDICTS;
   const rows = groups.map((group) =>
     make(
       "tr",
@@ -63,18 +64,19 @@ function outcomes(groups) {
 
 function accuracyRow(group) {
   const found = group.accuracy;
-  const rest =
-    found.if_failed === null || found.judged === found.of
-      ? ""
-      : `${percent(found.if_failed)} … ${percent(found.if_passed)}, if the rest had failed … passed`;
+  const rest = found.if_failed === null || found.judged === found.of ? "" : `${percent(found.if_failed)} … ${percent(found.if_passed)}`;
   return { name: group.name, estimate: found.estimate, n: found.judged, of: found.of, rest };
 }
 
-/** Means with their intervals, drawn on one axis. */
-function estimates(caption, rows, asPercent) {
+function accuracies(caption, rows) {
+  return estimates(caption, rows, true, rows.some((row) => row.rest) ? "if the rest had failed … passed" : "");
+}
+
+/** Means with their intervals, drawn on one axis. `remark` is the head of the last column. */
+function estimates(caption, rows, asPercent, remark) {
   const written = asPercent ? percent : short;
   const [low, high] = domainOf(rows.map((row) => row.estimate));
-  const axis = make("span", { class: "ends" }, make("span", null, written(low)), make("span", null, written(high)));
+  const axis = make("span", { class: "ends" }, make("span", null, endText(low, asPercent)), make("span", null, endText(high, asPercent)));
   const body = rows.map((row) =>
     make(
       "tr",
@@ -83,12 +85,16 @@ function estimates(caption, rows, asPercent) {
       make("td", { class: "drawn" }, intervalPlot(row.estimate, low, high)),
       make("td", { class: "number strong" }, written(row.estimate.mean)),
       make("td", { class: "number" }, spanText(row.estimate, written)),
-      make("td", { class: "number" }, row.estimate.se === null ? UNKNOWN : `± ${short(row.estimate.se)}`),
+      make("td", { class: "number" }, row.estimate.se === null ? UNKNOWN : `± ${written(row.estimate.se)}`),
       make("td", { class: "number" }, ofAll(row.n, row.of)),
       make("td", { class: "remark" }, row.rest || "")
     )
   );
-  return table(caption, ["", axis, right("mean"), right("95 % interval"), right("standard error"), right("n of N"), ""], body);
+  return table(caption, ["", axis, right("mean"), right("95 % interval"), right("standard error"), right("n of N"), remark || ""], body);
+}
+
+function endText(value, asPercent) {
+  return asPercent ? `${short(100 * value)} %` : short(value);
 }
 
 function spanText(estimate, written) {
@@ -101,7 +107,7 @@ function byParts(groups) {
     .flatMap((group) => {
       const title = `By ${group.batch.summary.group_by}: ${group.name}`;
       const rows = Object.entries(group.by).map(([name, part]) => accuracyRow({ ...part, name }));
-      return [make("h3", null, title), estimates(title, rows, true)];
+      return [make("h3", null, title), accuracies(title, rows)];
     });
 }
 
@@ -182,7 +188,7 @@ function used(groups) {
       ].map((text) => make("td", { class: "number" }, text))
     );
   });
-  const head = ["cost", "scoring", "tokens in", "tokens out", "from the cache", "p50", "p90", "p99"].map(right);
+  const head = ["cost", "scoring", "tokens in", "tokens out", "from the cache", "p50 time", "p90 time", "p99 time"].map(right);
   return table("What it used", ["", ...head], rows);
 }
 
@@ -210,13 +216,13 @@ function histogramTable(name, counts, edges, written) {
   const rows = counts.flatMap((count, place) =>
     count ? [make("tr", null, make("th", { scope: "row" }, binText(edges, place, written)), make("td", null, whole(count)))] : []
   );
-  return make("table", { class: "heard" }, make("caption", null, name), make("tbody", null, rows));
+  return make("div", { class: "heard" }, make("table", null, make("caption", null, name), make("tbody", null, rows)));
 }
 
 function confusions(groups) {
-  return groups.flatMap((group) =>
-    Object.entries(group.confusion || {}).flatMap(([scorer, found]) => {
-      const title = `Targets against answers: ${group.name}, ${scorer}`;
+  const tables = groups.flatMap((group) =>
+    Object.entries(group.confusion || {}).map(([scorer, found]) => {
+      const title = `${group.name}, ${scorer}`;
       const most = Math.max(1, ...found.counts.flat());
       const head = ["target \\ answer", ...found.answers.map(right), right("no answer"), right("n")];
       const rows = found.targets.map((target, row) => {
@@ -235,13 +241,16 @@ function confusions(groups) {
           make("td", { class: "number quiet" }, whole(sum))
         );
       });
-      return [
-        make("h2", null, title),
+      return make(
+        "div",
+        { class: "one" },
+        make("h3", null, title),
         table(title, head, rows, "confusion"),
-        make("p", { class: "remark" }, `Of ${ofAll(found.of, group.counts.results)} results, those with a target that is a label.`),
-      ];
+        make("p", { class: "remark" }, `${ofAll(found.of, group.counts.results)} results have a target that is a label.`)
+      );
     })
   );
+  return tables.length ? [make("h2", null, "Targets against answers"), make("div", { class: "several" }, tables)] : [];
 }
 
 function errors(data, groups) {

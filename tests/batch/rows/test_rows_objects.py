@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import re
 from collections import UserDict
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime, time
@@ -20,6 +21,11 @@ from evaluator.errors import UsageError
 
 ROWS: list[dict[str, Any]] = [{"id": "a", "x": 1, "target": "t"}, {"id": "b", "x": None, "target": "u"}]
 SAMPLES = [Sample("a", {"x": 1}, "t", {}, 0), Sample("b", {"x": None}, "u", {}, 1)]
+
+
+def named(value: object) -> str:
+    """An id without an address in memory, which would be another in each process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def all_of(rows: RowSource) -> list[Sample]:
@@ -127,7 +133,7 @@ def numpy_values() -> list[tuple[Any, Any]]:
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         *numpy_values(),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_a_value_becomes_json(value: Any, expected: Any) -> None:
     (sample,) = all_of(open_rows([{"id": 1, "x": value}]))
@@ -153,7 +159,7 @@ def loop() -> list[Any]:
         ({1: 2}, "x has the field 1: the name of a field is text"),
         (loop(), "nested more than 100 deep, or contains itself"),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_a_value_that_has_no_json_form_is_an_error(value: Any, message: str) -> None:
     with pytest.raises(RowError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers import SCORERS, FunctionScorer, judge, make_scorer, make_scorers, parse_scorer, scorer
 from evaluator.errors import UsageError
 from tests.batch.scorers.looking import score, seen
+
+
+def named(value: object) -> str:
+    """An id without an address in memory, which would be another in each process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_a_line_of_a_command_is_a_scorer(text: str, expected: dict[str, Any]) ->
         ("json:loads:pass_ta=1", "did you mean 'pass_at'"),
         ("json:__name__", "expected a function"),
     ],
-    ids=str,
+    ids=named,
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_what_is_near(spec: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):

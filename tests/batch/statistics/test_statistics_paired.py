@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
@@ -114,8 +114,9 @@ def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
     assert bootstrap_difference(DIFFERENCES, 4) != bootstrap_difference(DIFFERENCES, 5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20))
+@example([0.0, 1.6542189165762438e-119])
 def test_a_bootstrap_stays_within_its_values(values: list[float]) -> None:
     found = bootstrap_difference(values, 0, resamples=200)
     assert found.low is not None and found.high is not None and found.mean is not None

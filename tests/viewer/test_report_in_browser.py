@@ -1,0 +1,360 @@
+"""The report in a real browser: it asks for nothing, hostile texts stay texts, and it can be filtered, sorted and read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch.records import Score
+from evaluator.viewer import ReportBatch, write_report
+from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
+from tests.viewer.browser import Page, find_chromium, running, tab
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
+
+Steps = Callable[[Page], Awaitable[Any]]
+ROWS = "[...document.querySelectorAll('#samples tbody tr')].map((row) => row.innerText)"
+IDS = "[...document.querySelectorAll('#samples td.id')].map((cell) => cell.innerText)"
+COUNT = "document.querySelector('#samples .count').textContent"
+EACH_DETAIL = """
+[...document.querySelectorAll('#samples button.open')].map((button) => {
+  button.click();
+  const detail = document.getElementById('detail');
+  detail.close();
+  return detail.textContent;
+})
+"""
+LABELS = ("metal", "gas")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(tmp_path_factory.mktemp("profile")) as address:
+        yield address
+
+
+@pytest.fixture
+def with_page(browser: str) -> Callable[[Steps], Any]:
+    """Runs steps in a new tab, and expects that the console says nothing and no address is asked for but files'."""
+
+    def go(steps: Steps) -> Any:
+        async def whole() -> Any:
+            async with tab(browser) as page:
+                found = await steps(page)
+                assert page.problems == []
+                assert [address for address in page.requests if not address.startswith("file:")] == []
+                return found
+
+        return asyncio.run(whole())
+
+    return go
+
+
+def labelled(count: int) -> Iterator[Any]:
+    for number in range(count):
+        target, answer = LABELS[number % 2], LABELS[number % 3 % 2]
+        score = Score(float(target == answer), target == answer, answer, "compared")
+        yield result(f"s{number:03d}", target=target, place=number, scores={"label": score})
+
+
+def choose(name: str, value: str) -> str:
+    found = f"document.querySelector('select[aria-label={json.dumps(name)}]')"
+    return (
+        f"(() => {{ const s = {found}; s.value = {json.dumps(value)};"
+        " s.dispatchEvent(new Event('change')); return s.value })()"
+    )
+
+
+def tick(verdict: str) -> str:
+    return f"document.querySelector('input[value={verdict}]').click()"
+
+
+def click_sort(name: str) -> str:
+    return f"document.querySelector('[data-sort=\"{name}\"]').click()"
+
+
+def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    batch = ReportBatch(hostile(), {"name": HOSTILE[0], HOSTILE[1]: HOSTILE[1]}, folder=tmp_path, name=HOSTILE[1])
+    write_report(path, [batch, replace(batch, results=hostile())], title=HOSTILE[0])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        title = await page.run("document.title")
+        contents = await page.run(EACH_DETAIL)
+        await page.run(choose("arrangement", "all"))
+        for name, value in (("scorer", f"={HOSTILE[1]}"), ("metadata", f"={HOSTILE[1]}")):
+            assert await page.run(choose(name, value)) == value
+        grown = await page.run("document.querySelectorAll('img, iframe, object, embed, form[action], base').length")
+        scripts = await page.run("document.querySelectorAll('script').length")
+        links = await page.run("[...document.querySelectorAll('a')].map((a) => a.protocol)")
+        return title, contents, grown, scripts, links, await page.run("document.title")
+
+    title, contents, grown, scripts, links, title_after = with_page(steps)
+    assert title == title_after == HOSTILE[0]
+    assert len(contents) == 2 * 5 * len(HOSTILE)
+    for text in HOSTILE[:4]:
+        assert any(content.count(text) > 5 for content in contents)
+    assert (grown, scripts) == (0, 2) and set(links) == {"file:"}
+
+
+def test_markup_that_got_into_the_page_would_not_run(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH)])
+    page = path.read_text(encoding="utf-8")
+    path.write_text(page.replace("<main>", "<main><script>document.title = 'owned'</script>"), encoding="utf-8")
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        refused, page.problems = page.problems, []
+        return await page.run("document.title"), refused
+
+    title, refused = with_page(steps)
+    assert title == "batch" and "Content Security Policy" in str(refused)
+
+
+def test_it_can_be_filtered(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch([*many(40), FAILED], {})])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        assert await page.run(COUNT) == "41 of 41 results"
+        await page.run(tick("error"))
+        assert await page.run(COUNT) == "16 of 41 results"
+        await page.run(tick("failed"))
+        assert await page.run(COUNT) == "25 of 41 results"
+        await page.run(choose("template", "=explain"))
+        assert await page.run(COUNT) == "12 of 41 results"
+        await page.run(choose("scorer", "=includes") + ";" + choose("what the scorer said", "error"))
+        rows = await page.run(ROWS)
+        assert len(rows) == 4 and all("! error" in row and "zinc" in row for row in rows)
+        await page.run(choose("variant", "=large"))
+        assert await page.run(COUNT) == "2 of 41 results"
+
+    with_page(steps)
+
+
+def test_a_search_finds_what_every_word_is_in(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH)])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        await page.run("document.getElementById('search').focus()")
+        await page.send("Input.insertText", text="503 ATTEMPTS")
+        await page.run(
+            f"new Promise((done) => {{ const look = () => {COUNT}.startsWith('1 ') ? done() : requestAnimationFrame(look);"
+            " look() })"
+        )
+        return await page.run(IDS)
+
+    assert with_page(steps) == ["iron"]
+
+
+def test_metadata_can_be_filtered_by(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    rows = [result(str(n), metadata={"toString": ("a", "b")[n % 2], "unlike": n}, place=n) for n in range(80)]
+    write_report(path, [ReportBatch([*rows, result("none", metadata={})])])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        fields = await page.run("[...document.querySelector('select[aria-label=metadata]').options].map((o) => o.text)")
+        assert fields == ["any metadata", "toString"]
+        await page.run(choose("metadata", "=toString") + ";" + choose("metadata value", "=b"))
+        assert await page.run(COUNT) == "40 of 81 results"
+        await page.run(choose("metadata value", "="))
+        assert await page.run(IDS) == ["none"]
+
+    with_page(steps)
+
+
+def test_it_can_be_sorted_and_what_is_unknown_comes_last(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH)])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        await page.run(click_sort("score:includes"))
+        assert (await page.run(IDS))[:2] == ["tin", "lead"]
+        await page.run(click_sort("score:includes"))
+        assert (await page.run(IDS))[:2] == ["lead", "tin"]
+        heads = "[...document.querySelectorAll('#samples th[aria-sort]')].map((th) => th.innerText + th.ariaSort)"
+        assert await page.run(heads) == ["includes ↓descending"]
+        await page.run(click_sort("id"))
+        assert await page.run(IDS) == ["gold", "iron", "lead", "tin", "zinc"]
+        await page.run(click_sort("cost"))
+        assert (await page.run(IDS))[-1] == "iron"
+
+    with_page(steps)
+
+
+def test_pages_go_on(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(labelled(250))])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        assert len(await page.run(IDS)) == 100
+        for wanted in ("s100", "s200"):
+            await page.run("document.querySelector('[aria-label=\"next page\"]').click()")
+            assert (await page.run(IDS))[0] == wanted
+        assert await page.run("document.querySelector('.pages span').textContent") == "201 to 250 of 250"
+        assert await page.run("document.querySelector('[aria-label=\"next page\"]').disabled")
+
+    with_page(steps)
+
+
+def test_one_result_is_shown_whole_and_the_keyboard_goes_through_them(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH, folder=tmp_path)])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        await page.run(click_sort("id"))
+        await page.run("document.querySelectorAll('#samples button.open')[1].focus()")
+        await page.press("Enter")
+        detail = "document.getElementById('detail')"
+        assert await page.run(f"{detail}.open") and await page.run("document.activeElement.ariaLabel") == "close"
+        text = await page.run(f"{detail}.innerText")
+        assert all(
+            part in text for part in ("iron", "503 from the model\nafter 4 attempts", "provider_failure", "unknown")
+        )
+        await page.press("ArrowRight")
+        text = await page.run(f"{detail}.innerText")
+        assert all(part in text for part in ("lead", "3 of 5", "It is lead.", "found 'lead'", "Which element has"))
+        assert await page.run(f"{detail}.querySelector('a').href") == (tmp_path / "tasks/TASK-000007.md").as_uri()
+        await page.press("Escape")
+        assert not await page.run(f"{detail}.open")
+        assert await page.run("document.activeElement.textContent") == "iron"
+
+    with_page(steps)
+
+
+def test_several_batches_stand_side_by_side(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    wrong = [replace(FAILED, sample_id=each.sample_id, place=each.place) for each in labelled(3)]
+    right = [*labelled(2), result("s002", place=2, scores={"label": Score(1.0, True)})]
+    write_report(path, [ReportBatch(right, {"name": "a"}), ReportBatch(wrong, {"name": "b"})])
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        await page.run(choose("arrangement", "all"))
+        heads = "[...document.querySelectorAll('#samples thead th')].map((th) => th.innerText)"
+        assert await page.run(heads) == ["sample", "epoch", "target", "a: answer × small", "b: answer × small"]
+        assert await page.run(COUNT) == "3 samples, of 6 of 6 results"
+        await page.run(choose("arrangement", "differ"))
+        rows = await page.run(ROWS)
+        assert rows and all("✓ passed" in row and "✗ failed" in row for row in rows)
+        labels = "[...document.querySelectorAll('#summary tbody th')].map((th) => th.innerText)"
+        assert {"a: answer × small", "b: answer × small"} <= set(await page.run(labels))
+
+    with_page(steps)
+
+
+def test_numbers_and_plots_are_those_of_the_summary(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(labelled(30))])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        kinds = "Object.fromEntries([...document.querySelectorAll('svg')].map((svg) => [svg.classList[1], 1]))"
+        return await page.run("document.getElementById('summary').innerText"), await page.run(kinds)
+
+    text, kinds = with_page(steps)
+    assert set(kinds) == {"counts", "interval", "histogram", "scatter"}
+    assert "50.0 %" in text and "30 of 30" in text
+    assert "Targets against answers" in text and "30 of 30 results have a target that is a label." in text
+
+
+def test_what_is_left_out_is_said(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(many(50))], max_samples=20)
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        return await page.run("document.querySelector('#samples .notice').textContent"), await page.run(COUNT)
+
+    notice, count = with_page(steps)
+    assert notice.startswith("This page holds 20 of 50 results: errors first") and count == "20 of 20 results"
+
+
+@pytest.mark.parametrize("results", [[], [result(scores={}, template="", variant="", content="")]])
+def test_an_empty_batch_and_an_empty_result_are_shown(results: list[Any], with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(results)])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        return await page.run(COUNT)
+
+    assert with_page(steps) == f"{len(results)} of {len(results)} results"
+
+
+CONTRAST = """
+(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+  const light = (colour) => {
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((v) => v / 255)
+      .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = getComputedStyle(document.documentElement);
+  const ground = light(style.getPropertyValue('--ground'));
+  return Object.fromEntries(['ink', 'quiet', 'accent', 'failed', 'error'].map((name) => {
+    const other = light(style.getPropertyValue('--' + name));
+    return [name, (Math.max(ground, other) + 0.05) / (Math.min(ground, other) + 0.05)];
+  }));
+})()
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_from_their_ground(scheme: str, with_page: Any, tmp_path: Path) -> None:
+    """WCAG 2.2, 1.4.3: 4.5 to 1."""
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH)])
+
+    async def steps(page: Page) -> Any:
+        await page.media(scheme=scheme)
+        await page.open(path)
+        return await page.run(CONTRAST), await page.run("getComputedStyle(document.body).backgroundColor")
+
+    contrasts, ground = with_page(steps)
+    assert min(contrasts.values()) >= 4.5
+    assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}[scheme]
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 400])
+def test_the_page_itself_never_scrolls_sideways(width: int, with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    long = result("x" * 300, template="t" * 200, content="y" * 3_000, metadata={"m" * 100: "n" * 200})
+    write_report(path, [ReportBatch([*labelled(40), *many(40), long])])
+
+    async def steps(page: Page) -> None:
+        await page.open(path, width=width)
+        assert await page.run("document.documentElement.scrollWidth <= innerWidth")
+        await page.run("document.querySelector('#samples button.open').click()")
+        assert await page.run("document.getElementById('detail').getBoundingClientRect().right <= innerWidth")
+
+    with_page(steps)
+
+
+def test_what_is_only_for_the_screen_is_not_printed(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(labelled(200))])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        await page.media(media="print", scheme="dark")
+        shown = "['.controls', '.pages', 'h1'].map((name) => getComputedStyle(document.querySelector(name)).display)"
+        return await page.run(shown), await page.run("getComputedStyle(document.body).backgroundColor")
+
+    assert with_page(steps) == (["none", "none", "block"], "rgb(255, 255, 255)")
