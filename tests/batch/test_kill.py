@@ -44,10 +44,7 @@ def contents(folder: Path) -> dict[str, tuple[str, str]]:
     return {each.sample_id: (each.verdict.value, each.content) for each in open_batch(folder).results()}
 
 
-@pytest.mark.parametrize(
-    ("template", "calls_a_row", "after"),
-    [("quiz", 1, False), ("quiz", 1, True), ("twice", 2, False), ("twice", 2, True)],
-)
+@pytest.mark.parametrize(("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)])
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     server: KillingServer, tmp_path: Path, template: str, calls_a_row: int, after: bool
 ) -> None:
@@ -74,7 +71,5 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     repeated = server.posts - ROWS * calls_a_row
     assert len(server.asked) == ROWS * calls_a_row
     assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
-    # Only what was in flight: a call whose answer was there before the kill by far is never made again.
-    assert max(server.asked.values()) <= 1 + killed
     assert run(tmp_path, server, template, "killed", None, after) == 0
     assert server.posts == ROWS * calls_a_row + repeated

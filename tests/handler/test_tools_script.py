@@ -1,6 +1,7 @@
 """A script runs inside its bounds, and nothing that it started outlives it."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import ToolError
-from evaluator.handler.tools import ScriptResult, run_script
+from evaluator.handler.tools import ScriptResult, run_script, script
 
 # Announces its own pid through a named pipe, then stays.
 STAY = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
@@ -170,6 +171,23 @@ def test_memory_is_bounded():
     assert "MemoryError" in result.stderr
 
 
+def test_memory_is_bounded_of_all_processes_together():
+    grow = "import os, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = bytearray(os.urandom(1) * 10**8); time.sleep(20)"
+    result = run([sys.executable, "-c", grow], memory_bytes=250_000_000)
+    assert (result.overrun, result.signal, result.survivors) == ("memory", signal.SIGKILL, 0)
+
+
+def test_memory_that_processes_share_is_counted_once():
+    share = "import os, time\nkept = bytes(10**8)[:-1]\nfor _ in range(6):\n    if os.fork() == 0: break\ntime.sleep(0.5)"
+    result = run([sys.executable, "-c", share], memory_bytes=250_000_000)
+    assert (result.overrun, result.exit_code) == (None, 0)
+
+
+def test_address_space_that_is_only_reserved_is_not_counted():
+    reserve = "import mmap; mmap.mmap(-1, 10**10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ); print('ok')"
+    assert run([sys.executable, "-c", reserve], memory_bytes=250_000_000).stdout == "ok\n"
+
+
 def test_too_many_processes_are_killed():
     # Bounded by itself: 60 children that sleep.
     fork = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: break\ntime.sleep(20)"
@@ -277,7 +295,35 @@ def test_a_process_that_forks_away_from_itself_without_end_is_caught():
     assert time.monotonic() - began < 6
 
 
-def test_a_script_that_kills_its_launcher_is_swept_up(fifo):
+needs_landlock = pytest.mark.skipif(
+    ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)) < 6,
+    reason="the kernel cannot keep signals in",
+)
+
+
+@needs_landlock
+@pytest.mark.parametrize("name", ["KILL", "STOP", "TERM"])
+def test_a_script_reaches_nothing_by_signals_but_what_it_started(fifo, name):
+    script = f"""
+        kill -{name} $PPID && echo reached its launcher
+        kill -{name} {os.getpid()} && echo reached the evaluator
+        sleep 60 & kill $! && echo reached its own
+        setsid env -i {sys.executable} -I -S -c "{STAY}" {fifo} &
+        read pid < {fifo}; echo $pid
+    """
+    result = run(script)
+    said, pid = result.stdout.splitlines()
+    assert said == "reached its own"
+    assert not is_alive(int(pid))
+
+
+@pytest.fixture
+def unconfined(monkeypatch):
+    """As on a kernel that does not keep signals in."""
+    monkeypatch.setattr(script, "_IS_CONFINED", False)
+
+
+def test_a_script_that_kills_its_launcher_is_swept_up(fifo, unconfined):
     script = f"""
         setsid {sys.executable} -I -S -c "{STAY}" {fifo} &
         read pid < {fifo}; echo $pid > {fifo}.pid; kill -9 $PPID; sleep 60
@@ -287,10 +333,10 @@ def test_a_script_that_kills_its_launcher_is_swept_up(fifo):
     assert not is_alive(int(Path(f"{fifo}.pid").read_text()))
 
 
-def test_a_script_that_stops_its_launcher_still_ends_in_time():
+def test_a_script_that_stops_its_launcher_still_ends_in_time_and_is_told_so(unconfined):
     began = time.monotonic()
     result = run("kill -STOP $PPID; sleep 60", timeout_s=0.2)
-    assert result.signal == signal.SIGKILL
+    assert (result.signal, result.timed_out) == (signal.SIGKILL, True)
     assert time.monotonic() - began < 10
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import ToolError
-from evaluator.handler.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
+from evaluator.handler.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry, script
 from evaluator.handler.tools.anthropic import bash_tool
 from evaluator.handler.tools.shell import Shell
 
@@ -226,7 +226,8 @@ def test_a_background_process_that_kills_the_shell_between_commands_is_survived(
     assert run("echo ${x-none}").stdout == "none\n"
 
 
-def test_a_killed_supervisor_is_told_and_the_next_command_has_a_new_shell(start):
+def test_a_killed_supervisor_is_told_and_the_next_command_has_a_new_shell(start, monkeypatch):
+    monkeypatch.setattr(script, "_IS_CONFINED", False)  # as on a kernel that does not keep signals in
     run = start()
     run("x=1")
     with pytest.raises(ToolError, match=r"the shell is gone: .*supervisor.*; the next command begins a new one"):

@@ -1,7 +1,8 @@
 """A batch's results in other formats; one module a format.
 
-`csv`, `jsonl`, `parquet` and `junit` hold one result at a time, `markdown` the counts and what it lists, `inspect` the
-inputs, metadata and scores of each result. Each takes results in the order in which they come and reads them once.
+`csv`, `jsonl`, `parquet` and `junit` hold a bounded number of results at a time; `markdown` and `inspect` count them
+besides (see `summarise`), and `inspect` holds an archive's table of contents. Each takes results in the order in which
+they come and reads them once.
 """
 
 from __future__ import annotations

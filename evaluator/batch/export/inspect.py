@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -58,7 +59,8 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
                     if logs and path.suffix == ".eval":
                         raise UsageError(f"{path}: a .eval file holds one template and variant; name a folder instead")
                     file = stack.enter_context(tempfile.TemporaryFile())
-                    logs[key] = _Log(file, stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED)))
+                    archive = stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED))
+                    logs[key] = _Log(file, archive, stack.enter_context(tempfile.TemporaryFile()))
                 logs[key].add(result)
                 yield result
 
@@ -78,32 +80,28 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
 
 
 class _Log:
-    """One archive, being written to a temporary file."""
+    """One archive, being written to a temporary file, and the summaries that go into it last, in another."""
 
-    def __init__(self, file: BinaryIO, archive: ZipFile) -> None:
-        self._file, self._zip = file, archive
-        self._summaries: list[dict[str, Any]] = []
-        self._models: dict[str, None] = {}
+    def __init__(self, file: BinaryIO, archive: ZipFile, summaries: BinaryIO) -> None:
+        self._file, self._zip, self._summaries = file, archive, summaries
+        self._ids: dict[str, None] = {}
         self._usage: dict[str, Usage] = {}
-        self._started: list[str] = []
-        self._ended: list[str] = []
+        self._started, self._ended = "", ""
 
     def add(self, result: SampleResult) -> None:
         sample = _sample(result)
         self._zip.writestr(f"samples/{sample['id']}_epoch_{result.epoch}.json", _json(sample))
-        self._summaries.append(
-            {
-                **{name: value for name, value in sample.items() if name not in _ONLY_IN_SAMPLES},
-                "error": sample["error"]["message"] if "error" in sample else None,
-                "completed": True,
-                "message_count": len(sample["messages"]),
-            }
-        )
+        summary = {name: value for name, value in sample.items() if name not in _ONLY_IN_SAMPLES}
+        summary |= {"completed": True, "message_count": len(sample["messages"])}
+        if "error" in sample:
+            summary["error"] = sample["error"]["message"]
+        self._summaries.write((b"," if self._ids else b"[") + _json(summary))
+        self._ids[sample["id"]] = None
         model = result.model or "none"
-        self._models[model] = None
         self._usage[model] = self._usage.get(model, Usage()) + result.usage
-        self._started += [sample["started_at"]] if "started_at" in sample else []
-        self._ended += [sample["completed_at"]] if "completed_at" in sample else []
+        if "started_at" in sample:
+            self._started = min(self._started or sample["started_at"], sample["started_at"])
+            self._ended = max(self._ended, sample["completed_at"])
 
     def finish(self, group: GroupSummary, about: About, file: BinaryIO) -> None:
         spec = self._spec(group, about)
@@ -115,31 +113,32 @@ class _Log:
             "plan": plan,
             "results": _results(group),
             "stats": {
-                "started_at": min(self._started, default=""),
-                "completed_at": max(self._ended, default=""),
+                "started_at": self._started,
+                "completed_at": self._ended,
                 "model_usage": {model: _usage(used) for model, used in self._usage.items()},
             },
         }
         self._zip.writestr("_journal/start.json", _json({"version": _VERSION, "eval": spec, "plan": plan}))
-        self._zip.writestr("summaries.json", _json(self._summaries))
+        self._summaries.write(b"]")
+        self._summaries.seek(0)
+        with self._zip.open("summaries.json", "w") as member:
+            shutil.copyfileobj(self._summaries, member)
         self._zip.writestr("header.json", _json(header))
         self._zip.close()
         self._file.seek(0)
-        while block := self._file.read(1 << 20):
-            file.write(block)
+        shutil.copyfileobj(self._file, file)
 
     def _spec(self, group: GroupSummary, about: About) -> dict[str, Any]:
-        ids = list(dict.fromkeys(summary["id"] for summary in self._summaries))
         key = hashlib.blake2b(_json([about.name, group.template, group.variant]), digest_size=11).hexdigest()
         return {
             "eval_id": key,
             "run_id": key,
             "task_id": key,
-            "created": _moment(about.text("created")) or min(self._started, default=_EPOCH_0),
+            "created": _moment(about.text("created")) or self._started or _EPOCH_0,
             "task": group.template,
             "task_args": {},
-            "dataset": {"name": about.name, "samples": len(ids), "sample_ids": ids},
-            "model": " ".join(self._models),
+            "dataset": {"name": about.name, "samples": len(self._ids), "sample_ids": list(self._ids)},
+            "model": " ".join(self._usage),
             "config": {"epochs": group.epochs},
             "metadata": {"variant": group.variant, "manifest": dict(about.manifest)},
         }

@@ -35,17 +35,13 @@ _START_S = 30.0
 _READ_BYTES = 1 << 20  # more than a pipe holds, so that one read empties it
 _CONTINUING = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 _PIPES = ("commands", "codes", "stdout", "stderr")
-# Descriptors that no command is likely to choose itself.
+# Descriptors that no command is likely to choose itself. The shell reads its lines as a script comes from a pipe: in a
+# loop of our own a stray `break` would end more than it should, and in a function what is declared would be gone.
 _START = (
-    'exec 200<"$1/commands" 201>"$1/codes" 202>"$1/stdout" 203>"$1/stderr" >/dev/null 2>&1 || exit; shift; '
-    'while IFS= read -r -d "" -u 200 __line; do eval "$__line"; done'
+    'exec <"$1/commands" 201>"$1/codes" 202>"$1/stdout" 203>"$1/stderr" >/dev/null 2>&1 || exit; '
+    "exec bash --noprofile --norc -s"
 )
-# The loop of one round is there for a `break` to end, in place of the shell's own. A command in a function would not
-# do: what it declares would be gone after it.
-_LINE = (
-    "for __round in 1; do { eval -- %s; } </dev/null >&202 2>&203 200<&- 201>&- 202>&- 203>&-; done; "
-    'printf "%%s:%%s." %s "$?" >&201'
-)
+_LINE = '{ eval -- %s; } </dev/null >&202 2>&203 201>&- 202>&- 203>&-; printf "%%s:%%s." %s "$?" >&201\n'
 
 Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 
@@ -147,7 +143,7 @@ def _line(command: str) -> tuple[bytes, str]:
         raise ToolError("the command holds a NUL character")
     mark = secrets.token_hex(16)
     try:
-        return (_LINE % (shlex.quote(command), mark)).encode() + b"\0", mark
+        return (_LINE % (shlex.quote(command), mark)).encode(), mark
     except UnicodeEncodeError as error:
         raise ToolError(f"the command holds a character that the system cannot take: {error.reason}") from error
 

@@ -1,0 +1,179 @@
+"""`evaluator batch` and what looks at its results, as real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.testing import Answer, LoopbackServer, Reply
+
+QUIZ = (
+    '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
+    '<inputs><input name="question" type="string" required="true">it</input></inputs>'
+    "<instructions>{{ question }}</instructions></task>"
+)
+PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
+<base_url>{url}</base_url></handler>"""
+ROWS = [{"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n), "size": n % 2} for n in range(6)]
+
+
+@pytest.fixture
+def quiz(write: Any) -> None:
+    write("templates/quiz.xml", QUIZ)
+    write("rows.jsonl", "\n".join(map(json.dumps, ROWS)))
+
+
+def batch(*more: Any) -> list[Any]:
+    return ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "offline",
+            "--output", "b", *more]  # fmt: skip
+
+
+pytestmark = pytest.mark.usefixtures("quiz")
+
+
+def test_a_batch_says_what_came_of_it_and_where_it_is(cli: Any, tmp_path: Path) -> None:
+    ran = cli(*batch("--gate", "accuracy >= 0.9"))
+    assert ran.code == 0
+    assert "6 of 6 results" in ran.out and "met: accuracy >= 0.9" in ran.out
+    assert "results: b" in ran.err and "answers are simulated" in ran.err
+    assert len((tmp_path / "b" / "results.jsonl").read_text().splitlines()) == 6
+
+
+def test_json_is_for_programs(cli: Any) -> None:
+    ran = cli(*batch("--json", "--progress", "json"))
+    told = json.loads(ran.out)
+    assert told["state"] == "complete" and told["ok"] and told["total"] == 6
+    events = [json.loads(line) for line in ran.err.splitlines() if line.startswith("{")]
+    assert [event["event"] for event in events if event["event"] != "progress"] == ["begun", *["result"] * 6, "ended"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--gate", "accuracy >= 1.1"], 4, "missed"),
+        (["--gate", "mean(f1) >= 0"], 2, "f1"),
+        (["--scorer", "exactly"], 2, "exact"),
+        (["--where", "siez == 1"], 2, "siez"),
+        (["--template", "quizz"], 2, "quiz"),
+        (["--map", "question"], 2, "INPUT=FIELD"),
+        (["--map", "hint=question"], 2, "hint"),
+        (["--target", "answer"], 2, "answer"),
+        (["--rows", "none.jsonl"], 2, "none.jsonl"),
+        (["--handler", "none"], 3, "none"),
+        (["--resume", "b"], 2, "neither"),
+    ],
+)
+def test_what_is_wrong_has_an_exit_code_and_a_line(cli: Any, options: list[str], code: int, said: str) -> None:
+    ran = cli(*batch(*options))
+    assert ran.code == code, ran.err
+    assert said in ran.err + ran.out
+
+
+def test_a_dry_run_says_what_it_takes_and_makes_nothing(cli: Any, tmp_path: Path) -> None:
+    ran = cli(*batch("--dry-run", "--epochs", "3"))
+    assert ran.code == 0 and "18 samples" in ran.out and "at least 18, at most 18" in ran.out
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_definition_in_a_file_is_the_same_and_options_stand_above_it(cli: Any, write: Any) -> None:
+    write("evaluator.toml", """
+        name = "sums"
+        template = "quiz"
+        rows = "rows.jsonl"
+        handlers = ["offline"]
+        gates = ["accuracy >= 0.9"]
+        group_by = "size"
+        output = "b"
+        [select]
+        where = "size == 1"
+        [[scorers]]
+        type = "exact"
+    """)  # fmt: skip
+    ran = cli("batch", "--limit", 2, "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["total"] == 2
+    again = cli("batch", "--resume", "b", "--json")
+    assert json.loads(again.out)["ran"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = ", "is not TOML"),
+        ('template = "quiz"', "rows is missing"),
+        ('template = "quiz"\nrows = 3', "rows is 3"),
+        ('template = "quiz"\nrows = "rows.jsonl"\nepocs = 2', "epochs"),
+        ('template = "quiz"\nrows = "rows.jsonl"\n[limits]\nmax_costs = 2', "max_cost"),
+        ('template = "quiz"\nrows = "rows.jsonl"\n[select]\nlimit = "all"', "limit"),
+        ('template = "quiz"\ntemplates = ["quiz"]\nrows = "rows.jsonl"', "not both"),
+        ('template = "quiz"\nrows = "rows.jsonl"\ncount_as_failed = ["output_failure"]', "output_format_failure"),
+    ],
+)
+def test_a_definition_that_is_wrong_says_what_and_where(cli: Any, write: Any, text: str, said: str) -> None:
+    write("d.toml", text)
+    ran = cli("batch", "d.toml")
+    assert ran.code == 2 and "d.toml" in ran.err and said in ran.err
+
+
+def test_ctrl_c_finishes_what_is_in_flight_and_says_how_to_go_on(start: Any, cli: Any, write: Any) -> None:
+    with LoopbackServer(default=Reply(silent=True, end="hang")) as server:
+        server.enqueue(Answer("0"), Answer("2"))
+        write("handlers/wire.xml", PROFILE.format(url=server.base_url))
+        args = ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "wire",
+                "--output", "b", "--concurrency", "1", "--progress", "plain"]  # fmt: skip
+        process = start(*args)
+        while server.posts < 3:
+            assert process.poll() is None
+            server.asked.wait(0.05)
+        process.send_signal(signal.SIGINT)
+        assert any(b"once more to cut it off" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130 and b"Traceback" not in err
+        server.default = Answer("4")
+        ran = cli("batch", "--resume", "b", "--json")
+    told = json.loads(ran.out)
+    assert told["state"] == "complete" and told["ran"] == 4
+    assert server.posts == 3 + 4
+
+
+def test_results_are_summed_up_compared_and_handed_on_without_a_call(cli: Any, tmp_path: Path) -> None:
+    cli(*batch("--epochs", "2", "--epochs-by", "pass@2"))
+    assert cli("summary", "b", "--gate", "pass@2 >= 0.5").code == 0
+    missed = cli("summary", "b", "--gate", "accuracy >= 1.5")
+    assert missed.code == 4 and "missed" in missed.out
+    compared = cli("compare", "b", "b")
+    assert compared.code == 0 and "6 of 6 samples make a pair" in compared.out
+    assert cli("compare", "b", "b", "--min-difference", "0.1").code == 4
+    for kind in ("csv", "jsonl", "junit", "markdown"):
+        ran = cli("export", "b", "--format", kind, "--output", f"out.{kind}")
+        assert ran.code == 0 and (tmp_path / f"out.{kind}").stat().st_size > 100
+    ran = cli("report", "b")
+    assert ran.code == 0 and "12 of 12 samples" in ran.out
+    assert (tmp_path / "b" / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_what_is_no_batch_is_said_to_be_none(cli: Any) -> None:
+    for command in (["summary", "none"], ["compare", "none", "none"], ["report", "none"], ["batch", "--resume", "none"],
+                    ["export", "none", "-f", "csv", "-o", "x"]):  # fmt: skip
+        ran = cli(*command)
+        assert ran.code == 3 and "no such folder" in ran.err, (command, ran)
+
+
+def test_a_cache_answers_a_second_batch_and_says_what_it_saved(cli: Any, write: Any) -> None:
+    with LoopbackServer(default=Answer("2")) as server:
+        write("handlers/wire.xml", PROFILE.format(url=server.base_url))
+        wired = ["--handler", "wire", "--cache", "c.sqlite"]
+        options = ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", *wired]
+        cli(*options, "--output", "first")
+        assert server.posts == 6
+        second = json.loads(cli(*options, "--output", "second", "--json").out)
+        assert server.posts == 6 and second["state"] == "complete"
+    stats = json.loads(cli("cache", "stats", "c.sqlite", "--json").out)
+    assert (stats["entries"], stats["hits"], stats["misses"]) == (6, 6, 6)
+    assert "6 responses were taken out" in cli("cache", "clear", "c.sqlite").out
+    assert cli("cache", "stats", "none.sqlite").code == 2
