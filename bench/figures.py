@@ -101,11 +101,10 @@ def creation_us(folder: Path, count: int = 1000) -> float:
 
 
 @contextlib.contextmanager
-def serving(content: str = "The answer is 42.") -> Iterator[str]:
+def serving(content: str = "The answer is 42.", delay_ms: float = 0.0) -> Iterator[str]:
     """Base URL of `server.py` in a process of its own, which ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "server.py"), "--content", content], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, str(HERE / "server.py"), "--content", content, "--delay-ms", str(delay_ms)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"

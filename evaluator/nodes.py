@@ -120,6 +120,7 @@ class HandlerSpec:
     max_output_tokens: IntSetting | None = None
     timeout_s: FloatSetting | None = None
     max_cost_usd: FloatSetting | None = None
+    script_memory_mb: IntSetting | None = None
     span: Span = Span()
 
 

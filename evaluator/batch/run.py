@@ -208,7 +208,10 @@ async def _session(
         )  # fmt: skip
         if folder.torn_bytes:
             settings.display.notice(f"{folder.path}: a torn line of {folder.torn_bytes} bytes was cut off the results")
-        return await session.run(earlier)
+        with own.services.tracer.batch(plan.name) as span:
+            ended = await session.run(earlier)
+            span.ended(ended)
+        return ended
 
 
 def new_folder(name: str) -> Path:

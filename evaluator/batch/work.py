@@ -99,7 +99,13 @@ class Worker:
         try:
             if is_stopping():
                 return Done(work, None, "asked to stop")
-            return await self._perform(work)
+            sample, cell = work.sample, work.cell
+            tracer = self.evaluator.services.tracer
+            with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
+                done = await self._perform(work)
+                if done.result is not None:
+                    span.ended(done.result)
+                return done
         finally:
             self.turns.end_sample()
 

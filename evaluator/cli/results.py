@@ -124,7 +124,7 @@ def report(batches: tuple[Path, ...], output: Path | None, title: str, max_sampl
 @click.command(epilog="Example:  evaluator export batches/capitals-20260102-150405 --format junit -o junit.xml")
 @batch_argument
 @click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE")
 def export(batch: Path, kind: str, output: Path) -> None:
     """Write a batch's results in another format; a file that is there is replaced."""
     from evaluator.batch.export import export as exported

@@ -13,6 +13,7 @@ from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.handler.mcp.servers import McpServer, read_servers, server_problems
 from evaluator.handler.tools.display import Display
 from evaluator.handler.tools.policy import POLICIES, Policy, Rule
+from evaluator.handler.tools.script import MEMORY_BYTES
 from evaluator.xml.resources import shipped
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class HandlerConfig:
 
     `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
     in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
-    (429, 5xx, resets, timeouts). `context_window` in tokens and `prices` (US dollars per million input
+    (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) is what a script and all that it starts may hold
+    together. `context_window` in tokens and `prices` (US dollars per million input
     and output tokens) are for models that the price table does not know. `roles` maps the roles that
     templates name to models.
 
@@ -62,6 +64,7 @@ class HandlerConfig:
     max_output_tokens: int | None = None
     timeout_s: float = 300.0
     max_cost_usd: float | None = None
+    script_memory_mb: int = MEMORY_BYTES >> 20
     backoff_s: tuple[float, ...] = (2.0, 6.0, 18.0)
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
@@ -82,6 +85,7 @@ class HandlerConfig:
             self._check("max_output_tokens", self.max_output_tokens, lambda n: n >= 1, "an integer, 1 or more", int)
         if self.max_cost_usd is not None:
             self._check("max_cost_usd", self.max_cost_usd, lambda n: 0 <= n < inf, "US dollars, 0 or more")
+        self._check("script_memory_mb", self.script_memory_mb, lambda n: n >= 1, "megabytes, 1 or more", int)
         for wait in self.backoff_s:
             self._check("backoff_s", wait, lambda n: 0 <= n < inf, "seconds, 0 or more")
 
@@ -97,6 +101,11 @@ class HandlerConfig:
         if not number or not holds(cast("float", value)):
             raise ConfigurationError(f"profile {self.name!r}: {name} is {value!r}, expected {expected}")
 
+    @property
+    def script_memory_bytes(self) -> int:
+        """`script_memory_mb` in bytes."""
+        return self.script_memory_mb << 20
+
     def override(self, **changes: Any) -> HandlerConfig:
         """The same profile with each given value that is not None."""
         given = {key: value for key, value in changes.items() if value is not None}
@@ -110,6 +119,7 @@ class HandlerConfig:
             "seed": self.seed, "max_turns": self.max_turns,
             "max_context_fraction": self.max_context_fraction, "max_output_tokens": self.max_output_tokens,
             "timeout_s": self.timeout_s, "max_cost_usd": self.max_cost_usd, "backoff_s": list(self.backoff_s),
+            "script_memory_mb": self.script_memory_mb,
             "tools": [grant.name for grant in self.tools], "roots": list(self.roots),
             "tool_calling": self.tool_calling, "native_output": self.native_output, "cache": self.cache,
             "mcp": [server.name for server in self.mcp],
@@ -195,6 +205,7 @@ _LIMITS: tuple[tuple[str, str, type], ...] = (
     ("max_output_tokens", "max_output_tokens", int),
     ("timeout", "timeout_s", float),
     ("max_cost", "max_cost_usd", float),
+    ("script_memory", "script_memory_mb", int),
 )
 
 

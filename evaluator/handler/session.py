@@ -36,6 +36,7 @@ from evaluator.handler.limits import WARN_AT, Budget
 from evaluator.handler.structured import is_refusal, kind_of
 from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.tools import ToolContext, ToolRegistry
+from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import StepEnd
 from evaluator.results import Usage
@@ -105,6 +106,7 @@ class Handler:
         on_text: Callable[[str], None] | None = None,
         epoch: int = 1,
         sleep: Sleep = asyncio.sleep,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         self.config = config
         self.choice = choice
@@ -119,6 +121,7 @@ class Handler:
         self._on_text = on_text
         self._epoch = epoch
         self._sleep = sleep
+        self._tracer = tracer
         self._messages: list[Message] = []
         self._sent = 0
         self.turns = 0
@@ -469,7 +472,12 @@ class Handler:
                     attempt=attempt, max_attempts=attempts, backoff_s=waited,
                 )  # fmt: skip
                 request = self._request()
-                came = await self._attempt(request, number, passage, extra)
+                choice = self.choice
+                with self._tracer.model_call(
+                    choice.backend.name, choice.label, choice.endpoint, request, attempt
+                ) as span:
+                    came = await self._attempt(request, number, passage, extra)
+                    span.ended(came)
             finally:
                 passage.leave(NOT_MADE, None, 0.0)
             if not isinstance(came, ProviderError):
@@ -670,7 +678,9 @@ class Handler:
         left = self.budget.remaining_s()
         context = replace(self._tool_context, step_path=path, remaining_s=float("inf") if left is None else left)
         try:
-            outcome = await self._tools.call(call.name, call.arguments, context)
+            with self._tracer.tool_call(call, self._tools.get(call.name)) as span:
+                outcome = await self._tools.call(call.name, call.arguments, context)
+                span.ended(outcome)
         except BaseException as error:
             steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
             raise

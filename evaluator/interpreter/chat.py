@@ -67,10 +67,11 @@ class Chat:
         choice = await choose(run, None, prepared)
         run.steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, prepared)
-        context = None if tools is None else ToolContext(run.services.files, run.services.asker, "", 0.0)
+        services, memory = run.services, config.script_memory_bytes
+        context = None if tools is None else ToolContext(services.files, services.asker, "", 0.0, memory)
         handler = Handler(
             config, choice, steps=run.steps, path="", budget=budget, tools=tools, tool_context=context,
-            hints=hints_for(run, _TASK, {}), on_text=run.on_text, epoch=run.epoch,
+            hints=hints_for(run, _TASK, {}), on_text=run.on_text, epoch=run.epoch, tracer=run.services.tracer,
         )  # fmt: skip
         number, last = 0, ""
         try:

@@ -18,6 +18,7 @@ from evaluator.errors import ConfigurationError, ContextError, ToolError
 from evaluator.handler.attachments import Attachment, media_type_of, size_problem
 from evaluator.handler.mcp import McpServer
 from evaluator.handler.mcp.servers import SCHEME, split_resource
+from evaluator.handler.tools.script import MEMORY_BYTES, run_script
 from evaluator.handler.tools.texts import decode
 from evaluator.interpreter.frame import ContextItem, join
 from evaluator.library.words import query_terms, stems
@@ -96,6 +97,7 @@ async def assemble(
     steps: StepLog,
     path: str,
     servers: Sequence[McpServer] = (),
+    script_memory_bytes: int = MEMORY_BYTES,
 ) -> Assembled:
     """The items that `task`, which stands at `path`, sees. A file that cannot be read is a warning, never an error.
 
@@ -116,7 +118,9 @@ async def assemble(
     items = {item.source: item for item in kept}
     warnings: list[str] = []
     if task.file_paths is not None:
-        for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder):
+        for name in await _explicit_paths(
+            task.file_paths, scope, services, warnings, recorder, script_memory_bytes
+        ):
             if task.file_paths.source == "literal" and name.startswith(SCHEME):
                 await _read_resource(name, items, services, servers, warnings, recorder)
             else:
@@ -172,7 +176,12 @@ class Recorder:
 
 
 async def _explicit_paths(
-    file_paths: FilePaths, scope: Scope, services: Services, warnings: list[str], recorder: Recorder
+    file_paths: FilePaths,
+    scope: Scope,
+    services: Services,
+    warnings: list[str],
+    recorder: Recorder,
+    script_memory_bytes: int,
 ) -> list[str]:
     items = [(await render(text, scope)).strip() for text in file_paths.items]
     if file_paths.source == "literal":
@@ -190,7 +199,7 @@ async def _explicit_paths(
             found += matched
         return found
     if file_paths.source == "command":
-        return await _paths_of_command(items, services, warnings, recorder)
+        return await _paths_of_command(items, services, warnings, recorder, script_memory_bytes)
     if services.memory is None:
         warnings.append("file_paths: a description needs a memory; the evaluator was made without one")
         return []
@@ -212,16 +221,18 @@ async def _remembered(memory: Memory, description: str, recorder: Recorder, segm
     return await recorder.step(segment, "memory", {"description": description, "limit": MAX_FRESH}, look)
 
 
-async def _paths_of_command(argv: list[str], services: Services, warnings: list[str], recorder: Recorder) -> list[str]:
-    from evaluator.handler.tools.script import run_script
-
+async def _paths_of_command(
+    argv: list[str], services: Services, warnings: list[str], recorder: Recorder, memory_bytes: int
+) -> list[str]:
     if services.dry_run:
         warnings.append(f"file_paths: {argv[0]} was not run")
         return []
 
     async def look() -> dict[str, Any]:
         try:
-            result = await run_script(argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root)
+            result = await run_script(
+                argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root, memory_bytes=memory_bytes
+            )
         except ToolError as error:
             return {"error": str(error)}
         return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}

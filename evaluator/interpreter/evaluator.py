@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, C
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.binding.scopes import plain
 from evaluator.errors import ConfigurationError, RecordError, UsageError
@@ -18,6 +18,7 @@ from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
 from evaluator.handler.mcp.connections import McpConnections
 from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
+from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import CHAT, Chat, Reply, chat, resume_chat
 from evaluator.interpreter.failures import failure, to_task_error
@@ -39,6 +40,8 @@ from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.results import TaskError, TaskId
 
 if TYPE_CHECKING:
+    from opentelemetry import trace
+
     from evaluator.handler.cache import ResponseCache
     from evaluator.handler.gate import Gate
     from evaluator.interpreter.compile import CompiledTask
@@ -62,7 +65,8 @@ class Evaluator:
     or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
     name. `asker` answers questions to the user. `sync`: what of the task files survives a loss of power: "off"
     what the system had written back, "task" every ended task, "step" every step; a killed process loses nothing
-    with any of them. `cache`, or the file of one: responses that were given before, see `handler.cache`.
+    with any of them. `cache`, or the file of one: responses that were given before, see `handler.cache`. `tracer`, an
+    OpenTelemetry one, or True for the global provider's: gets spans of what runs, see docs/tracing.md.
 
     Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
     """
@@ -86,6 +90,7 @@ class Evaluator:
         cache: ResponseCache | str | Path | None = None,
         profiles: Mapping[str, HandlerConfig] | None = None,
         notice: Callable[[str], None] | None = None,
+        tracer: trace.Tracer | Literal[True] | None = None,
     ) -> None:
         profiles = load_profiles() if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
@@ -126,6 +131,7 @@ class Evaluator:
             mcp=McpConnections(folders[0], notice=self._notice),
             evaluate=evaluate_node,
             reparse=reparse,
+            tracer=UNTRACED if tracer is None else _given_tracer(tracer, self._redactor),
         )
 
     @property
@@ -534,6 +540,12 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
         if not os.path.isdir(folder):
             raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
     return folders
+
+
+def _given_tracer(tracer: object, redactor: Redactor) -> Tracer:
+    from evaluator.handler.otel import open_tracer
+
+    return open_tracer(tracer, redactor)
 
 
 def _given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:

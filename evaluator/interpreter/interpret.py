@@ -74,8 +74,9 @@ async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -
     description = await render(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
     context = await assemble(
-        task, policy, frame.context, description, scope, run.services, run.steps, frame.path, config.mcp
-    )
+        task, policy, frame.context, description, scope, run.services, run.steps, frame.path, config.mcp,
+        config.script_memory_bytes,
+    )  # fmt: skip
     budget = _budget(task, config, frame, run)
     return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
 

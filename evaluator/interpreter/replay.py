@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import ConfigurationError, RecordEnds, RecordError, StepChanged, UsageError
+from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.requests import start_again
 from evaluator.interpreter.runs import RunStart, record_run
@@ -75,7 +76,7 @@ async def replay(
         raise RecordError(f"{task}: ends inside its header: there is nothing to replay")
     earlier = Compared(recording) if template_changes else Replayed(recording)
     earlier.progress.scrub = store.redactor
-    services = replace(services, reparse=bool(header.extra.get("reparse")))
+    services = replace(services, reparse=bool(header.extra.get("reparse")), tracer=UNTRACED)
     start = finish(start_again(services.library, header, dict(header.inputs)), header)
     outcome = await record_run(services, replace(start, steps=StepLog(None, earlier, store.redactor)))
     halted = earlier.progress.halted

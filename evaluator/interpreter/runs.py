@@ -90,12 +90,14 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
         # A path that no file can have: too long, or with a NUL.
         return to_task_error(_no_folder(services, error))
     try:
-        outcome = await _evaluate(run, start)
-        if isinstance(steps.earlier, Resumed):
-            for used in steps.earlier.spent_in_vain():
-                budget.charge(Usage.from_dict(used))
-        outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget.cached_calls)
-        outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
+        with services.tracer.task(start.template, start.template_version, task_id) as span:
+            outcome = await _evaluate(run, start)
+            if isinstance(steps.earlier, Resumed):
+                for used in steps.earlier.spent_in_vain():
+                    budget.charge(Usage.from_dict(used))
+            outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget.cached_calls)
+            outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
+            span.ended(outcome)
     except BaseException as error:
         _abort(services, start, run, error, time.perf_counter() - started)
         if number is not None and start.parent is not None:

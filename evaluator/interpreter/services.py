@@ -11,6 +11,7 @@ from evaluator.handler.choice import ModelChooser
 from evaluator.handler.config import HandlerConfig, profile_named
 from evaluator.handler.mcp.connections import McpConnections
 from evaluator.handler.tools import Asker, FileAccess, ToolRegistry
+from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.nodes import Node
@@ -38,6 +39,7 @@ class Services:
     """Whether a task that ran out of turns, context or output may be decomposed."""
     dry_run: bool = False
     """Nothing outside happens: scripts and commands are named, not run."""
+    tracer: Tracer = UNTRACED
 
     def __post_init__(self) -> None:
         # Whatever roots hold them, task files and index are not for the tools of a task.

@@ -23,4 +23,5 @@ def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
         max_output_tokens=resolve_setting(said.max_output_tokens, "int", scope, name="max_output_tokens", minimum=1),
         timeout_s=resolve_setting(said.timeout_s, "float", scope, name="timeout", minimum=0),
         max_cost_usd=resolve_setting(said.max_cost_usd, "float", scope, name="max_cost", minimum=0),
+        script_memory_mb=resolve_setting(said.script_memory_mb, "int", scope, name="script_memory", minimum=1),
     )

@@ -195,6 +195,7 @@ class ScopeWalk:
                 said.max_output_tokens,
                 said.timeout_s,
                 said.max_cost_usd,
+                said.script_memory_mb,
             ):
                 self._setting(setting, scope)
         self._setting(node.manual_xml, scope)

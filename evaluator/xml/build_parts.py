@@ -50,6 +50,7 @@ def handler(b: Builder, view: View) -> HandlerSpec:
         max_output_tokens=whole("max_output_tokens"),
         timeout_s=number("timeout"),
         max_cost_usd=number("max_cost", zero=True),
+        script_memory_mb=whole("script_memory"),
         span=view.span,
     )
 

@@ -86,6 +86,7 @@ def _common(task: Task, pad: str) -> list[str]:
             "ref": spec.ref, "max_turns": spec.max_turns,
             "max_context_fraction": spec.max_context_fraction, "max_output_tokens": spec.max_output_tokens,
             "timeout": spec.timeout_s, "max_cost": spec.max_cost_usd,
+            "script_memory": spec.script_memory_mb,
         }  # fmt: skip
         lines += _element("handler", pad, settings, ())
     over = " ".join(task.over) if isinstance(task, Reduce) and task.over else None

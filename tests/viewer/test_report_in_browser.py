@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def click_sort(name: str) -> str:
 def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     batch = ReportBatch(hostile(), {"name": HOSTILE[0], HOSTILE[1]: HOSTILE[1]}, folder=tmp_path, name=HOSTILE[1])
-    write_report(path, [batch, replace(batch, results=hostile())], title=HOSTILE[0])
+    write_report(path, [batch, replace(batch, results=islice(hostile(), 4))], title=HOSTILE[0])
 
     async def steps(page: Page) -> Any:
         await page.open(path)
@@ -98,7 +99,7 @@ def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_
 
     title, contents, grown, scripts, links, title_after = with_page(steps)
     assert title == title_after == HOSTILE[0]
-    assert len(contents) == 2 * 5 * len(HOSTILE)
+    assert len(contents) == 5 * len(HOSTILE) + 4
     for text in HOSTILE[:4]:
         assert any(content.count(text) > 5 for content in contents)
     assert (grown, scripts) == (0, 2) and set(links) == {"file:"}

@@ -170,6 +170,7 @@ async def run_script(
         stdin=stdin,
         timeout_s=min(timeout_s, context.remaining_s),
         cwd=roots[0] if roots else None,
+        memory_bytes=context.script_memory_bytes,
     )
     shown: dict[str, Any] = {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr}
     notes = {

@@ -24,6 +24,7 @@ from evaluator.handler.backend import ToolSpec
 from evaluator.handler.tools.ask import Asker, visible
 from evaluator.handler.tools.files import FileAccess
 from evaluator.handler.tools.policy import POLICIES, Policy, Rule, decide
+from evaluator.handler.tools.script import MEMORY_BYTES
 
 ToolKind = Literal["direct", "subtask"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
@@ -37,12 +38,14 @@ _MAX_SHOWN_CHARS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a call may reach: the task's files, who answers questions, the step of the record, time left."""
+    """What a call may reach: the task's files, who answers questions, the step of the record, time left, and the
+    memory that a script may hold."""
 
     roots: FileAccess
     asker: Asker | None = None
     step_path: str = ""
     remaining_s: float = float("inf")
+    script_memory_bytes: int = MEMORY_BYTES
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]

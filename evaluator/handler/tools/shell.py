@@ -41,7 +41,8 @@ _START = (
     'exec <"$1/commands" 201>"$1/codes" 202>"$1/stdout" 203>"$1/stderr" >/dev/null 2>&1 || exit; '
     "exec bash --noprofile --norc -s"
 )
-_LINE = '{ eval -- %s; } </dev/null >&202 2>&203 201>&- 202>&- 203>&-; printf "%%s:%%s." %s "$?" >&201\n'
+# The empty line is for the parser, which remembers a command that was cut off.
+_LINE = '\n{ eval -- %s; } </dev/null >&202 2>&203 201>&- 202>&- 203>&-; printf "%%s:%%s." %s "$?" >&201\n'
 
 Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 

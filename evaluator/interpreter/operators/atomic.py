@@ -41,9 +41,11 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     tools = await tools_for(run, task, prepared)
     handler = Handler(
         prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
-        tool_context=None if tools is None else ToolContext(services.files, services.asker, frame.path, 0.0),
+        tool_context=None if tools is None else ToolContext(
+            services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes
+        ),
         hints=hints_for(run, task, prepared.values), on_text=run.on_text, epoch=run.epoch,
-        schema=native_schema(task.output) if prepared.config.native_output else None,
+        schema=native_schema(task.output) if prepared.config.native_output else None, tracer=services.tracer,
     )  # fmt: skip
     try:
         outcome = await handler.run(messages)

@@ -78,7 +78,10 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
     run.event(prepared.frame.path, "script")
     started = time.perf_counter()
     try:
-        ended = await run_script(argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root)
+        ended = await run_script(
+            argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root,
+            memory_bytes=prepared.config.script_memory_bytes,
+        )  # fmt: skip
     except ToolError as error:
         # It was never started, so nothing hinders another try.
         await steps.fail(number, None, time.perf_counter() - started, str(error))
