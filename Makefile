@@ -5,16 +5,24 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench lock clean
+.PHONY: help demo test test-cluster lint docs bench lock clean
 
 help: ## Show what the targets do
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(STAMP) ## Run the shipped templates offline against the simulated model
 	@$(BIN)/evaluator demo
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+test-cluster: $(STAMP) ## Run the tests of the Ray engine too (installs Ray, some 200 MB)
+	@$(BIN)/python -c "import ray" 2>/dev/null || if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python "ray>=2.50"; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "ray>=2.50"; \
+	fi
+	$(BIN)/python -m pytest -q tests/batch/engines
 
 lint: $(STAMP) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -31,11 +39,11 @@ bench: $(STAMP) ## Measure the figures of bench/README.md
 
 lock: ## Renew uv.lock and requirements.txt (needs uv)
 	uv lock
-	uv export --quiet --frozen --no-emit-project --all-groups --format requirements-txt > requirements.txt
+	uv export --quiet --frozen --no-emit-project --group dev --format requirements-txt > requirements.txt
 
 $(STAMP): pyproject.toml uv.lock requirements.txt
 	@if command -v uv >/dev/null 2>&1; then \
-		uv sync --quiet --frozen --all-groups --python $(PYTHON); \
+		uv sync --quiet --frozen --inexact --group dev --python $(PYTHON); \
 	else \
 		$(PYTHON) -m venv .venv && \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt && \

@@ -8,6 +8,7 @@ EvaluatorError                  base of all that is raised here
 ├── TemplateError               you: a template; carries diagnostics with line and column
 ├── ExpressionError             you: an expression or a text that cannot be resolved
 │   └── SandboxError            an expression that did what the sandbox forbids, or passed its bounds
+├── ClusterLost (in `batch.engines.pool`)  the world: no node of a cluster is left
 ├── RecordError                 the world: a task file or its folder
 │   ├── CorruptRecord           a task file whose bytes are not what was written
 │   ├── RecordEnds              a replay that comes to where the record ends

@@ -18,11 +18,13 @@ import json
 import math
 import os
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator.batch.compact import Numbering
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError, TaskBusy
 from evaluator.record.folder import checked_folder
@@ -174,20 +176,25 @@ class BatchFolder:
 
     def results(self) -> Iterator[SampleResult]:
         """The current result of each key, in the order in which they were written; memory holds one at a time
-        and the offsets of their lines.
+        and some 40 bytes for each.
 
         Raises: RecordError, with file and line, where a line is not what was written.
         """
-        last: dict[bytes, int] = {}
+        keys, last = Numbering(), array("q")
         for number, offset, line in self._lines():
             head = _HEAD.match(line)
             if head is None:
                 raise _corrupt(self.path, number, "not a line of results")
-            last[head[1]] = offset
-        current = set(last.values())
-        del last
+            place = keys.number(head[1])
+            if place == len(last):
+                last.append(offset)
+            else:
+                last[place] = offset
         for number, offset, line in self._lines():
-            if offset in current:
+            head = _HEAD.match(line)
+            place = None if head is None else keys.find(head[1])
+            # What was written since is not known yet, and left to the next reader.
+            if place is not None and last[place] == offset:
                 yield self._parsed(line, number)
 
     def read_at(self, offset: int) -> SampleResult:

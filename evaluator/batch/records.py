@@ -18,6 +18,9 @@ from typing import Any
 
 from evaluator.results import Usage
 
+NOTHING = Usage()
+"""What a scorer uses that asks no model."""
+
 
 class Verdict(StrEnum):
     PASSED = "passed"
@@ -56,7 +59,7 @@ class Score:
     explanation: str = ""
     error: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    usage: Usage = Usage()
+    usage: Usage = NOTHING
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
@@ -65,7 +68,7 @@ class Score:
                 data[name] = value
         if self.metadata:
             data["metadata"] = dict(self.metadata)
-        if used := self.usage.said():
+        if self.usage is not NOTHING and (used := self.usage.said()):
             data["usage"] = used
         return data
 
@@ -73,7 +76,7 @@ class Score:
     def from_dict(cls, data: Mapping[str, Any]) -> Score:
         return cls(
             data["value"], data["passed"], data.get("answer"), data.get("explanation", ""), data.get("error"),
-            data.get("metadata", {}), Usage.from_dict(data.get("usage", {})),
+            data.get("metadata", {}), Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
         )  # fmt: skip
 
 
@@ -138,7 +141,8 @@ class SampleResult:
 
     @property
     def scoring_usage(self) -> Usage:
-        return sum((score.usage for score in self.scores.values()), Usage())
+        used = [score.usage for score in self.scores.values() if score.usage is not NOTHING]
+        return sum(used, NOTHING) if used else NOTHING
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; its first five members are short and plain: an index reads only those."""

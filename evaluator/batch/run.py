@@ -180,7 +180,7 @@ async def _session(
 ) -> Ended:
     limits = plan.limits
     pace = Pace(
-        start=min(PACE_START, limits.concurrency),
+        start=min(max(PACE_START, limits.concurrency // 2), limits.concurrency),
         most=limits.concurrency,
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,

@@ -22,6 +22,7 @@ from evaluator.cli.common import (
     role_option,
     stdin_is_terminal,
     stdout_is_terminal,
+    warn_of_unknown_roles,
 )
 from evaluator.cli.run import memory_option, open_memory, root_option, sync_option, write_piece
 from evaluator.cli.tasks.common import dir_option, parse_id
@@ -60,8 +61,10 @@ def chat(
     from evaluator.handler.tools import TerminalAsker
     from evaluator.interpreter.evaluator import Evaluator
 
+    library, roles = load_library(folders), read_roles(model_roles)
+    warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
-        load_library(folders), handler, model=model, model_roles=read_roles(model_roles), roots=roots,
+        library, handler, model=model, model_roles=roles, roots=roots,
         tasks_dir=tasks_dir, sync=sync, memory=open_memory(memory), notice=lambda line: click.echo(line, err=True),
         asker=TerminalAsker() if stdin_is_terminal() else None,
     )  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,12 +15,15 @@ import click
 from evaluator.binding.types import read_typed
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.library import CallBound, TemplateLibrary
-from evaluator.nodes import Function, TopLevel
+from evaluator.library.near import did_you_mean
+from evaluator.nodes import Function, Node, Task, TopLevel, children
 from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
+# What the schema of templates does not take in a name.
+_NOT_IN_A_ROLE = re.compile(r"""[\s<>{}"']""")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 library_option = click.option(
@@ -71,16 +75,35 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
 
 
 def read_roles(pairs: Iterable[str]) -> dict[str, str]:
-    """`ROLE=MODEL` pairs. Raises: UsageError, for one that is not."""
+    """`ROLE=MODEL` pairs. Raises: UsageError, for one that is not, and for what no template can name."""
     roles: dict[str, str] = {}
     for pair in pairs:
         role, equals, model = pair.partition("=")
         if not equals or not role.strip() or not model.strip():
             raise UsageError(f"--model-role {pair!r}: expected ROLE=MODEL, as in grader=openai/gpt-4o")
+        if _NOT_IN_A_ROLE.search(role):
+            raise UsageError(f"--model-role {pair!r}: a role is one word, without spaces, quotes, braces, < and >")
         if role in roles:
             raise UsageError(f"--model-role {role} is given twice")
         roles[role] = model
     return roles
+
+
+def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:
+    """Names on standard error the roles that no template of `library` has, of which nothing would be seen."""
+    known = {role for template in library.templates.values() for role in _roles_of(template.node)}
+    for role in roles:
+        if role not in known:
+            hint = did_you_mean(role, sorted(known))
+            more = f"; {hint}" if hint else ""
+            click.echo(f"warning: --model-role {role}: no template names this role{more}", err=True)
+
+
+def _roles_of(node: TopLevel | Node) -> Iterator[str]:
+    if isinstance(node, Task) and node.model_role is not None:
+        yield node.model_role
+    for child in children(node):
+        yield from _roles_of(child)
 
 
 def _read_named(key: str, path: str) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evaluator.cli.common import json_option, library_option, print_json
 from evaluator.library import TemplateLibrary
+
+if TYPE_CHECKING:
+    from evaluator.handler.mcp import McpServer
 
 PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "click")
 
@@ -79,7 +83,19 @@ def _profiles() -> list[dict[str, Any]]:
     for name, profile in sorted(profiles.items()):
         if profile.api_key_env and not os.environ.get(profile.api_key_env):
             found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))
+        found += [_server(name, server) for server in profile.mcp]
     return found
+
+
+def _server(profile: str, server: McpServer) -> dict[str, Any]:
+    """Whether an MCP server could be started or asked. Nothing is started, and no address is asked."""
+    missing = [f"{name} is not set" for name in server.variables() if name not in os.environ]
+    if server.command is not None and shutil.which(server.command) is None:
+        missing.insert(0, f"the program {server.command} is not found")
+    if find_spec("mcp") is None:
+        missing.insert(0, "the package mcp is not installed; install it with: pip install 'evaluator[mcp]'")
+    told = "; ".join(missing) or f"{server.command or server.url} (not started)"
+    return _finding(f"handler {profile}, MCP server {server.name}", told, "note" if missing else "ok")
 
 
 def _templates(folders: tuple[Path, ...]) -> dict[str, Any]:

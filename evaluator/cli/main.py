@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from evaluator.errors import ConfigurationError, EvaluatorError, RecordError, UsageError
+from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, RecordError, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> Any:
 def _of_exception(error: Exception) -> tuple[int, str]:
     if isinstance(error, UsageError):
         return EXIT_USAGE, f"error: {error}"
-    if isinstance(error, (ConfigurationError, RecordError)):
+    if isinstance(error, (ConfigurationError, RecordError, ContextError)):
         return EXIT_CONFIGURATION, f"error: {error}"
     if isinstance(error, EvaluatorError):
         return EXIT_FAILED, f"error: {error}"

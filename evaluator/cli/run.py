@@ -25,6 +25,7 @@ from evaluator.cli.common import (
     stderr_is_terminal,
     stdin_is_terminal,
     stdout_is_terminal,
+    warn_of_unknown_roles,
 )
 from evaluator.errors import UsageError
 from evaluator.record.render import visible
@@ -107,8 +108,10 @@ def run(
         node = library.get(template).node
     elif name in library:
         node = library.get(name).node
+    roles = read_roles(model_roles)
+    warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
-        library, handler, model=model, model_roles=read_roles(model_roles), tasks_dir=tasks_dir, roots=roots,
+        library, handler, model=model, model_roles=roles, tasks_dir=tasks_dir, roots=roots,
         reparse=reparse, sync=sync, memory=open_memory(memory), asker=asker_of(ask_in),
         notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
@@ -133,6 +136,8 @@ def asker_of(folder: Path | None) -> Asker | None:
     from evaluator.handler.tools import FileAsker, TerminalAsker
 
     if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--ask-in {folder}: it is no folder; name one, which is made where it is missing")
         return FileAsker(folder)
     return TerminalAsker() if stdin_is_terminal() else None
 
@@ -184,6 +189,8 @@ def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bo
                 click.echo(str(violation), err=True)
         else:
             click.echo(f"error: {outcome}", err=True)
+        if outcome.details.get("reparse"):
+            click.echo(f"reparse: {visible(str(outcome.details['reparse']))}", err=True)
         if outcome.content and not shown:
             click.echo(f"what there was of an answer:\n{visible(outcome.content)}", err=True)
     if outcome.task_id is not None:

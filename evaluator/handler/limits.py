@@ -16,6 +16,8 @@ from evaluator.errors import LimitReached
 from evaluator.results import Usage
 
 WARN_AT = 0.8
+IN_DOUBT = Usage(None, None, None, None, None)
+"""What a call used that may have been billed and came to no answer."""
 
 
 class Budget:
@@ -27,9 +29,9 @@ class Budget:
     """
 
     __slots__ = (
-        "_clock", "_dormant", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns", "_started",
-        "_warned", "cached_calls", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent", "partial",
-        "timeout_s", "usage", "warnings",
+        "_at_most", "_clock", "_dormant", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns",
+        "_started", "_warned", "cached_calls", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent",
+        "partial", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +57,8 @@ class Budget:
         self._warned: set[str] = set()
         self._reserved_turns = 0
         self._reserved_cost = 0.0
+        # What counts against the cost limit: what was paid, and the most that calls in doubt may have cost.
+        self._at_most: float | None = 0.0
         self._clock = clock
         self._started = clock()
         self._pauses = 0
@@ -150,9 +154,39 @@ class Budget:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""
         scope: Budget | None = self
         while scope is not None:
-            scope.usage = scope.usage + usage
-            if scope.max_cost_usd is not None and scope.usage.cost_usd is not None:
-                scope._warn("cost", scope.usage.cost_usd, scope.max_cost_usd)
+            scope._add(usage, usage.cost_usd)
+            scope = scope.parent
+
+    def charge_in_doubt(self, most_usd: float | None) -> None:
+        """Adds, here and above, a call that may have been billed and came to no answer: what it used is unknown.
+
+        Against cost limits it counts as `most_usd`, the most that it may have cost; None where that is unknown too.
+        """
+        scope: Budget | None = self
+        while scope is not None:
+            scope._add(IN_DOUBT, most_usd)
+            scope = scope.parent
+
+    def _add(self, usage: Usage, most_usd: float | None) -> None:
+        self.usage = self.usage + usage
+        self._at_most = None if self._at_most is None or most_usd is None else self._at_most + most_usd
+        if self.max_cost_usd is not None and self._at_most is not None:
+            self._warn("cost", self._at_most, self.max_cost_usd)
+
+    def check_reserved(self) -> None:
+        """Called before an attempt is repeated within the turn that is reserved.
+
+        Raises: LimitReached, if what may have been paid meanwhile and what is reserved pass a cost limit.
+        """
+        scope: Budget | None = self
+        while scope is not None:
+            limit, spent = scope.max_cost_usd, scope._at_most
+            if limit is not None and spent is not None and spent + scope._reserved_cost > limit:
+                raise LimitReached(
+                    "cost", spent, limit,
+                    f"another attempt of {scope.owner} may pass ${limit:g}: attempts that came to no answer may have "
+                    f"been billed (${spent:.6f} spent at most)",
+                )  # fmt: skip
             scope = scope.parent
 
     def reserve_turn(self, cost_usd: float | None = None) -> None:
@@ -206,7 +240,7 @@ class Budget:
 
     def _check_cost(self, cost_usd: float | None) -> None:
         assert self.max_cost_usd is not None
-        spent = self.usage.cost_usd
+        spent = self._at_most
         if spent is None or cost_usd is None:
             raise LimitReached(
                 "cost", spent or 0.0, self.max_cost_usd,

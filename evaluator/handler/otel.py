@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from evaluator import __version__
 from evaluator.errors import MissingExtra, ProviderError, UsageError
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.handler.tracing import BatchEnd, Evaluated, Tracer
@@ -54,7 +53,7 @@ def open_tracer(tracer: object, redactor: Redactor) -> Tracer:
     except ModuleNotFoundError as error:
         raise MissingExtra("opentelemetry-api", "otel") from error
     if tracer is True:
-        tracer = trace.get_tracer("evaluator", __version__)
+        tracer = trace.get_tracer("evaluator")
     if not isinstance(tracer, trace.Tracer):
         raise UsageError(f"tracer is {tracer!r}, expected an OpenTelemetry Tracer, or True for the global provider's")
     captures = os.environ.get(CAPTURE, "").strip().lower() in _CAPTURING
@@ -83,7 +82,8 @@ class OtelTracer:
             "gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "evaluator",
             "gen_ai.agent.name": template, "gen_ai.agent.version": version, "evaluator.task.id": task_id,
         }  # fmt: skip
-        return _Task(self._open("invoke_agent" if template is None else f"invoke_agent {template}", said), self._redactor)
+        name = "invoke_agent" if template is None else f"invoke_agent {template}"
+        return _Task(self._open(name, said), self._redactor)
 
     def model_call(self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int) -> _ModelCall:
         said = {
@@ -176,8 +176,8 @@ class _Sample(_Scope):
             label = {None: None, True: "pass", False: "fail"}[score.passed]
             self._span.add_event("gen_ai.evaluation.result", _known({
                 "gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score.value,
-                "gen_ai.evaluation.score.label": label, "gen_ai.evaluation.explanation": self._content(score.explanation),
-                "error.type": None if score.error is None else "scorer",
+                "gen_ai.evaluation.score.label": label, "error.type": None if score.error is None else "scorer",
+                "gen_ai.evaluation.explanation": self._content(score.explanation),
             }))  # fmt: skip
         if what.failure is not None:
             self._failed(what.failure.kind, what.failure.message)

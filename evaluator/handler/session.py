@@ -32,7 +32,7 @@ from evaluator.handler.backend import (
 from evaluator.handler.cache_key import identify
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.gate import NOT_MADE, UNWATCHED, Gate, Passage, PlannedCall
-from evaluator.handler.limits import WARN_AT, Budget
+from evaluator.handler.limits import IN_DOUBT, WARN_AT, Budget
 from evaluator.handler.structured import is_refusal, kind_of
 from evaluator.handler.tokens import estimate_tokens
 from evaluator.handler.tools import ToolContext, ToolRegistry
@@ -476,7 +476,7 @@ class Handler:
                 with self._tracer.model_call(
                     choice.backend.name, choice.label, choice.endpoint, request, attempt
                 ) as span:
-                    came = await self._attempt(request, number, passage, extra)
+                    came = await self._attempt(request, number, passage, most, extra)
                     span.ended(came)
             finally:
                 passage.leave(NOT_MADE, None, 0.0)
@@ -495,6 +495,7 @@ class Handler:
             self._wait_fits(waited, came)
             await self._sleep(waited)
             self._check_time()
+            self.budget.check_reserved()
         raise AssertionError("the last attempt returns or raises")
 
     async def _enter(self, most: float | None) -> Passage:
@@ -510,7 +511,12 @@ class Handler:
             budget.resume()
 
     async def _attempt(
-        self, request: ModelRequest, number: int, passage: Passage, extra: Mapping[str, Any] | None
+        self,
+        request: ModelRequest,
+        number: int,
+        passage: Passage,
+        most: float | None,
+        extra: Mapping[str, Any] | None,
     ) -> ModelResponse | ProviderError:
         """One attempt, as the step `number`: its response, with what it cost, or how it failed."""
         steps = self._steps
@@ -521,7 +527,8 @@ class Handler:
         except ProviderError as error:
             duration = time.perf_counter() - started
             passage.leave(None, error, duration)
-            await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}")
+            usage = self._charge_in_doubt(most) if error.maybe_billed else None
+            await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}", usage=usage)
             return error
         except BaseException as error:
             duration = time.perf_counter() - started
@@ -529,6 +536,7 @@ class Handler:
             text = "".join(heard)
             self.budget.partial = text or self.budget.partial
             self.budget.maybe_billed = True
+            self._charge_in_doubt(most)
             steps.abort(number, text, duration, f"{type(error).__name__}: {error}")
             raise
         duration = time.perf_counter() - started
@@ -544,6 +552,15 @@ class Handler:
             self.budget.charge(response.usage)
             raise
         return response
+
+    def _charge_in_doubt(self, most: float | None) -> Mapping[str, Any] | None:
+        """Counts an attempt that may have been billed as one whose cost is unknown; for the record, what it used."""
+        if self._is_free():
+            return None
+        self.budget.maybe_billed = True
+        self.budget.charge_in_doubt(most)
+        self._warn("an attempt that came to no answer may have been billed: tokens and cost are not known in full")
+        return IN_DOUBT.said()
 
     def _native(self) -> Mapping[str, Any] | None:
         """The schema that the next request carries as a field of its own."""

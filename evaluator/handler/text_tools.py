@@ -17,11 +17,9 @@ from typing import Any, cast
 
 from evaluator.handler.attachments import Attachment, told
 from evaluator.handler.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
+from evaluator.handler.tools.registry import UNREADABLE
 from evaluator.output.extract import Block, Extract, extract
 from evaluator.output.repairs import MESSAGES
-
-UNREADABLE = "unreadable_call"
-"""The tool that a block without a readable name calls: there is none such, and the model is told."""
 
 MAX_CALLS = 50
 """Blocks in one answer that are looked at; what follows stays text."""

@@ -79,29 +79,29 @@ class Span(Protocol[What]):
 class Tracer(Protocol):
     """Opens spans. Entering one makes it the span above those that are opened inside its context."""
 
-    def batch(self, name: str) -> AbstractContextManager[Span[BatchEnd]]:
+    def batch(self, name: str, /) -> AbstractContextManager[Span[BatchEnd]]:
         """One session of a batch."""
         ...
 
     def sample(
-        self, sample_id: str, epoch: int, template: str, variant: str
+        self, sample_id: str, epoch: int, template: str, variant: str, /
     ) -> AbstractContextManager[Span[Evaluated]]:
         """One sample, evaluated and judged."""
         ...
 
     def task(
-        self, template: str | None, version: str | None, task_id: int | None
+        self, template: str | None, version: str | None, task_id: int | None, /
     ) -> AbstractContextManager[Span[TaskResult | TaskError]]:
         """One task or subtask: of a template, or without one of a request."""
         ...
 
     def model_call(
-        self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int
+        self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int, /
     ) -> AbstractContextManager[Span[ModelResponse | ProviderError]]:
         """One attempt, from 1, at a model call. `label` is the model as users name it, `endpoint` where it is."""
         ...
 
-    def tool_call(self, call: ToolCall, tool: Tool | None) -> AbstractContextManager[Span[ToolOutcome]]:
+    def tool_call(self, call: ToolCall, tool: Tool | None, /) -> AbstractContextManager[Span[ToolOutcome]]:
         """One call of a tool; None where the model called one that there is not."""
         ...
 

@@ -27,6 +27,7 @@ from evaluator.interpreter.runs import RunStart, record_run
 from evaluator.interpreter.services import Services
 from evaluator.interpreter.toolset import tools_for
 from evaluator.nodes import Atomic, Span, Text
+from evaluator.output import split_thinking
 from evaluator.record.recovery import Resumed, Unfinished
 from evaluator.record.steplog import StepLog
 from evaluator.record.steps import Header, Step
@@ -148,8 +149,13 @@ class Chat:
                 answer = await handler.say(messages, budget)
         except TimeoutError:
             return failure("execution_timeout", f"there was no answer within {config.timeout_s:g} s")
-        notes = {"warnings": [*found.warnings, *answer.warnings], "context": [item.source for item in items]}
-        return TaskResult(Status.COMPLETE, answer.content, None, notes, answer.usage)
+        notes: dict[str, Any] = {
+            "warnings": [*found.warnings, *answer.warnings], "context": [item.source for item in items],
+        }  # fmt: skip
+        thought, said = split_thinking(answer.content)
+        if thought:
+            notes["reasoning"] = thought
+        return TaskResult(Status.COMPLETE, said, None, notes, answer.usage)
 
 
 async def _record(steps: StepLog, path: str, name: str, output: Any) -> None:

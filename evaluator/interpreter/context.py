@@ -118,9 +118,7 @@ async def assemble(
     items = {item.source: item for item in kept}
     warnings: list[str] = []
     if task.file_paths is not None:
-        for name in await _explicit_paths(
-            task.file_paths, scope, services, warnings, recorder, script_memory_bytes
-        ):
+        for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder, script_memory_bytes):
             if task.file_paths.source == "literal" and name.startswith(SCHEME):
                 await _read_resource(name, items, services, servers, warnings, recorder)
             else:

@@ -42,6 +42,8 @@ class Run:
     ancestors: tuple[str, ...] = ()
     profile: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    unmapped: set[str] = field(default_factory=set[str], compare=False)
+    """Roles that no model was mapped to, and of which a task has told."""
 
     def event(self, path: str, what: str) -> None:
         if self.on_event is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evaluator.output.extract import split_thinking
 from evaluator.output.gate import parse_output
 from evaluator.output.result import ErrorKind, OutputError, ParsedOutput
 from evaluator.output.types import TYPE_NAMES, describe, is_type_name, matches, read_scalar
@@ -16,4 +17,5 @@ __all__ = [
     "matches",
     "parse_output",
     "read_scalar",
+    "split_thinking",
 ]

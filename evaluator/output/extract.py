@@ -205,6 +205,19 @@ def is_reasoning(name: str) -> bool:
     return _REASONING_NAME.fullmatch(name) is not None
 
 
+_LEADING = re.compile(
+    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷|\[THINK\](.*?)\[/THINK\])", re.I | re.S
+)
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """The reasoning that a text begins with, "" where there is none or it has no end, and the text after it."""
+    match = _LEADING.match(text)
+    if match is None:
+        return "", text
+    return (match[2] or match[3] or match[4] or "").strip(), text[match.end() :].lstrip()
+
+
 def without_thinking(text: str) -> tuple[str, str]:
     """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of change ("": none).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ WRONG: list[tuple[list[str], int, list[str]]] = [
     (["run", "--template", "summarise", "-i", "document=a", "--library", "none"], 2, ["none", "No such file"]),
     (["run", "--template", "summarise", "-i", "document=a", "--root", "none"], 2, ["none", "--root"]),
     (["run", "--template", "summarise", "-i", "document=a", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--ask-in", "/dev/null"], 2, ["/dev/null", "no folder"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--model-role", "my grader=x/y"], 2, ["my grader", "one word"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--model-role", " grader=x/y"], 2, ["one word"]),
+    (["memory", "query", "x", "--db", "file.txt"], 3, ["file.txt"]),
+    (["memory", "stats", "--db", "file.txt"], 3, ["file.txt"]),
     (["render"], 2, ["NAME"]),
     (["render", "sumarise"], 2, ["summarise"]),
     (["render", "summarise"], 1, ["document", "missing"]),
@@ -169,6 +175,59 @@ def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
     doctor = cli("doctor")
     assert doctor.code == 1
     assert "handlers/mine.xml:2:" in doctor.out
+
+
+def test_a_role_that_no_template_names_is_told_with_the_nearest_one(cli: Any) -> None:
+    arguments = ("run", "--template", "summarise", "-i", "document=x", "--handler", "offline", "--model-role")
+    assert "no template names this role; did you mean `grader`?" in cli(*arguments, "gradre=simulated/x").err
+    assert "no template names this role" not in cli(*arguments, "grader=simulated/x").err
+
+
+def test_the_doctor_says_what_mcp_servers_lack_and_starts_none(cli: Any, write: Any) -> None:
+    write(
+        "handlers/tools.xml",
+        '<handler name="tools"><mcp><server name="gone" command="no-such-program"><env name="NO_SUCH_KEY"/></server>'
+        '<server name="here" command="touch"><arg>started</arg></server>'
+        '<server name="far" url="http://127.0.0.1:9/mcp"/></mcp></handler>',
+    )
+    ran = cli("doctor")
+    assert ran.code == 0
+    for said in (
+        "note     handler tools, MCP server gone: the program no-such-program is not found; NO_SUCH_KEY is not set",
+        "ok       handler tools, MCP server here: touch (not started)",
+        "ok       handler tools, MCP server far: http://127.0.0.1:9/mcp (not started)",
+    ):
+        assert said in ran.out
+    assert not Path("started").exists()
+
+
+def test_why_a_decomposition_failed_is_told_in_a_line_of_its_own(cli: Any, write: Any) -> None:
+    write(
+        "templates/cut.xml",
+        '<library><task name="cut" type="atomic"><description>Cut</description><handler max_turns="1"/>'
+        '<tools><tool name="list_files"/></tools><instructions>Cut</instructions>'
+        "<examples><example><output>x</output></example></examples></task></library>",
+    )
+    write("script.py", REPARSED)
+    ran = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=Path(write("x", "")).parent
+    )
+    assert ran.returncode == 1
+    error, reparse = [line for line in ran.stderr.splitlines() if line.startswith(("error: ", "reparse: "))]
+    assert "RESOURCE_EXHAUSTION" in error
+    assert "the answer holds no <task>" in reparse
+
+
+REPARSED = """
+from evaluator.cli.run import print_outcome
+from evaluator import Evaluator, SimulatedBackend
+from pathlib import Path
+call = {"tool": "list_files", "arguments": {}}
+evaluator = Evaluator("templates", "offline", backend=SimulatedBackend(script=[call, "no task at all"]), reparse=True)
+outcome = evaluator.evaluate_sync("cut")
+print_outcome(outcome, Path("tasks"), shown=False)
+raise SystemExit(outcome.ok is not True)
+"""
 
 
 def test_a_file_that_is_no_task_file_is_told_as_such(cli: Any, write: Any) -> None:

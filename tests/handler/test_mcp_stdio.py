@@ -6,6 +6,7 @@ The server is a real process that speaks the protocol by hand, so that it can al
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,8 @@ import pytest
 from evaluator import ConfigurationError, ToolError
 from evaluator.handler.mcp import McpServer
 from evaluator.handler.mcp.connections import MAX_RESTARTS, McpConnections
-from evaluator.handler.tools import FileAccess, Rule, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.handler.mcp.content import answer_of_result
+from evaluator.handler.tools import CallbackAsker, FileAccess, Rule, ToolContext, ToolOutcome, ToolRegistry
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -265,6 +268,7 @@ def test_arguments_are_checked_before_the_server_is_asked(play):
 
 
 PNG = "iVBORw0KGgo="
+BIG_PNG = base64.b64encode(base64.b64decode(PNG).ljust(6_000_000, b"\0")).decode()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +279,12 @@ PNG = "iVBORw0KGgo="
         ({"content": [], "structuredContent": {"é": [1]}}, '{"é": [1]}'),
         ({"content": [{"type": "text", "text": '{ "n":1 }'}], "structuredContent": {"n": 1}}, '{ "n":1 }'),
         ({"content": [{"type": "text", "text": "one"}], "structuredContent": {"n": 1}}, 'one\n{"n": 1}'),
-        ({"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]}, "[image, image/png, 8 bytes: not shown]"),
+        ({"content": [{"type": "text", "text": "waited"}], "structuredContent": {"result": "waited"}}, "waited"),
+        ({"content": [{"type": "text", "text": "3"}], "structuredContent": {"result": 3}}, '3\n{"result": 3}'),
+        ({"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]}, "[image, image/png, 8 bytes]"),
+        ({"content": [{"type": "image", "data": PNG, "mimeType": "image/gif"}]}, "[image, image/gif, 8 bytes: not shown]"),
+        ({"content": [{"type": "image", "data": "no", "mimeType": "image/png"}]}, "[image, image/png, 1 bytes: not shown]"),
+        ({"content": [{"type": "image", "data": BIG_PNG, "mimeType": "image/png"}]}, "[image, image/png, 6,000,000 bytes: not shown]"),
         ({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]}, "[audio, audio/wav, 3 bytes: not shown]"),
         ({"content": [{"type": "resource_link", "uri": "memo://x", "name": "x"}]}, "[resource memo://x: x]"),
         ({"content": [{"type": "resource", "resource": {"uri": "memo://x", "text": "its text"}}]}, "its text"),
@@ -290,6 +299,31 @@ def test_a_result_is_told_as_text_and_nothing_as_base64(play, result, told):
         assert await client.call("say", result=result) == told
 
     play(scene)
+
+
+def test_the_images_of_a_result_are_shown(play):
+    blocks = [{"type": "image", "data": PNG, "mimeType": "image/png"}] * 2
+
+    async def scene(client: Client) -> None:
+        tools = await client.tools("say")
+        arguments = json.dumps({"result": {"content": [{"type": "text", "text": "two:"}, *blocks]}})
+        outcome = await tools.call(
+            "raw__say", arguments, ToolContext(FileAccess([client.folder]), CallbackAsker(lambda _: "y"))
+        )
+        assert outcome.content.splitlines() == ["two:", *["[image, image/png, 8 bytes]"] * 2]
+        assert [(image.size, image.source) for image in outcome.images] == [
+            (8, "image 1 of raw__say"), (8, "image 2 of raw__say"),
+        ]  # fmt: skip
+
+    play(scene)
+
+
+def test_images_that_are_too_large_together_are_named_instead():
+    five = base64.b64encode(base64.b64decode(PNG).ljust(5_000_000, b"\0")).decode()
+    content = [SimpleNamespace(type="image", data=five, mime_type="image/png")] * 5
+    answer = answer_of_result(SimpleNamespace(content=content, structured_content=None, is_error=False), "x")
+    assert len(answer.images) == 4
+    assert answer.content.splitlines()[-1] == "[image, image/png, 5,000,000 bytes: not shown]"
 
 
 @pytest.mark.parametrize(

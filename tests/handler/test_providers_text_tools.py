@@ -15,7 +15,10 @@ from evaluator import Evaluator, TemplateLibrary
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.simulated import SimulatedBackend
-from evaluator.handler.text_tools import UNREADABLE, TextToolsBackend
+from evaluator.handler.text_tools import TextToolsBackend
+from evaluator.handler.tools import FileAccess, ToolContext, ToolRegistry
+from evaluator.handler.tools.builtin import read_file
+from evaluator.handler.tools.registry import UNREADABLE
 from evaluator.results import TaskResult
 from evaluator.testing import TOOL, a_request
 
@@ -102,6 +105,24 @@ def test_a_call_that_cannot_be_read_is_a_call_that_the_registry_refuses(text: st
     response, streamed = said(text)
     assert response.tool_calls == (ToolCall("text_1_1", name, arguments),)
     assert streamed == response.content == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("<tool_call>look_up(word=x)</tool_call>", "not valid JSON: Expecting value at line 1, column 1 (found 'look_up(word=x)')"),
+        ("<tool_call></tool_call>", "it is empty"),
+        ("<tool_call>[]</tool_call>", "expected one JSON object with named arguments, found an array"),
+        ('<tool_call>{"word": "x"}</tool_call>', "it names no tool"),
+    ],
+)  # fmt: skip
+def test_what_was_wrong_with_a_block_is_told_and_no_other_tool_is_guessed(text: str, why: str) -> None:
+    call = said(text)[0].tool_calls[0]
+    outcome = asyncio.run(ToolRegistry([read_file]).call(call.name, call.arguments, ToolContext(FileAccess([]))))
+    assert (outcome.ok, outcome.code) == (False, "bad_arguments")
+    assert f"the block is no call: {why}" in outcome.content
+    assert '{"name": "the tool"' in outcome.content
+    assert "read_file" not in outcome.content
 
 
 def test_a_repair_is_a_warning() -> None:

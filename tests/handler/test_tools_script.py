@@ -178,7 +178,9 @@ def test_memory_is_bounded_of_all_processes_together():
 
 
 def test_memory_that_processes_share_is_counted_once():
-    share = "import os, time\nkept = bytes(10**8)[:-1]\nfor _ in range(6):\n    if os.fork() == 0: break\ntime.sleep(0.5)"
+    share = (
+        "import os, time\nkept = bytes(10**8)[:-1]\nfor _ in range(6):\n    if os.fork() == 0: break\ntime.sleep(0.5)"
+    )
     result = run([sys.executable, "-c", share], memory_bytes=250_000_000)
     assert (result.overrun, result.exit_code) == (None, 0)
 

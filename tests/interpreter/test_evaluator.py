@@ -99,6 +99,29 @@ def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_p
     assert answers[4] == '["notes.md"]'
 
 
+@pytest.mark.parametrize(
+    ("answer", "content", "reasoning"),
+    [
+        ("<think>\nhm\n</think>\n\nfour", "four", "hm"),
+        ("<THINKING>hm</THINKING>four", "four", "hm"),
+        ("◁think▷hm◁/think▷four", "four", "hm"),
+        ("[THINK]hm[/THINK]four", "four", "hm"),
+        ("four <think>hm</think>", "four <think>hm</think>", None),
+        ("<think>never closed", "<think>never closed", None),
+        ("<analysis>an element that was asked for</analysis>", "<analysis>an element that was asked for</analysis>", None),
+    ],
+)  # fmt: skip
+def test_reasoning_that_a_text_begins_with_is_kept_apart(make_evaluator, answer, content, reasoning):
+    result = make_evaluator(TASKS, script=[answer]).evaluate_sync("mood", {"review": "r"}).unwrap()
+    assert (result.content, result.notes.get("reasoning")) == (content, reasoning)
+
+
+def test_reasoning_without_an_answer_is_no_answer(make_evaluator):
+    error = make_evaluator(TASKS, script=["<think>hm</think>"]).evaluate_sync("mood", {"review": "r"})
+    assert (error.type, error.message) == ("INVALID_OUTPUT", "the model returned nothing")
+    assert error.notes["reasoning"] == "hm"
+
+
 USES_TOOL = """<task name="leave" type="atomic"><description>Leave</description>
 <tools><tool name="leave"/></tools><instructions>Leave.</instructions></task>"""
 

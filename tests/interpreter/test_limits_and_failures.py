@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from evaluator import HandlerConfig, ProviderError, SimulatedBackend, TaskError, TaskStore, UsageError
+from evaluator import (
+    HandlerConfig,
+    ModelResponse,
+    ProviderError,
+    SimulatedBackend,
+    TaskError,
+    TaskStore,
+    Usage,
+    UsageError,
+)
 
 ASK = """<task name="ask" type="atomic"><description>d</description>{handler}
 <tools><tool name="list_files"/></tools><instructions>Q</instructions></task>"""
@@ -220,3 +229,82 @@ def test_tools_of_one_turn_run_one_after_the_other_in_the_order_of_the_calls(mak
     calls = [{"tool": "note", "arguments": {"text": name}} for name in "ab"]
     run(make_evaluator(xml, script=[calls, "done"], tools=[note])).unwrap()
     assert log == ["begin a", "end a", "begin b", "end b"]
+
+
+class Flaky(SimulatedBackend):
+    """Fails as often as is said, perhaps billed, and then answers; each answer costs a dollar."""
+
+    def __init__(self, *failures: ProviderError) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.calls = 0
+
+    @property
+    def name(self) -> str:
+        return "mine"
+
+    async def complete(self, request, *, on_text=None):
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return ModelResponse("done", "stop", usage=Usage(10, 5, 0, 0, 1.0, 1))
+
+
+def billed(*, retryable: bool = True) -> ProviderError:
+    return ProviderError("no answer in time", kind="timeout", retryable=retryable, maybe_billed=True)
+
+
+def refused() -> ProviderError:
+    return ProviderError("HTTP 429", kind="rate_limit", retryable=True)
+
+
+def flaky(make_evaluator, *failures, limit=None):
+    config = HandlerConfig(
+        name="p", prices=(0.0, 1e6), max_output_tokens=1, backoff_s=(0.0, 0.0), max_cost_usd=limit, context_window=10**6
+    )
+    backend = Flaky(*failures)
+    xml = '<task name="ask" type="atomic"><description>d</description><instructions>Q</instructions></task>'
+    return run(make_evaluator(xml, backend=backend, handler=config), model="mine/x"), backend
+
+
+def test_what_a_failed_call_may_have_cost_is_unknown_and_never_zero(make_evaluator):
+    error, _ = flaky(make_evaluator, billed(retryable=False))
+    assert (error.usage.cost_usd, error.usage.input_tokens, error.usage.turns) == (None, None, 0)
+    assert error.maybe_billed
+
+
+def test_after_a_failed_call_that_may_have_been_billed_the_cost_of_a_success_is_unknown(make_evaluator, tmp_path):
+    outcome, backend = flaky(make_evaluator, billed())
+    result = outcome.unwrap()
+    assert (result.content, backend.calls) == ("done", 2)
+    assert (result.usage.cost_usd, result.usage.output_tokens, result.usage.turns) == (None, None, 1)
+    assert [w for w in result.notes["warnings"] if "may have been billed" in w]
+    ends = [step.end for step in TaskStore(tmp_path / "tasks").read(1).steps if step.start.kind == "model"]
+    assert [end.usage["cost_usd"] for end in ends] == [None, 1.0]
+
+
+def test_a_failed_call_that_was_not_billed_costs_nothing(make_evaluator):
+    result = flaky(make_evaluator, refused())[0].unwrap()
+    assert (result.usage.cost_usd, result.usage.output_tokens) == (1.0, 5)
+    assert not [w for w in result.notes["warnings"] if "billed" in w]
+
+
+@pytest.mark.parametrize(
+    ("failures", "limit", "calls"),
+    [
+        # A turn may cost a dollar at most.
+        ([billed()], 1.5, 1),
+        ([billed()], 2.5, 2),
+        ([refused()], 1.5, 2),
+        ([billed(), billed()], 2.5, 2),
+    ],
+)
+def test_a_cost_limit_counts_the_most_that_failed_calls_may_have_cost(make_evaluator, failures, limit, calls):
+    outcome, backend = flaky(make_evaluator, *failures, limit=limit)
+    assert backend.calls == calls
+    if len(failures) == calls:
+        assert isinstance(outcome, TaskError)
+        assert (outcome.resource.name, outcome.resource.limit) == ("cost", limit)
+        assert outcome.resource.used == len(failures)
+    else:
+        assert outcome.unwrap().content == "done"

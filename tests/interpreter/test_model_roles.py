@@ -53,3 +53,18 @@ def test_a_role_survives_being_written() -> None:
     again = build(read_source(to_xml(node).encode(), "t.xml")).templates[0]
     assert again.steps[1].model_role == "grader"
     assert again.steps[1].model.value == "a/b"
+
+
+def test_a_role_that_is_not_mapped_is_told_once(make_evaluator):
+    xml = """<task name="t" type="sequential"><description>t</description><steps>
+      <task name="a" type="atomic"><description>a</description><model role="grader"/></task>
+      <task name="b" type="atomic"><description>b</description><model role="grader"/></task></steps></task>
+    <task name="own" type="atomic"><description>c</description><model role="grader">simulated/own</model></task>"""
+    told = "role 'grader' is not mapped: simulated/default answers"
+
+    def warnings(name, **options):
+        return asyncio.run(make_evaluator(xml, backend=None, **options).evaluate(name)).unwrap().notes["warnings"]
+
+    assert [w for w in warnings("t") if "role" in w] == [f"a: {told}"]
+    assert [w for w in warnings("own") if "role" in w] == []
+    assert [w for w in warnings("t", model_roles={"grader": "simulated/x"}) if "role" in w] == []

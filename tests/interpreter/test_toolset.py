@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import sys
 from pathlib import Path
+
+import pytest
 
 from evaluator import HandlerConfig, TaskStore, load_profiles
 from evaluator.handler.config import ToolGrant
@@ -92,3 +96,34 @@ def test_a_policy_of_the_profile_is_not_softened_by_the_tool(make_evaluator, tmp
 
     asyncio.run(make_evaluator(xml, script=script, handler=profile, profiles={"p": profile}).evaluate("look")).unwrap()
     assert "policy deny" in told[0]
+
+
+GROW = f"{sys.executable} -c 'bytearray(400 * 2**20)'"
+
+
+@pytest.mark.parametrize("tool", ["run_script", "bash"])
+def test_what_a_script_may_hold_is_the_profiles_word(make_evaluator, tool):
+    command = shlex.split(GROW) if tool == "run_script" else GROW
+    xml = f'<task name="t" type="atomic"><description>d</description><tools><tool name="{tool}"/></tools></task>'
+    said = {}
+    for megabytes in (100, 2000):
+        config = HandlerConfig(
+            name="p", backend="simulated", script_memory_mb=megabytes, tools=(ToolGrant(tool, "allow"),)
+        )
+        seen = []
+
+        def script(request, seen=seen):
+            seen.append(request.messages[-1].content)
+            return "done" if len(seen) > 1 else {"tool": tool, "arguments": {"command": command}}
+
+        make_evaluator(xml, handler=config, script=script).evaluate_sync("t").unwrap()
+        said[megabytes] = json.loads(seen[-1])["exit_code"]
+    assert said == {100: 1, 2000: 0}
+
+
+def test_what_a_script_may_hold_is_also_the_templates_word(make_evaluator):
+    xml = """<task name="grow" type="script"><description>d</description><handler script_memory="{memory}"/>
+    <command>{command}</command></task>"""
+    error = make_evaluator(xml.format(memory=100, command=GROW)).evaluate_sync("grow")
+    assert "MemoryError" in error.message
+    assert make_evaluator(xml.format(memory=2000, command=GROW)).evaluate_sync("grow").unwrap().content == ""

@@ -7,6 +7,7 @@ fetched by `listen`, as much as there is at a time, so that many messages share 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import pickle
 import platform
@@ -14,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator import __version__
 from evaluator.batch.engines.calls import RemoteGate
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
@@ -22,7 +22,9 @@ from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.record.owner import current_owner
 
-VERSIONS = f"evaluator {__version__}, Python {'.'.join(platform.python_version_tuple()[:2])}"
+VERSIONS = (
+    f"evaluator {importlib.metadata.version('evaluator')}, Python {'.'.join(platform.python_version_tuple()[:2])}"
+)
 
 
 @dataclass(frozen=True, slots=True)

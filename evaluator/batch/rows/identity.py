@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from evaluator.batch.compact import Numbering
+
 
 def content_id(row: Mapping[str, Any]) -> str:
     """16 hexadecimal digits of a row's content; the order of its fields does not matter.
@@ -19,33 +21,27 @@ def content_id(row: Mapping[str, Any]) -> str:
 
 
 class SeenIds:
-    """The ids of one pass over a source, about 100 bytes each.
+    """The ids of one pass over a source, about 40 bytes each: a hash stands for an id (see `compact`)."""
 
-    Ids are held as 64-bit hashes, keyed anew in each process: of a million ids, one in 40 million runs would take two
-    for the same.
-    """
-
-    __slots__ = ("_copies", "_digests", "_order", "_wheres")
+    __slots__ = ("_copies", "_numbers", "_wheres")
 
     def __init__(self) -> None:
-        self._digests: set[int] = set()
-        self._order, self._wheres = array("q"), array("Q")
+        self._numbers = Numbering()
+        self._wheres = array("Q")
         self._copies: dict[int, int] = {}
 
     def add(self, id: str, where: int) -> int | None:
         """Takes an id down, with a number that says where it is; the number of the earlier one, if it was there."""
-        digest = hash(id)
-        if digest in self._digests:
-            return self._wheres[self._order.index(digest)]
-        self._digests.add(digest)
-        self._order.append(digest)
+        number = self._numbers.number(id)
+        if number < len(self._wheres):
+            return self._wheres[number]
         self._wheres.append(where)
         return None
 
     def numbered(self, id: str) -> str:
         """`id` as it is for the first row that has it, then `id-2`, `id-3`, …"""
-        digest = hash(id)
-        if digest not in self._digests:
+        number = self._numbers.find(id)
+        if number is None:
             return id
-        self._copies[digest] = self._copies.get(digest, 1) + 1
-        return f"{id}-{self._copies[digest]}"
+        self._copies[number] = self._copies.get(number, 1) + 1
+        return f"{id}-{self._copies[number]}"

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
+from evaluator.batch.compact import Numbering
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.shape import Amount, Spending
 from evaluator.errors import UsageError
@@ -28,6 +29,7 @@ MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _UNKNOWN = math.nan
+_MOST = 2**31 - 1
 
 
 class Names:
@@ -125,18 +127,22 @@ class Columns:
         self.examples: dict[int, str] = {}
         self.cluster_names, self.part_names = Names(), Names()
         self.target_labels = Labels()
-        self.group, self.sample, self.verdict = array("i"), array("i"), array("b")
-        self.error, self.targets, self.cached_calls = array("i"), array("b"), array("i")
-        self.duration, self.cost, self.scoring_cost = array("d"), array("d"), array("d")
-        self.tokens = {name: array("q") for name in _TOKENS}
+        self.group, self.sample, self.verdict = array("h"), array("i"), array("b")
+        self.error, self.targets, self.cached_calls = array("h"), array("b"), array("i")
+        self.duration, self.cost, self.scoring_cost = array("f"), array("d"), array("d")
+        self.tokens = {name: array("i") for name in _TOKENS}
         self.clusters = None if cluster is None else array("i")
         self.parts = None if group_by is None else array("i")
         self.replaced_count = 0
         self._cluster, self._group_by = cluster, group_by
         self._replaced = {name: _Tally() for name in ("cost_usd", "scoring_cost_usd", *_TOKENS)}
         self._replaced_cached = 0
-        self._run = array("q")
-        self._samples = Names()
+        self._run = array("i")
+        self._columns: tuple[array[Any], ...] = (
+            self.group, self.sample, self._run, self.verdict, self.error, self.targets, self.cached_calls,
+            self.duration, self.cost, self.scoring_cost, *self.tokens.values(),
+        )  # fmt: skip
+        self._samples = Numbering()
         self._rows: dict[tuple[int, int], array[int]] = {}
 
     def __len__(self) -> int:
@@ -149,22 +155,26 @@ class Columns:
         """
         group = self.groups.setdefault((result.template, result.variant), len(self.groups))
         sample = self._samples.number(result.sample_id)
-        run = hash((result.started, result.task_id))
+        usage = result.usage
+        # 31 bits tell two runs of one sample apart.
+        run = hash((result.started, result.task_id)) & _MOST
+        values = (
+            group, sample, run, _CODES[result.verdict], self._error_of(result),
+            self.target_labels.number(result.target), min(result.cached_calls, _MOST), result.duration_s,
+            _or_unknown(usage.cost_usd), _or_unknown(result.scoring_usage.cost_usd),
+            *(_tokens(usage, name) for name in _TOKENS),
+        )  # fmt: skip
         row = self._row(group, sample, result.epoch)
         if row == len(self):
-            self._append()
+            for column, value in zip(self._columns, values, strict=True):
+                column.append(value)
+            for column in (self.clusters, self.parts):
+                if column is not None:
+                    column.append(0)
         else:
             self._replace(row, run)
-        self.group[row], self.sample[row], self._run[row] = group, sample, run
-        self.verdict[row] = _CODES[result.verdict]
-        self.error[row] = self._error_of(result)
-        self.targets[row] = self.target_labels.number(result.target)
-        self.cached_calls[row] = result.cached_calls
-        self.duration[row] = result.duration_s
-        self.cost[row] = _or_unknown(result.usage.cost_usd)
-        self.scoring_cost[row] = _or_unknown(result.scoring_usage.cost_usd)
-        for name, column in self.tokens.items():
-            column[row] = _tokens(result.usage, name)
+            for column, value in zip(self._columns, values, strict=True):
+                column[row] = value
         if self.clusters is not None:
             self.clusters[row] = _number_in(self.cluster_names, result.metadata, self._cluster)
         if self.parts is not None:
@@ -180,8 +190,8 @@ class Columns:
 
     def close(self) -> None:
         """Lets go of what only adding needs, the samples' ids above all. Nothing can be added any more."""
-        self.sample_count = len(self._samples.numbers)
-        self._samples = Names()
+        self.sample_count = len(self._samples)
+        self._samples = Numbering()
         self._rows.clear()
         del self._run[:]
 
@@ -212,15 +222,6 @@ class Columns:
         if rows[sample] == NONE:
             rows[sample] = len(self)
         return rows[sample]
-
-    def _append(self) -> None:
-        for column in (self.group, self.sample, self.verdict, self.error, self.targets, self.cached_calls, self._run):
-            column.append(0)
-        for column in (self.duration, self.cost, self.scoring_cost):
-            column.append(0.0)
-        for column in (*self.tokens.values(), self.clusters, self.parts):
-            if column is not None:
-                column.append(0)
 
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
@@ -278,7 +279,7 @@ def _or_unknown(value: float | None) -> float:
 
 def _tokens(usage: Usage, name: str) -> int:
     value: int | None = getattr(usage, name)
-    return NONE if value is None else value
+    return NONE if value is None else min(value, _MOST)
 
 
 def _amount(values: array[float]) -> Amount:

@@ -134,8 +134,10 @@ class _Group:
     def __init__(self, columns: Columns, rows: Rows, total: int | None) -> None:
         self.columns, self.rows = columns, rows
         self.pending = None if total is None else _left(total, len(rows))
-        epochs = Counter(columns.sample[row] for row in rows)
-        self.samples, self.epochs = len(epochs), max(epochs.values(), default=0)
+        epochs = array("i", bytes(4 * columns.sample_count))
+        for row in rows:
+            epochs[columns.sample[row]] += 1
+        self.samples, self.epochs = sum(map(bool, epochs)), max(epochs, default=0)
 
     def summary(self, key: tuple[str, str], wanted: list[Reducer] | None) -> GroupSummary:
         columns, rows = self.columns, self.rows

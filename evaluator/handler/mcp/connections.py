@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import MissingExtra, ToolError
 from evaluator.handler.backend import ToolSpec
-from evaluator.handler.mcp.content import find, text_of_contents, text_of_result
+from evaluator.handler.mcp.content import answer_of_result, find, text_of_contents
 from evaluator.handler.mcp.servers import McpServer
-from evaluator.handler.tools.registry import Tool, ToolContext
+from evaluator.handler.tools.registry import Tool, ToolAnswer, ToolContext
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -81,13 +81,13 @@ class McpConnections:
     def _tool(self, server: McpServer, said: Mapping[str, Any]) -> Tool:
         name, original = said["name"], said["tool"]
 
-        async def run(arguments: dict[str, Any], context: ToolContext) -> str:
+        async def run(arguments: dict[str, Any], context: ToolContext) -> ToolAnswer:
             # A little less than is left, so that the model hears which server it was.
             timeout_s = min(server.timeout_s, context.remaining_s - min(1.0, context.remaining_s / 20))
             result = await self._request(
                 server, name, lambda client: client.call_tool(original, arguments), timeout_s, is_call=True
             )
-            return text_of_result(result)
+            return answer_of_result(result, name)
 
         return Tool(
             ToolSpec(name, said["description"], said["parameters"]),

@@ -1,18 +1,21 @@
 """What a server says, as texts and plain values: its tools, the results of calls, its resources.
 
-All of it is text from outside. Nothing is dumped that a model cannot read: images, audio and blobs are named with their
-media type and size.
+All of it is from outside. Images that tools may show are shown; nothing else is dumped that a model cannot read: other
+images, audio and blobs are named with their media type and size.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import ConfigurationError, ToolError
+from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.handler.mcp.servers import McpServer, offered_name
+from evaluator.handler.tools.registry import ToolAnswer
 from evaluator.library.near import did_you_mean, listed
 
 MAX_TOOL_NAME = 64
@@ -93,22 +96,44 @@ def unasked(server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
     ]
 
 
-def text_of_result(result: Any) -> str:
-    """What the model is told of a call's result: texts, and the structured content unless a text says the same.
+def answer_of_result(result: Any, tool: str) -> ToolAnswer:
+    """What the model is told of a call's result of `tool`: texts, the images that may be shown, and the structured
+    content unless a text says the same.
 
-    Raises: ToolError with that text, where the server says that the call failed.
+    Raises: ToolError with the text, where the server says that the call failed.
     """
-    parts = [_text_of_block(block) for block in result.content]
+    images: list[Attachment] = []
+    parts: list[str] = []
+    for block in result.content:
+        image = _image_of(block, tool, images) if block.type == "image" else None
+        if image is not None:
+            images.append(image)
+        parts.append(_text_of_block(block) if image is None else f"[image, {image.media_type}, {image.size:,} bytes]")
     structured = result.structured_content
     if structured is not None and not any(_is_json_of(part, structured) for part in parts):
         parts.append(json.dumps(structured, ensure_ascii=False))
     text = "\n".join(parts)
     if result.is_error:
         raise ToolError(text or "the tool failed and did not say why")
-    return text
+    return ToolAnswer(text, tuple(images))
+
+
+def _image_of(block: Any, tool: str, before: list[Attachment]) -> Attachment | None:
+    """The image, unless it is not what it says it is, or too large, alone or with those before it."""
+    try:
+        data = b64decode(block.data, validate=True)
+    except ValueError:
+        return None
+    image = Attachment(block.mime_type, data, f"image {len(before) + 1} of {tool}")
+    if not image.is_image or media_type_of(data) != block.mime_type or size_problem(data, block.mime_type):
+        return None
+    return image if sum(each.size for each in (*before, image)) <= MAX_BYTES_TOGETHER else None
 
 
 def _is_json_of(text: str, value: Any) -> bool:
+    # The official SDK wraps a result that is no object.
+    if value == {"result": text}:
+        return True
     try:
         return bool(json.loads(text) == value)
     except (ValueError, RecursionError):

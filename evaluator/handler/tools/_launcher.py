@@ -160,7 +160,7 @@ def _descendants(root: int) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _share(pid: int, resident: int) -> int:
-    """The memory of a process in bytes, its part alone of what it shares with others; `resident` where that is not told."""
+    """The memory of a process in bytes, its part alone of what it shares; `resident` where that is not told."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:

@@ -31,6 +31,9 @@ OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "time
 
 MAX_RESULT_BYTES = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+UNREADABLE = "unreadable_call"
+"""What a call in plain text is called whose block cannot be read; its arguments are the text of the block."""
+CALL_FORM = 'write JSON like {"name": "the tool", "arguments": {"an argument": "its value"}} between the tags'
 _MAX_VIOLATIONS = 5
 _MAX_ERROR_CHARS = 2_000
 _MAX_SHOWN_CHARS = 20_000
@@ -184,6 +187,8 @@ class ToolRegistry:
         LimitReached only; everything else, also an exception of the tool's own code, is an outcome.
         """
         tool = self._tools.get(name)
+        if tool is None and name == UNREADABLE:
+            return _failure("bad_arguments", f"the block is no call: {_why_unreadable(arguments_json)}; {CALL_FORM}")
         if tool is None:
             return _failure("unknown_tool", self._unknown(name))
         try:
@@ -219,6 +224,16 @@ class ToolRegistry:
             return _failure("failed", f"{name} failed: {_describe(error)}", error)
         bounded = _bounded(text, max_result_bytes)
         return ToolOutcome(True, bounded, truncated=bounded is not text, images=images)
+
+
+def _why_unreadable(text: str) -> str:
+    if not text.strip():
+        return "it is empty"
+    try:
+        parse_arguments(text)
+    except ToolError as error:
+        return str(error)
+    return "it names no tool"
 
 
 def parse_arguments(text: str) -> dict[str, Any]:

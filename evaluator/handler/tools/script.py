@@ -50,7 +50,8 @@ class ScriptResult:
     """How a script ended and the beginning of what it wrote, undecodable bytes as U+FFFD.
 
     Exactly one of `exit_code` and `signal` is set. `overrun`: killed for output without end, for too
-    many processes or for too much memory. `survivors` counts processes that could not be killed (another user's); 0 otherwise.
+    many processes or for too much memory. `survivors` counts processes that could not be killed (another user's);
+    0 otherwise.
     `stdout_bytes` is what `stdout` was decoded from.
     """
 

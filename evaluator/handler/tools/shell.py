@@ -52,8 +52,8 @@ class ShellResult:
     """How one command ended and what it wrote, a long output without its middle.
 
     `exit_code` and `signal` are the command's, or the shell's where `ended` says that it is gone: by itself, for
-    its time, for output without end, for too many processes or too much memory; both are None where it was killed. `new`: the
-    command began a new shell.
+    its time, for output without end, for too many processes or too much memory; both are None where it was killed.
+    `new`: the command began a new shell.
     """
 
     stdout: str

@@ -15,7 +15,7 @@ from evaluator.interpreter.operators.prepared import Prepared
 from evaluator.interpreter.prompt import build_messages, hints_for
 from evaluator.interpreter.toolset import tools_for
 from evaluator.nodes import Atomic, OutputFormat
-from evaluator.output import parse_output
+from evaluator.output import parse_output, split_thinking
 from evaluator.output.schema import schema_problem
 from evaluator.results import Status, TaskError, TaskResult
 
@@ -55,9 +55,15 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     notes = prepared.notes(model=choice.label)
     if choice.is_stand_in:
         notes["warnings"].append(f"the answer is simulated: {choice.why}")
+    if task.model_role is not None and named is None and _is_new_unmapped(run, prepared, task.model_role):
+        notes["warnings"].append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     notes["warnings"] += outcome.warnings
-    if outcome.reasoning:
-        notes["reasoning"] = outcome.reasoning
+    content, reasoning = outcome.content, outcome.reasoning
+    if task.output is None or (task.output.type == "text" and task.output.schema is None):
+        thought, content = split_thinking(content)
+        reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
+    if reasoning:
+        notes["reasoning"] = reasoning
     if outcome.finish_reason in ("content_filter", "refusal"):
         what = "was stopped by a content filter" if outcome.finish_reason == "content_filter" else "is a refusal"
         return TaskError(
@@ -66,12 +72,12 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         )  # fmt: skip
     if outcome.finish_reason == "unknown":
         notes["warnings"].append("the provider gave no known reason for ending: the answer may be incomplete")
-    if not outcome.content.strip():
+    if not content.strip():
         return TaskError(
             "INVALID_OUTPUT", "the model returned nothing", "output_format_failure", location=task.span,
             content=outcome.content, notes=notes, usage=outcome.usage, retryable=True,
         )  # fmt: skip
-    result = TaskResult(Status.COMPLETE, outcome.content, None, notes, outcome.usage)
+    result = TaskResult(Status.COMPLETE, content, None, notes, outcome.usage)
     return result if task.output is None else read_output(run, result, task.output, frame.path)
 
 
@@ -79,6 +85,14 @@ def _seen(prepared: Prepared) -> dict[str, list[str]] | None:
     """What the task was given, for the record; None where it was given nothing."""
     given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
     return {name: items for name, items in given.items() if items} or None
+
+
+def _is_new_unmapped(run: Run, prepared: Prepared, role: str) -> bool:
+    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has said so yet."""
+    if role in run.roles or role in prepared.config.roles or role in run.unmapped:
+        return False
+    run.unmapped.add(role)
+    return True
 
 
 async def choose(run: Run, named: str | None, prepared: Prepared, role: str | None = None) -> ModelChoice:

@@ -1,0 +1,63 @@
+"""Numbers for very many texts, in some 30 bytes each: the texts themselves are not kept.
+
+Texts are told apart by their 64-bit hashes, keyed anew in each process: of a million texts, one in 40 million runs
+would take two for the same.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable
+
+_EMPTY = 0
+_FIRST_SLOTS = 1024
+
+
+class Numbering:
+    """Numbers from 0, in the order in which the keys were first seen; equal keys have one number."""
+
+    __slots__ = ("_count", "_hashes", "_mask", "_numbers")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mask = _FIRST_SLOTS - 1
+        self._hashes = array("q", bytes(8 * _FIRST_SLOTS))
+        self._numbers = array("i", bytes(4 * _FIRST_SLOTS))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def number(self, key: Hashable) -> int:
+        """The number of `key`, which is the length so far if it is new."""
+        digest = hash(key) or 1
+        slot = self._slot(digest)
+        if self._hashes[slot] != _EMPTY:
+            return self._numbers[slot]
+        self._hashes[slot], self._numbers[slot] = digest, self._count
+        self._count += 1
+        if 4 * self._count > 3 * self._mask:
+            self._grow()
+        return self._count - 1
+
+    def find(self, key: Hashable) -> int | None:
+        """The number of `key`; None where it was not seen."""
+        slot = self._slot(hash(key) or 1)
+        return None if self._hashes[slot] == _EMPTY else self._numbers[slot]
+
+    def _slot(self, digest: int) -> int:
+        """Where `digest` is, or would be."""
+        mask, hashes = self._mask, self._hashes
+        slot = (digest ^ (digest >> 32)) & mask
+        while (found := hashes[slot]) != _EMPTY and found != digest:
+            slot = (slot + 1) & mask
+        return slot
+
+    def _grow(self) -> None:
+        hashes, numbers = self._hashes, self._numbers
+        size = 2 * (self._mask + 1)
+        self._mask = size - 1
+        self._hashes, self._numbers = array("q", bytes(8 * size)), array("i", bytes(4 * size))
+        for digest, number in zip(hashes, numbers, strict=True):
+            if digest != _EMPTY:
+                slot = self._slot(digest)
+                self._hashes[slot], self._numbers[slot] = digest, number

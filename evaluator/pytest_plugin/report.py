@@ -1,0 +1,108 @@
+"""What a test of a batch says: why it failed, what it used. Texts of models and rows are escaped and cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.run import BatchResult
+from evaluator.record.render import visible
+
+_SHOWN = 10
+_WIDTH = 300
+
+
+def why_not(result: BatchResult, again: str) -> str | None:
+    """Why the batch is no success, for a reader; None where it is complete and its gates hold. `again` is the command
+    that goes on with it."""
+    if result.ok:
+        return None
+    counts, ended = result.summary.counts, result.ended
+    of = "?" if ended.total is None else f"{ended.total:,}"
+    lines = [
+        f"{counts.results:,} of {of} samples have a result: {counts.passed:,} passed, {counts.failed:,} failed, "
+        f"{counts.error:,} error, {counts.unscored:,} unscored"
+    ]
+    if not result.is_complete:
+        lines.append(
+            f"the batch is not complete: {_cut(': '.join(part for part in (ended.state, ended.reason) if part))}"
+        )
+    lines += [f"gate {_cut(str(gate))}" for gate in result.gates if not gate.met]
+    for verdict in (Verdict.FAILED, Verdict.ERROR):
+        number = counts.failed if verdict is Verdict.FAILED else counts.error
+        lines += _listed(verdict, number, (each for each in result.results() if each.verdict is verdict))
+    lines += [f"results: {result.folder}", f"go on with: {again}"]
+    return "\n".join(lines)
+
+
+def _listed(verdict: Verdict, number: int, results: Iterable[SampleResult]) -> Iterator[str]:
+    if not number:
+        return
+    yield f"{verdict.value}:"
+    for result in islice(results, _SHOWN):
+        yield f"  {_cut(name_of(result))}: {_cut('; '.join(_reasons(result)))}"
+    if number > _SHOWN:
+        yield f"  and {number - _SHOWN:,} more"
+
+
+def sample_report(result: SampleResult) -> str:
+    """Why a sample has its verdict: what was asked, what came, what each scorer said."""
+    lines = [f"{_cut(name_of(result))}: {result.verdict.value}"]
+    lines += [f"  {_cut(reason)}" for reason in _reasons(result)]
+    lines += [f"  input {_cut(name)}: {_cut(str(value))}" for name, value in result.inputs.items()]
+    if result.target is not None:
+        lines.append(f"  target: {_cut(str(result.target))}")
+    if result.failure is None:
+        lines.append(f"  answer: {_cut(result.content)}")
+    if result.task_file is not None:
+        lines.append(f"  task file: {result.task_file}")
+    return "\n".join(lines)
+
+
+def name_of(result: SampleResult) -> str:
+    """The sample's id, and what of epoch, template and variant tells it apart at a glance."""
+    epoch = f", epoch {result.epoch}" if result.epoch > 1 else ""
+    return f"{result.sample_id} ({result.template}, {result.variant}{epoch})"
+
+
+def _reasons(result: SampleResult) -> Iterator[str]:
+    if result.failure is not None:
+        yield f"{result.failure.kind}: {result.failure.message}"
+    for name, score in result.scores.items():
+        if score.error is not None:
+            yield f"{name} failed: {score.error}"
+        elif score.passed is not True:
+            yield f"{name}: {score.explanation or ('no' if score.passed is False else 'could not judge')}"
+    if not result.scores and result.failure is None:
+        yield "there is no scorer"
+
+
+def summary_line(said: Mapping[str, Sequence[Any]]) -> str:
+    """What all batches of a test run used, from what each test said."""
+    ran, folders = sum(said["samples"]), Counter(said["folder"])
+    tokens = [_sum(said[name]) for name in ("input_tokens", "output_tokens")]
+    shown = ["an unknown number of" if number is None else f"{number:,}" for number in tokens]
+    cost = _sum(said["cost_usd"])
+    parts = [
+        f"evaluator: {len(folders):,} {'batch' if len(folders) == 1 else 'batches'}",
+        f"{ran:,} {'sample' if ran == 1 else 'samples'} evaluated",
+        f"{shown[0]} input and {shown[1]} output tokens",
+        "cost unknown" if cost is None else f"cost {cost:.4f} US dollars",
+    ]
+    simulated = said["simulated"]
+    if any(simulated):
+        parts.append("answers simulated" if all(simulated) else f"answers of {sum(simulated):,} simulated")
+    return ", ".join(parts)
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """None where one is not known."""
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _cut(text: str) -> str:
+    shown = visible(text, one_line=True)
+    return shown if len(shown) <= _WIDTH else f"{shown[:_WIDTH]}… ({len(shown):,} characters)"

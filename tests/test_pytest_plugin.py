@@ -1,0 +1,430 @@
+"""The pytest plugin, in pytests of their own: what passes and fails, what is said, what is run how often."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from evaluator.pytest_plugin.ready import make_ready
+from evaluator.pytest_plugin.report import summary_line
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parent.parent
+QUIZ = '''
+import asyncio, os
+from pathlib import Path
+from evaluator import Evaluator, ProviderError, SimulatedBackend
+
+HERE = Path(__file__).parent
+ROWS = [{"id": f"r{n}", "question": f"{n} + {n}?", "target": str(2 * n)} for n in range(1, 5)]
+
+class Model(SimulatedBackend):
+    """Doubles, and writes down each call; wrong at 3, broken at 4."""
+
+    name = "scripted"
+
+    async def complete(self, request, **options):
+        number = int(request.messages[-1].content.split()[-3])
+        with open(HERE / "calls.txt", "a") as file:
+            file.write(f"{number}\\n")
+        await asyncio.sleep(0)
+        return await super().complete(request, **options)
+
+def answer(request):
+    number = int(request.messages[-1].content.split()[-3])
+    if number == 4 and os.environ.get("MENDED") is None:
+        return ProviderError("it broke \\x1b[31m", kind="bad_request")
+    return "nine" if number == 3 else str(2 * number)
+
+def make(**options):
+    return Evaluator(HERE / "library", "offline", backend=Model(script=answer), tasks_dir=None, **options)
+'''
+TEMPLATE = (
+    '<library><task name="double" type="atomic"><description>Double a number</description>'
+    '<inputs><input name="question" required="true"/></inputs>'
+    "<instructions>Say what is {{ question }}</instructions></task></library>"
+)
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(test file, *arguments)`: a pytest in a process of its own, in which no other plugin is."""
+    installed = pytester.mkdir("site")
+    (installed / "plugin-1.dist-info").mkdir()
+    (installed / "plugin-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (installed / "plugin-1.dist-info" / "entry_points.txt").write_text(
+        "[pytest11]\nevaluator = evaluator.pytest_plugin\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{installed}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    (pytester.mkdir("library") / "t.xml").write_text(TEMPLATE)
+    pytester.makepyfile(quiz=QUIZ)
+
+    def run(test: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(test_it=f"import pytest, quiz\n{test}")
+        fixed = ("-p", "evaluator", "-p", "no:cacheprovider", "--strict-markers", "-W", "error")
+        return pytester.runpytest_subprocess(*fixed, *arguments)
+
+    return run
+
+
+def calls(pytester: pytest.Pytester) -> list[str]:
+    """Which numbers the model was asked for."""
+    file = pytester.path / "calls.txt"
+    return sorted(file.read_text().split()) if file.exists() else []
+
+
+def marked(rows: str = "quiz.ROWS[:2]", **options: str) -> str:
+    said = "".join(f", {name}={value}" for name, value in {"scorers": "['exact']", **options}.items())
+    return f"@pytest.mark.evaluator_batch('double', rows={rows}, evaluator=quiz.make(){said})\n"
+
+
+# -- a batch is a test -----------------------------------------------------------------------------------------------
+
+
+def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(
+        marked(gates="['accuracy >= 1']") + "def test_good(batch):\n"
+        "    assert batch.ok and {result.sample_id for result in batch.results()} == {'r1', 'r2'}\n"
+        + marked("quiz.ROWS", gates="['accuracy >= 0.9', 'errors <= 1']")
+        + "def test_missed(batch): assert 'not' == 'run'\n"
+        + marked("quiz.ROWS[3:] + quiz.ROWS[:3]", limits="{'stop_after': 1, 'concurrency': 1}")
+        + "def test_incomplete(): pass\n"
+        "@pytest.mark.skip\n" + marked() + "def test_skipped(batch): pass\n"
+        "@pytest.mark.xfail(strict=True)\n"
+        + marked("quiz.ROWS[2:3]", gates="['accuracy >= 1']")
+        + "def test_expected(): pass\n"
+    )
+    done.assert_outcomes(passed=1, failed=2, skipped=1, xfailed=1)
+    done.stdout.fnmatch_lines([
+        "*_ test_missed _*",
+        "4 of 4 samples have a result: 2 passed, 1 failed, 1 error, 0 unscored",
+        "gate missed: accuracy >= 0.9 for double*: 0.66* (3 of 4): *",
+        "failed:",
+        "  r3 (double, *): exact: *",
+        "error:",
+        "  r4 (double, *): *it broke*",
+        "results: *",
+        "go on with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
+        "*_ test_incomplete _*",
+        "1 of 4 samples have a result: 0 passed, 0 failed, 1 error, 0 unscored",
+        "the batch is not complete: repeated error: 1 samples in a row ended with: *",
+    ])  # fmt: skip
+    text = done.stdout.str()
+    assert "Traceback" not in text and "evaluator/pytest_plugin" not in text
+    assert "errors <= 1" not in text.replace("gates=[", "", 1), "that gate holds"
+    assert "\x1b[31m" not in text and "\\x1b[31m" in text
+    assert calls(pytester) == ["1", "1", "2", "2", "3", "3", "4", "4"], "nothing for the skipped one"
+
+
+def test_what_shares_a_marker_shares_its_batch(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(
+        "import unittest\n" + marked()
+        + "class TestOne:\n    def test_a(self, batch): assert batch.ok\n    def test_b(self, batch): assert batch.ok\n"
+        + marked("quiz.ROWS[2:]", gates="['accuracy >= 1']")
+        + "class TestTwo(unittest.TestCase):\n    def test_c(self): pass\n"
+        "def case(row): return pytest.mark.evaluator_batch('double', rows=[row], evaluator=quiz.make())\n"
+        "@pytest.mark.parametrize('n', [pytest.param(n, marks=case(quiz.ROWS[n - 1])) for n in (1, 2)])\n"
+        "def test_own(n, batch): assert [r.sample_id for r in batch.results()] == [f'r{n}']\n"
+        + marked("quiz.ROWS[1:2]")
+        + "@pytest.mark.parametrize('n', [1, 2])\ndef test_same(n, batch): assert batch.ok\n"
+    )  # fmt: skip
+    done.assert_outcomes(passed=6, failed=1)
+    assert calls(pytester) == sorted(["1", "2", "3", "4", "1", "2", "2"])
+
+
+UNUSABLE = {
+    "@pytest.mark.evaluator_batch('nowhere', rows=[])": "evaluator_batch: *nowhere*",
+    "@pytest.mark.evaluator_batch()": "evaluator_batch: give a definition's file or a template's name",
+    "@pytest.mark.evaluator_batch('double')": "evaluator_batch: rows are missing",
+    "@pytest.mark.evaluator_batch('missing.toml')": "evaluator_batch: *missing.toml: cannot be read*",
+    "@pytest.mark.evaluator_batch('double', [], 3)": "evaluator_batch takes a definition or templates, rows*",
+    "@pytest.mark.usefixtures('batch')": "this test uses the batch of a marker and has none: add @pytest.mark*",
+}
+
+
+def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
+    unusable = {
+        **UNUSABLE,
+        marked(gate="['accuracy >= 1']"): "evaluator_batch: gate is not known here; did you mean *gates*",
+        marked(gates="['accurate >= 1']"): "evaluator_batch: no metric 'accurate'*",
+        marked(library="'x'"): "evaluator_batch: give an evaluator, or library to make one of, not both",
+        marked() + "@pytest.mark.usefixtures('sample')\n": "sample is for tests of one sample*",
+    }
+    done = run("\n".join(f"{mark.strip()}\ndef test_{n}(): pass" for n, mark in enumerate(unusable)))
+    done.assert_outcomes(errors=len(unusable))
+    for said in unusable.values():
+        done.stdout.fnmatch_lines([said.replace("[", "[[]")])
+    assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
+
+
+def test_a_marker_that_no_hook_can_serve_does_not_pass(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import pytest\n"
+        "class Odd(pytest.Item):\n"
+        "    def runtest(self): pass\n"
+        "class File(pytest.File):\n"
+        "    def collect(self):\n"
+        "        item = Odd.from_parent(self, name='odd')\n"
+        "        item.add_marker(pytest.mark.evaluator_batch('double', rows=[]))\n"
+        "        yield item\n"
+        "def pytest_collect_file(file_path, parent):\n"
+        "    if file_path.name == 'odd.txt': return File.from_parent(parent, path=file_path)"
+    )
+    (pytester.path / "odd.txt").touch()
+    run("", "odd.txt").assert_outcomes(failed=1)
+
+
+# -- a sample is a test ----------------------------------------------------------------------------------------------
+
+EACH = (
+    marked("quiz.ROWS + [{'id': 'r5', 'question': '5 + 5?'}]", each="True", gates="['accuracy >= 0.9']")
+    + "def test_each(sample): assert sample.verdict == 'passed'"
+)
+
+
+def test_each_sample_passes_fails_errs_or_is_skipped_by_itself(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(EACH, "-v", "-rs", "--junit-xml=junit.xml")
+    done.assert_outcomes(passed=2, failed=2, errors=1, skipped=1)
+    done.stdout.fnmatch_lines([
+        "*test_each?r1? PASSED*", "*test_each?r2? PASSED*", "*test_each?r3? FAILED*", "*test_each?r4? ERROR*",
+        "*test_each?r5? SKIPPED*", "*test_each?gates? FAILED*",
+    ])  # fmt: skip
+    assert calls(pytester) == ["1", "2", "3", "4", "5"], "one batch"
+    cases = {case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")}
+    kinds = {name: [child.tag for child in case if child.tag != "properties"] for name, case in cases.items()}
+    assert kinds == {
+        "test_each[r1]": [], "test_each[r2]": [], "test_each[r3]": ["failure"], "test_each[r4]": ["error"],
+        "test_each[r5]": ["skipped"], "test_each[gates]": ["failure"],
+    }  # fmt: skip
+    failure = cases["test_each[r3]"].find("failure")
+    assert failure is not None and "answer: nine" in (failure.text or "") and "target: 6" in (failure.text or "")
+
+
+def test_only_samples_that_were_chosen_are_evaluated(run: Run, pytester: pytest.Pytester) -> None:
+    run(EACH, "-k", "r1 or r3").assert_outcomes(passed=1, failed=1, deselected=4)
+    assert calls(pytester) == ["1", "3"]
+
+
+def test_the_test_about_the_gates_needs_all_samples(run: Run, pytester: pytest.Pytester) -> None:
+    run(EACH, "-k", "gates or r1").assert_outcomes(passed=1, failed=1, deselected=4)
+    assert calls(pytester) == ["1", "2", "3", "4", "5"]
+
+
+def test_epochs_and_variants_are_tests_of_their_own_and_rows_are_read_at_collection(run: Run) -> None:
+    done = run(
+        marked(each="True", epochs="2", models="['a/x', 'b/y']")
+        + "def test_it(sample): pass\n"
+        + marked("iter(quiz.ROWS)", each="True")
+        + "def test_once(): pass",
+        "--collect-only", "-q",
+    )  # fmt: skip
+    names = [line for line in done.outlines if line.startswith("test_it.py::")]
+    assert len(names) == 8 and "test_it.py::test_it[r1-a/x-epoch1]" in names
+    done.stdout.fnmatch_lines(["evaluator_batch: rows of each=True are read twice: *"])
+
+
+# -- pytest-xdist ----------------------------------------------------------------------------------------------------
+
+
+def test_the_processes_of_xdist_share_one_run(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(EACH + "\n" + marked() + "class TestTwo:\n    def test_a(self): pass\n    def test_b(self): pass",
+               "-p", "xdist", "-p", "xdist.looponfail", "-n", "3")  # fmt: skip
+    done.assert_outcomes(passed=4, failed=2, errors=1, skipped=1)
+    assert calls(pytester) == ["1", "1", "2", "2", "3", "4", "5"], "each batch once"
+    done.stdout.fnmatch_lines(["evaluator: 2 batches, 7 samples evaluated, *"])
+
+
+# -- the fixture -----------------------------------------------------------------------------------------------------
+
+
+def test_the_fixture_runs_batches_in_folders_of_the_test(run: Run) -> None:
+    done = run(
+        "def test_it(evaluator_batch, tmp_path_factory):\n"
+        "    options = dict(scorers=['exact'], evaluator=quiz.make())\n"
+        "    one, two = (evaluator_batch('double', rows, **options) for rows in (quiz.ROWS[:1], quiz.ROWS[1:2]))\n"
+        "    assert one.ok and two.ok and one.folder != two.folder\n"
+        "    assert one.folder.is_relative_to(tmp_path_factory.getbasetemp())\n"
+        "async def inside(evaluator_batch):\n"
+        "    return evaluator_batch('double', quiz.ROWS[:1], evaluator=quiz.make())\n"
+        "def test_async(evaluator_batch):\n"
+        "    import asyncio\n"
+        "    assert asyncio.run(inside(evaluator_batch)).summary.counts.unscored == 1\n"
+        "@pytest.mark.parametrize('check', [True, False])\n"
+        "def test_checked(evaluator_batch, check):\n"
+        "    result = evaluator_batch('double', quiz.ROWS, scorers=['exact'], gates=['accuracy >= 1'],\n"
+        "                             evaluator=quiz.make(), check=check)\n"
+        "    assert not result.ok\n"
+    )
+    done.assert_outcomes(passed=3, failed=1)
+    done.stdout.fnmatch_lines(["FAILED test_it.py::test_checked?True? - Failed: 4 of 4 samples have a result*"])
+    assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_broken_off_is_gone_on_with(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = marked("quiz.ROWS", retry_errors="True") + "def test_all(batch): assert batch.summary.counts.error == 0"
+    run(test, "--evaluator-output", "kept").assert_outcomes(failed=1)
+    assert calls(pytester) == ["1", "2", "3", "4"]
+    again = run(test, "--evaluator-output", "kept")
+    again.assert_outcomes(errors=1)
+    again.stdout.fnmatch_lines(["*there is a batch already; --evaluator-resume goes on with it*"])
+    monkeypatch.setenv("MENDED", "1")
+    run(test, "--evaluator-output", "kept", "--evaluator-resume").assert_outcomes(passed=1)
+    assert calls(pytester) == ["1", "2", "3", "4", "4"], "only what had failed"
+
+
+def test_going_on_needs_to_know_with_what(run: Run) -> None:
+    done = run("", "--evaluator-resume")
+    done.stderr.fnmatch_lines(["ERROR: --evaluator-resume goes on with what is in --evaluator-output DIR*"])
+
+
+def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(run: Run, pytester: pytest.Pytester) -> None:
+    folder = pytester.mkdir("sub")
+    (folder / "rows.jsonl").write_text(json.dumps({"id": "a", "question": "1 + 1?", "target": "2"}) + "\n")
+    (folder / "double.toml").write_text(
+        'name = "doubles"\ntemplate = "double"\nrows = "rows.jsonl"\nscorers = ["exact"]\n'
+        'gates = ["accuracy >= 1"]\nlibrary = ["../library"]\noutput = "nowhere"\n'
+    )
+    (folder / "test_sub.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.evaluator_batch('double.toml')\ndef test_it(batch): assert batch.summary.counts.passed == 1\n"
+        "@pytest.mark.evaluator_batch('double', rows='rows.jsonl', library='../library')\ndef test_rows(batch): pass\n"
+        "@pytest.mark.evaluator_batch('double.toml', gates=['accuracy < 1'])\ndef test_above(): pass\n"
+    )
+    done = run("", "sub/test_sub.py")
+    done.assert_outcomes(passed=2, failed=1)
+    assert not (folder / "nowhere").exists()
+
+
+# -- models, and what they cost --------------------------------------------------------------------------------------
+
+GRADED = {"type": "reference", "model": "anthropic/claude-haiku-4-5"}
+NAMING: dict[str, Any] = {
+    "scorers": ["includes", GRADED], "models": ["openai/gpt-4o", "mistral/small"], "handlers": ["anthropic"],
+    "model_roles": {"grader": "openai/gpt-4o"}, "library": "library",
+}  # fmt: skip
+
+
+def test_without_an_option_every_model_is_simulated_whatever_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY"):
+        monkeypatch.setenv(variable, "k")
+    blocked = (
+        "import socket\n"
+        "def refused(*_): raise AssertionError('a socket was connected')\n"
+        "socket.socket.connect = socket.socket.connect_ex = refused\n"
+    )
+    done = run(
+        f"{blocked}@pytest.mark.evaluator_batch('double', rows=quiz.ROWS[:1], **{NAMING!r})\n"
+        "def test_it(batch): assert [result.content for result in batch.results()] == ['2', '2']"
+    )
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines([
+        "evaluator: 1 batch, 2 samples evaluated, * input and * output tokens, cost 0.0000 US dollars, answers simulated"
+    ])  # fmt: skip
+
+
+class Options:
+    """The options of a pytest, as far as the plugin looks at them."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def getoption(self, name: str) -> Any:
+        return self._options.get(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "variants", "simulated"),
+    [
+        ({}, None, ["openai/gpt-4o", "mistral/small"], True),
+        ({"evaluator_live": True}, None, ["openai/gpt-4o @ anthropic", "mistral/small @ anthropic"], False),
+        ({"evaluator_model": "groq/x"}, None, ["groq/x"], False),
+        ({"evaluator_model": "groq/x", "evaluator_live": True}, "openai/gpt-4o", ["groq/x"], False),
+        ({"evaluator_model": "simulated/small"}, None, ["simulated/small"], True),
+        ({"evaluator_handler": "offline"}, "openai/gpt-4o", ["openai/gpt-4o"], True),
+        ({"evaluator_handler": "anthropic"}, None, ["anthropic/claude-haiku-4-5"], False),
+        ({}, "openai/gpt-4o-mini", ["openai/gpt-4o-mini"], False),
+    ],
+)
+def test_real_models_are_used_only_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None,
+    variants: list[str], simulated: bool,
+) -> None:  # fmt: skip
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"):
+        monkeypatch.setenv(name, "k")
+    if variable is not None:
+        monkeypatch.setenv("EVALUATOR_MODEL", variable)
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "t.xml").write_text(TEMPLATE)
+    ready = make_ready(Options(**options), "double", [{"question": "x"}], NAMING, tmp_path)  # type: ignore[arg-type]
+    assert ([cell.variant for cell, _ in ready.plan.cells], ready.is_simulated) == (variants, simulated)
+    ready.evaluator.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (
+            {"folder": ["a", "b"], "samples": [3, 1200], "input_tokens": [10, 20], "output_tokens": [5, 6],
+             "cost_usd": [0.25, 0.5], "simulated": [False, True]},
+            "evaluator: 2 batches, 1,203 samples evaluated, 30 input and 11 output tokens, cost 0.7500 US dollars, "
+            "answers of 1 simulated",
+        ),
+        (
+            {"folder": ["a", "a"], "samples": [1, 0], "input_tokens": [None, 0], "output_tokens": [5, 0],
+             "cost_usd": [None, 0.0], "simulated": [False, False]},
+            "evaluator: 1 batch, 1 sample evaluated, an unknown number of input and 5 output tokens, cost unknown",
+        ),
+    ],
+)  # fmt: skip
+def test_the_summary_says_what_was_used_and_what_is_unknown(said: dict[str, Any], line: str) -> None:
+    assert summary_line(said) == line
+
+
+# -- where it is not used --------------------------------------------------------------------------------------------
+
+
+def test_without_batches_nothing_is_loaded() -> None:
+    code = (
+        "import sys, pytest\nbefore = set(sys.modules)\nimport evaluator.pytest_plugin\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "['evaluator', 'evaluator.pytest_plugin']"
+
+
+def test_it_can_be_left_out(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    pytester.makepyfile(
+        test_it="def test_it(pytestconfig): assert not pytestconfig.pluginmanager.has_plugin('evaluator')"
+    )
+    done = pytester.runpytest_subprocess("-p", "no:evaluator", "test_it.py")
+    done.assert_outcomes(passed=1)
+
+
+def test_a_fixture_of_the_user_s_stands_above_ours_and_the_options_are_in_the_help(run: Run) -> None:
+    done = run("@pytest.fixture\ndef batch(): return 'mine'\ndef test_it(batch): assert batch == 'mine'")
+    done.assert_outcomes(passed=1)
+    assert "evaluator:" not in done.stdout.str()
+    options = set(re.findall(r"--evaluator-[a-z]+", run("", "--help").stdout.str()))
+    assert options == {f"--evaluator-{name}" for name in ("model", "handler", "live", "output", "resume")}
