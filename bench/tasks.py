@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evaluator import TemplateLibrary
+if TYPE_CHECKING:
+    from evaluator import TemplateLibrary
 
 NAME = "answer_briefly"
 TEMPLATE = f"""<task type="atomic" name="{NAME}">
@@ -29,6 +30,8 @@ TEXT = (
 
 def library(folder: Path) -> TemplateLibrary:
     """The template, loaded from a file in `folder`, which is made."""
+    from evaluator import TemplateLibrary
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{NAME}.xml").write_text(TEMPLATE, encoding="utf-8")
     return TemplateLibrary.load(folder, shipped=False)

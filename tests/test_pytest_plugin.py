@@ -23,9 +23,10 @@ ROOT = Path(__file__).parent.parent
 QUIZ = '''
 import asyncio, os
 from pathlib import Path
-from evaluator import Evaluator, ProviderError, SimulatedBackend
+from evaluator import Evaluator, ProviderError, SimulatedBackend, TemplateLibrary
 
 HERE = Path(__file__).parent
+LIBRARY = TemplateLibrary.load(HERE / "library", shipped=False)
 ROWS = [{"id": f"r{n}", "question": f"{n} + {n}?", "target": str(2 * n)} for n in range(1, 5)]
 
 class Model(SimulatedBackend):
@@ -47,7 +48,7 @@ def answer(request):
     return "nine" if number == 3 else str(2 * number)
 
 def make(**options):
-    return Evaluator(HERE / "library", "offline", backend=Model(script=answer), tasks_dir=None, **options)
+    return Evaluator(LIBRARY, "offline", backend=Model(script=answer), tasks_dir=None, **options)
 '''
 TEMPLATE = (
     '<library><task name="double" type="atomic"><description>Double a number</description>'
@@ -60,7 +61,7 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run(test file, *arguments)`: a pytest in a process of its own, in which no other plugin is."""
+    """`run(test file, *arguments)`: a pytest that has no other plugin, with `apart` in a process of its own."""
     installed = pytester.mkdir("site")
     (installed / "plugin-1.dist-info").mkdir()
     (installed / "plugin-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
@@ -68,15 +69,19 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         "[pytest11]\nevaluator = evaluator.pytest_plugin\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{installed}{os.pathsep}{ROOT}")
+    pytester.syspathinsert(installed)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     (pytester.mkdir("library") / "t.xml").write_text(TEMPLATE)
     pytester.makepyfile(quiz=QUIZ)
 
-    def run(test: str, *arguments: str) -> pytest.RunResult:
+    def run(test: str, *arguments: str, apart: bool = False) -> pytest.RunResult:
         pytester.makepyfile(test_it=f"import pytest, quiz\n{test}")
         fixed = ("-p", "evaluator", "-p", "no:cacheprovider", "--strict-markers", "-W", "error")
-        return pytester.runpytest_subprocess(*fixed, *arguments)
+        if apart:
+            return pytester.runpytest_subprocess(*fixed, *arguments)
+        # Here the package is imported already.
+        return pytester.runpytest_inprocess(*fixed, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments)
 
     return run
 
@@ -106,7 +111,8 @@ def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run
         "@pytest.mark.skip\n" + marked() + "def test_skipped(batch): pass\n"
         "@pytest.mark.xfail(strict=True)\n"
         + marked("quiz.ROWS[2:3]", gates="['accuracy >= 1']")
-        + "def test_expected(): pass\n"
+        + "def test_expected(): pass\n",
+        apart=True,
     )
     done.assert_outcomes(passed=1, failed=2, skipped=1, xfailed=1)
     done.stdout.fnmatch_lines([
@@ -151,7 +157,7 @@ UNUSABLE = {
     "@pytest.mark.evaluator_batch()": "evaluator_batch: give a definition's file or a template's name",
     "@pytest.mark.evaluator_batch('double')": "evaluator_batch: rows are missing",
     "@pytest.mark.evaluator_batch('missing.toml')": "evaluator_batch: *missing.toml: cannot be read*",
-    "@pytest.mark.evaluator_batch('double', [], 3)": "evaluator_batch takes a definition or templates, rows*",
+    "@pytest.mark.evaluator_batch('double', [], 3)": "evaluator_batch: it takes a definition or templates, rows*",
     "@pytest.mark.usefixtures('batch')": "this test uses the batch of a marker and has none: add @pytest.mark*",
 }
 
@@ -159,7 +165,7 @@ UNUSABLE = {
 def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
     unusable = {
         **UNUSABLE,
-        marked(gate="['accuracy >= 1']"): "evaluator_batch: gate is not known here; did you mean *gates*",
+        marked(gate="['accuracy >= 1']"): "evaluator_batch: gate is not known here; did you mean `gates`?",
         marked(gates="['accurate >= 1']"): "evaluator_batch: no metric 'accurate'*",
         marked(library="'x'"): "evaluator_batch: give an evaluator, or library to make one of, not both",
         marked() + "@pytest.mark.usefixtures('sample')\n": "sample is for tests of one sample*",
@@ -224,14 +230,13 @@ def test_the_test_about_the_gates_needs_all_samples(run: Run, pytester: pytest.P
     assert calls(pytester) == ["1", "2", "3", "4", "5"]
 
 
-def test_epochs_and_variants_are_tests_of_their_own_and_rows_are_read_at_collection(run: Run) -> None:
-    done = run(
-        marked(each="True", epochs="2", models="['a/x', 'b/y']")
-        + "def test_it(sample): pass\n"
-        + marked("iter(quiz.ROWS)", each="True")
-        + "def test_once(): pass",
-        "--collect-only", "-q",
-    )  # fmt: skip
+def test_epochs_and_variants_are_tests_of_their_own_and_rows_are_read_at_collection(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    once = marked("iter(quiz.ROWS)", each="True") + "def test_once(): pass"
+    pytester.makepyfile(test_once=f"import pytest, quiz\n{once}")
+    test = marked(each="True", epochs="2", models="['a/x', 'b/y']") + "def test_it(sample): pass"
+    done = run(test, "--collect-only", "-q")
     names = [line for line in done.outlines if line.startswith("test_it.py::")]
     assert len(names) == 8 and "test_it.py::test_it[r1-a/x-epoch1]" in names
     done.stdout.fnmatch_lines(["evaluator_batch: rows of each=True are read twice: *"])
@@ -242,7 +247,7 @@ def test_epochs_and_variants_are_tests_of_their_own_and_rows_are_read_at_collect
 
 def test_the_processes_of_xdist_share_one_run(run: Run, pytester: pytest.Pytester) -> None:
     done = run(EACH + "\n" + marked() + "class TestTwo:\n    def test_a(self): pass\n    def test_b(self): pass",
-               "-p", "xdist", "-p", "xdist.looponfail", "-n", "3")  # fmt: skip
+               "-p", "xdist", "-p", "xdist.looponfail", "-n", "2", apart=True)  # fmt: skip
     done.assert_outcomes(passed=4, failed=2, errors=1, skipped=1)
     assert calls(pytester) == ["1", "1", "2", "2", "3", "4", "5"], "each batch once"
     done.stdout.fnmatch_lines(["evaluator: 2 batches, 7 samples evaluated, *"])
@@ -335,7 +340,8 @@ def test_without_an_option_every_model_is_simulated_whatever_is_named(
     )
     done = run(
         f"{blocked}@pytest.mark.evaluator_batch('double', rows=quiz.ROWS[:1], **{NAMING!r})\n"
-        "def test_it(batch): assert [result.content for result in batch.results()] == ['2', '2']"
+        "def test_it(batch): assert [result.content for result in batch.results()] == ['2', '2']",
+        apart=True,
     )
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines([
@@ -362,7 +368,7 @@ class Options:
         ({"evaluator_model": "groq/x", "evaluator_live": True}, "openai/gpt-4o", ["groq/x"], False),
         ({"evaluator_model": "simulated/small"}, None, ["simulated/small"], True),
         ({"evaluator_handler": "offline"}, "openai/gpt-4o", ["openai/gpt-4o"], True),
-        ({"evaluator_handler": "anthropic"}, None, ["anthropic/claude-haiku-4-5"], False),
+        ({"evaluator_handler": "anthropic"}, None, ["anthropic/claude-sonnet-4-5"], False),
         ({}, "openai/gpt-4o-mini", ["openai/gpt-4o-mini"], False),
     ],
 )

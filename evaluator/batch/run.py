@@ -193,7 +193,7 @@ async def _session(
 
     earlier: dict[str, Entry] = folder.index()
     async with AsyncExitStack() as stack:
-        own = await stack.enter_async_context(evaluator.behind(pacer, folder.tasks, settings.cache))
+        own = await stack.enter_async_context(evaluator.behind(pacer, folder.tasks, settings.cache, [folder.path]))
         store = own.services.store
         assert store is not None
         unrecorded = {} if is_clean and not settings.retry_errors else unrecorded_tasks(store, earlier)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class Session:
         self.tally.total = self.plan.total
         work = pending.work(aiter(self.plan.rows))
         self.display.begun(self.plan.name, self._snapshot())
+        # What is there before the first sample stays: the search for garbage need not look at it again and again.
+        gc.freeze()
         ticker = asyncio.ensure_future(self._tick())
         try:
             await self.engine.run(
@@ -95,6 +98,7 @@ class Session:
             )
             total = self.tally.total = await self._count_the_rest(work, pending.counts)
         finally:
+            gc.unfreeze()
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker

@@ -22,6 +22,8 @@ from evaluator.cli.common import (
     role_option,
     stderr_is_terminal,
     terminal_width,
+    trace_option,
+    warn_of_unknown_roles,
 )
 from evaluator.errors import UsageError
 from evaluator.record.render import visible
@@ -89,6 +91,7 @@ _MANY = "May be repeated."
               help="Where samples are evaluated.")  # fmt: skip
 @click.option("--progress", type=click.Choice(["auto", "live", "plain", "json", "none"]), default="auto",
               show_default=True, help="On standard error; auto is live on a terminal, else plain.")  # fmt: skip
+@trace_option
 @click.option("--dry-run", is_flag=True, help="Check everything and say what it would take; make no call.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def batch(definition: Path | None, **options: Any) -> None:
@@ -104,9 +107,10 @@ def batch(definition: Path | None, **options: Any) -> None:
     folder: Path | None = options["resume"]
     wanted = _definition(definition, folder, options)
     library = load_library([Path(path) for path in wanted.library])
+    warn_of_unknown_roles(library, wanted.model_roles)
     evaluator = Evaluator(
         library, model_roles=wanted.model_roles, tasks_dir=None, roots=wanted.roots,
-        notice=lambda line: click.echo(line, err=True),
+        notice=lambda line: click.echo(line, err=True), tracer=options["trace"] or None,
     )  # fmt: skip
     scorers = [parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in wanted.scorers]
     plan = make_plan(

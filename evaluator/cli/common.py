@@ -41,6 +41,10 @@ role_option = click.option(
     help="The model for tasks that name this role, e.g. grader=openai/gpt-4o. May be repeated.",
 )  # fmt: skip
 model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
+trace_option = click.option(
+    "--trace", is_flag=True,
+    help="Give spans of what runs to OpenTelemetry, as opentelemetry-instrument has set it up. Needs evaluator[otel].",
+)  # fmt: skip
 
 
 def load_library(folders: Sequence[Path]) -> TemplateLibrary:

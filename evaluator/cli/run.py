@@ -25,6 +25,7 @@ from evaluator.cli.common import (
     stderr_is_terminal,
     stdin_is_terminal,
     stdout_is_terminal,
+    trace_option,
     warn_of_unknown_roles,
 )
 from evaluator.errors import UsageError
@@ -72,6 +73,7 @@ sync_option = click.option(
 @ask_option
 @sync_option
 @click.option("--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once.")
+@trace_option
 @json_option
 def run(
     request: str | None,
@@ -87,6 +89,7 @@ def run(
     ask_in: Path | None,
     sync: Any,
     reparse: bool,
+    trace: bool,
     as_json: bool,
 ) -> None:
     """Evaluate a template, or a REQUEST in words that is matched to one.
@@ -113,7 +116,7 @@ def run(
     evaluator = Evaluator(
         library, handler, model=model, model_roles=roles, tasks_dir=tasks_dir, roots=roots,
         reparse=reparse, sync=sync, memory=open_memory(memory), asker=asker_of(ask_in),
-        notice=lambda line: click.echo(line, err=True),
+        notice=lambda line: click.echo(line, err=True), tracer=trace or None,
     )  # fmt: skip
     streaming = stdout_is_terminal() and not as_json
     outcome = evaluator.evaluate_sync(

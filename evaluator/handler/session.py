@@ -527,6 +527,7 @@ class Handler:
         except ProviderError as error:
             duration = time.perf_counter() - started
             passage.leave(None, error, duration)
+            self.budget.partial = error.partial or self.budget.partial
             usage = self._charge_in_doubt(most) if error.maybe_billed else None
             await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}", usage=usage)
             return error

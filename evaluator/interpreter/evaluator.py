@@ -139,15 +139,23 @@ class Evaluator:
         """The parts that this Evaluator was put together from."""
         return self._services
 
-    def behind(self, gate: Gate, tasks_dir: str | Path, cache: ResponseCache | str | Path | None = None) -> Evaluator:
+    def behind(
+        self,
+        gate: Gate,
+        tasks_dir: str | Path,
+        cache: ResponseCache | str | Path | None = None,
+        closed: Iterable[Path] = (),
+    ) -> Evaluator:
         """This evaluator with its calls passing through `gate`, its task files in `tasks_dir` and, where one is
-        given, another `cache`. Closing either closes the connections of both."""
+        given, another `cache`; tools on files do not touch what is in `closed`. Closing either closes the connections
+        of both."""
         other = copy(self)
         other._gate = gate
         other._cache = self._cache if cache is None else _given_cache(cache, self._notice)
         other._chooser = self._chooser.behind(gate, other._cache)
         new = TaskStore(tasks_dir, redactor=self._redactor, sync=self._sync)
-        other._services = replace(self._services, chooser=other._chooser, store=new)
+        files = self._services.files.without(closed)
+        other._services = replace(self._services, chooser=other._chooser, store=new, files=files)
         other._has_reported = True
         return other
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
+import secrets
 import shlex
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,10 +31,12 @@ Place = tuple[str, int, str, str]
 
 
 class Runs:
-    """The batches of one pytest process."""
+    """The batches of one pytest process. `run_id` is one for all processes of a test run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        told: Mapping[str, Any] = getattr(config, "workerinput", {})
+        self.run_id: str = told.get("testrunuid") or secrets.token_hex(16)
         self._ready: dict[int, tuple[pytest.Mark, Ready]] = {}
         self._shared: dict[str, Shared] = {}
         self._wanted: dict[int, set[str] | None] = {}
@@ -97,7 +99,7 @@ class Runs:
         if id(mark) not in self._ready:
             options = {name: value for name, value in mark.kwargs.items() if name != "each"}
             if len(mark.args) > 2:
-                raise UsageError(f"{MARKER} takes a definition or templates, rows, and options by name")
+                raise UsageError("it takes a definition or templates, rows, and options by name")
             what, rows = (*mark.args, None, None)[:2]
             rows = options.pop("rows", rows)
             self._ready[id(mark)] = mark, make_ready(self._config, what, rows, options, folder)
@@ -156,12 +158,6 @@ class Runs:
         problem = why_not(result, again)
         if problem is not None:
             pytest.fail(problem, pytrace=False)
-
-    @property
-    def run_id(self) -> str:
-        """One for all processes of a test run."""
-        told: Mapping[str, Any] = getattr(self._config, "workerinput", {})
-        return str(told.get("testrunuid", os.getpid()))
 
     def _root(self, base: Path) -> Path:
         output = self._config.getoption("evaluator_output")

@@ -81,7 +81,7 @@ class _Family:
         self.subreaper = subreaper
         self.bound = bound
         self.memory_bytes = memory_bytes
-        self.next_look = 0.0
+        self.next_look = time.monotonic() + _LOOK_S
         self.status: int | None = None
         self.before = _tasks_of_system() if subreaper else 0
 
