@@ -370,18 +370,45 @@ def test_without_a_tracer_nothing_is_traced_and_nothing_imported(tmp_path: Path)
     assert done.stdout.strip() == "[]"
 
 
-def test_true_is_the_global_provider_s_tracer(tmp_path: Path) -> None:
-    code = (
-        "from opentelemetry import trace\n"
-        "from opentelemetry.sdk.trace import TracerProvider\n"
-        "from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor\n"
-        "provider = TracerProvider(); trace.set_tracer_provider(provider)\n"
-        "provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda s: s.name + '\\n')))\n"
-        "from evaluator import Evaluator\n"
-        "Evaluator(handler='offline', tasks_dir=None, tracer=True).evaluate_sync('summarise', {'document': 'x'})"
+PROVIDER = (
+    "from opentelemetry import trace\n"
+    "from opentelemetry.sdk.trace import TracerProvider\n"
+    "from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor\n"
+    "provider = TracerProvider(); trace.set_tracer_provider(provider)\n"
+    "provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda s: s.name + '\\n')))\n"
+)
+PYTHON = "from evaluator import Evaluator\ne = Evaluator(handler='offline', tasks_dir=None, tracer=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "spans"),
+    [
+        (PYTHON + "e.evaluate_sync('summarise', {'document': 'x'})", ["chat simulated/default", "invoke_agent summarise"]),
+        (
+            "import sys; from evaluator.cli import main\n"
+            "main(['run', '--template', 'summarise', '-i', 'document=x', '--handler', 'offline', '--trace'])",
+            ["chat simulated/default", "invoke_agent summarise"],
+        ),
+        (
+            "import sys; from evaluator.cli import main; open('rows.jsonl', 'w').write('{\"question\": \"x\"}')\n"
+            "main(['batch', '--template', 'answer_question', '--rows', 'rows.jsonl', '--handler', 'offline', '--trace'])",
+            ["chat simulated/default", "invoke_agent answer_question", "sample answer_question", "batch answer_question"],
+        ),
+    ],
+)  # fmt: skip
+def test_true_and_the_option_mean_the_global_provider(tmp_path: Path, code: str, spans: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROVIDER + code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.splitlines() == ["chat simulated/default", "invoke_agent summarise"]
+    kinds = ("chat", "invoke_agent", "sample ", "batch ")
+    assert [line for line in done.stdout.splitlines() if line.startswith(kinds)] == spans
+
+
+def test_where_nobody_takes_traces_asking_for_them_is_an_error(tmp_path: Path) -> None:
+    command = ["run", "--template", "summarise", "-i", "document=x", "--handler", "offline", "--trace"]
+    done = subprocess.run([sys.executable, "-m", "evaluator", *command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 3
+    assert "no OpenTelemetry tracer provider is set up" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_the_package_the_extra_is_named() -> None:

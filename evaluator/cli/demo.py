@@ -73,8 +73,41 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
             f"\n{as_expected} of {len(rows)} as expected, in {time.perf_counter() - started:.1f} s. "
             f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} --tasks {tasks_dir}"
         )
+        _show_batch(library, tasks_dir, data)
     if not all(r["as_expected"] for r in rows):
         raise click.exceptions.Exit(1)
+
+
+def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
+    """All questions in `data` in one batch, answered by a model that is simulated to be wrong one time in five."""
+    from evaluator.batch.run import new_folder
+    from evaluator.front import Evaluator
+    from evaluator.handler.config import HandlerConfig
+
+    rows = [
+        {**json.loads(line), "difficulty": size}
+        for size in ("easy", "medium", "hard")
+        for line in (data / f"{size}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    config = HandlerConfig(name="demo", backend="simulated", simulated={"wrong": 0.2})
+    with Evaluator(library, config, profiles={}, tasks_dir=None) as evaluator:
+        result = evaluator.batch_sync(
+            "answer_question", rows, inputs={"question": "question"}, scorers=[right], group_by="difficulty",
+            name="demo", output=tasks_dir / new_folder("demo"),
+        )  # fmt: skip
+    click.echo(f"\na batch of {len(rows)} questions, by a model that is simulated to be wrong one time in five:")
+    for size, part in result.summary.groups[0].by.items():
+        counts, share = part.counts, part.accuracy.estimate
+        known = "" if share.mean is None else f", {share.mean:.0%} (95 %: {share.low:.0%} to {share.high:.0%})"
+        click.echo(f"  {size}: {counts.passed} passed, {counts.failed} failed, {counts.error} error{known}")
+    click.echo(f"Look at it: evaluator report {result.folder}")
+
+
+def right(output: str, target: Any) -> bool:
+    """Whether an answer is the target, which is a text, a number or JSON."""
+    from evaluator.output import parse_output
+
+    return output == target if isinstance(target, str) else parse_output(output, "json").value == target
 
 
 def _show_matching(library: TemplateLibrary) -> None:

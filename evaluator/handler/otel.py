@@ -1,7 +1,7 @@
 """Spans for OpenTelemetry, named after its semantic conventions for generative AI.
 
-Follows the conventions as of July 2026 (status: Development; opentelemetry.io/docs/specs/semconv/gen-ai, since then in
-the repository open-telemetry/semantic-conventions-genai): a task is `invoke_agent TEMPLATE`, an attempt at a model call
+Follows the conventions as of version 1.44 (status: Development; opentelemetry.io/docs/specs/semconv/gen-ai, and the
+repository open-telemetry/semantic-conventions-genai): a task is `invoke_agent TEMPLATE`, an attempt at a model call
 `chat MODEL`, a tool call `execute_tool NAME`, a score the event `gen_ai.evaluation.result`. What they have no word for
 is named `evaluator.…`: batches, samples, attempts, task ids, cost.
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from evaluator.errors import MissingExtra, ProviderError, UsageError
+from evaluator.errors import ConfigurationError, MissingExtra, ProviderError, UsageError
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.handler.tracing import BatchEnd, Evaluated, Tracer
 from evaluator.results import TaskError, TaskResult, Usage
@@ -46,13 +46,19 @@ def open_tracer(tracer: object, redactor: Redactor) -> Tracer:
 
     `redactor` takes secrets out of content.
 
-    Raises: MissingExtra, without OpenTelemetry's API; UsageError, if `tracer` is neither.
+    Raises: MissingExtra, without OpenTelemetry's API; ConfigurationError, where there is no global provider;
+    UsageError, if `tracer` is neither.
     """
     try:
         from opentelemetry import trace
     except ModuleNotFoundError as error:
         raise MissingExtra("opentelemetry-api", "otel") from error
     if tracer is True:
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            raise ConfigurationError(
+                "nobody takes traces: no OpenTelemetry tracer provider is set up; set one up first, or run under "
+                "opentelemetry-instrument"
+            )
         tracer = trace.get_tracer("evaluator")
     if not isinstance(tracer, trace.Tracer):
         raise UsageError(f"tracer is {tracer!r}, expected an OpenTelemetry Tracer, or True for the global provider's")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, C
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from evaluator.binding.scopes import plain
 from evaluator.errors import ConfigurationError, RecordError, UsageError
@@ -145,7 +145,7 @@ class Evaluator:
         tasks_dir: str | Path,
         cache: ResponseCache | str | Path | None = None,
         closed: Iterable[Path] = (),
-    ) -> Evaluator:
+    ) -> Self:
         """This evaluator with its calls passing through `gate`, its task files in `tasks_dir` and, where one is
         given, another `cache`; tools on files do not touch what is in `closed`. Closing either closes the connections
         of both."""
@@ -482,13 +482,13 @@ class Evaluator:
         if self._cache is not None:
             await asyncio.to_thread(self._cache.close)
 
-    def __enter__(self) -> Evaluator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> Evaluator:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evaluator.pytest_plugin.runs import Runs, Shared
 
 MARKER = "evaluator_batch"
-EACH = "evaluator_each"
+EACH = "_evaluator_each"
 _shared = pytest.StashKey["Shared"]()
 _runs = pytest.StashKey["Runs"]()
 _PREFIX = "evaluator."
@@ -114,7 +114,7 @@ def _tell(item: pytest.Item, spent: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture
-def evaluator_each(request: pytest.FixtureRequest) -> Any:
+def _evaluator_each(request: pytest.FixtureRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
     return getattr(request, "param", None)
 
 
