@@ -200,7 +200,8 @@ def _table_of_texts(name: str, value: Any) -> dict[str, str]:
     return {key: _text(f"{name}.{key}", inner) for key, inner in _table(name, value).items()}
 
 
-def _select(name: str, value: Any) -> dict[str, Any]:
+def read_select(name: str, value: Any) -> dict[str, Any]:
+    """The arguments of a `Selection`. Raises: as `read_limits`."""
     table = _table(name, value)
     _known(table, _SELECT, f"{name}.")
     return {key: _SELECT[key](f"{name}.{key}", inner) for key, inner in table.items()}
@@ -229,7 +230,8 @@ def _reasons(name: str, value: Any) -> tuple[str, ...]:
     return reasons
 
 
-def _limits(name: str, value: Any) -> BatchLimits:
+def read_limits(name: str, value: Any) -> BatchLimits:
+    """Raises: UsageError, for a name that is not known or a value that makes no sense."""
     table = _table(name, value)
     _known(table, {f.name: f for f in fields(BatchLimits)}, f"{name}.")
     return BatchLimits(**table)
@@ -237,9 +239,9 @@ def _limits(name: str, value: Any) -> BatchLimits:
 
 _FIELDS: dict[str, Check] = {
     "templates": _texts, "rows": _text, "name": _text, "inputs": _table_of_texts, "id": _text, "target": _text,
-    "metadata": _texts, "select": _select, "epochs": lambda name, value: _whole(name, value, 1), "models": _texts,
+    "metadata": _texts, "select": read_select, "epochs": lambda name, value: _whole(name, value, 1), "models": _texts,
     "handlers": _texts, "model_roles": _table_of_texts, "scorers": _scorers, "gates": _texts,
-    "count_as_failed": _reasons, "limits": _limits, "library": _texts, "roots": _texts, "output": _text,
+    "count_as_failed": _reasons, "limits": read_limits, "library": _texts, "roots": _texts, "output": _text,
     "cache": _text, "cluster": _text, "group_by": _text, "reducers": _texts,
 }  # fmt: skip
 _SELECT: dict[str, Check] = {

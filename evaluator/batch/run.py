@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.definition import BatchLimits
+from evaluator.batch.definition import BatchLimits, read_limits, read_select
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.folder import BatchFolder, Entry
 from evaluator.batch.gates import GateResult, check_gates, parse_gate
@@ -122,13 +122,13 @@ def make_plan(
     source = open_rows(
         rows,
         RowMapping(inputs, id, target, None if metadata is None else list(metadata)),
-        select if isinstance(select, Selection) else Selection(**(select or {})),
+        select if isinstance(select, Selection) else Selection(**read_select("select", select or {})),
         declared=declared,
         required=required,
     )
     return BatchPlan(
         name or ", ".join(names), cells, epochs, source, made,
-        limits if isinstance(limits, BatchLimits) else BatchLimits(**(limits or {})),
+        limits if isinstance(limits, BatchLimits) else read_limits("limits", limits or {}),
         [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates],
         tuple(count_as_failed), calls_of(evaluator, cells),
         {scorer.name: describe_scorer(scorer, evaluator.library) for scorer in made}, cluster, group_by,

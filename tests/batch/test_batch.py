@@ -249,6 +249,8 @@ def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:
         ({"inputs": {"question": "questoin"}}, "question"),
         ({"inputs": {"quest": "question"}}, "no input"),
         ({"limits": {"concurrency": 0}}, "concurrency is 0"),
+        ({"limits": {"max_costs": 1}}, "max_cost"),
+        ({"select": {"limits": 1}}, "limit"),
         ({"gates": ["accuracy is good"]}, "accuracy is good"),
         ({"handlers": ["none"]}, "no handler profile"),
         ({"engine": "cloud"}, "engine is 'cloud'"),
