@@ -7,7 +7,6 @@ would take two for the same.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
 
 _EMPTY = 0
 _FIRST_SLOTS = 1024
@@ -27,7 +26,7 @@ class Numbering:
     def __len__(self) -> int:
         return self._count
 
-    def number(self, key: Hashable) -> int:
+    def number(self, key: str | bytes) -> int:
         """The number of `key`, which is the length so far if it is new."""
         digest = hash(key) or 1
         slot = self._slot(digest)
@@ -39,7 +38,7 @@ class Numbering:
             self._grow()
         return self._count - 1
 
-    def find(self, key: Hashable) -> int | None:
+    def find(self, key: str | bytes) -> int | None:
         """The number of `key`; None where it was not seen."""
         slot = self._slot(hash(key) or 1)
         return None if self._hashes[slot] == _EMPTY else self._numbers[slot]

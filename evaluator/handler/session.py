@@ -49,6 +49,7 @@ NOT_REPEATED = (
     "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "
     "not repeated. Find out before you call it again"
 )
+MAYBE_BILLED = "an attempt that came to no answer may have been billed: tokens and cost are not known in full"
 Sleep = Callable[[float], Any]
 # Mistral's servers refuse a user's message after a tool's answer, and chat completions have no other place for images.
 _NO_USER_AFTER_TOOL = re.compile(r"(?:mi|mini|magi|dev|code)stral|(?:pix|mix)tral", re.I)
@@ -560,7 +561,7 @@ class Handler:
             return None
         self.budget.maybe_billed = True
         self.budget.charge_in_doubt(most)
-        self._warn("an attempt that came to no answer may have been billed: tokens and cost are not known in full")
+        self._warn(MAYBE_BILLED)
         return IN_DOUBT.said()
 
     def _native(self) -> Mapping[str, Any] | None:

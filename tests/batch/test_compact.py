@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from evaluator.batch.compact import Numbering
 
 
-@given(st.lists(st.text(max_size=3) | st.integers()))
+@given(st.lists(st.text(max_size=3)))
 def test_numbers_are_those_of_a_dict(keys) -> None:
     numbering, known = Numbering(), {}
     for key in keys:
@@ -27,4 +27,5 @@ def test_it_grows_and_forgets_nothing() -> None:
 
 def test_a_key_whose_hash_is_zero_is_a_key_like_others() -> None:
     numbering = Numbering()
-    assert (numbering.number(0), numbering.number("a"), numbering.number(0), len(numbering)) == (0, 1, 0, 2)
+    assert hash("") == 0
+    assert [numbering.number(key) for key in ("", "a", "")] == [0, 1, 0] and len(numbering) == 2

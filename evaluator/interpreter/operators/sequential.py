@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from evaluator.handler.session import MAYBE_BILLED
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, step_value
 from evaluator.interpreter.operators.atomic import read_output
 from evaluator.interpreter.operators.prepared import Prepared
@@ -51,7 +52,9 @@ def accumulated(result: TaskResult, form: AccumulationFormat) -> str:
     # The inputs of a step are its own affair; what it read besides is worth telling.
     sources = (str(name) for name in result.notes.get("data_usage", ()))
     used = ", ".join(name for name in sources if not name.startswith("input:"))
-    warned = "; ".join(str(warning) for warning in result.notes.get("warnings", ()))
+    # What happened on the way is no model's affair, and not the same when a run is gone on with.
+    warnings = (str(warning) for warning in result.notes.get("warnings", ()))
+    warned = "; ".join(warning for warning in warnings if not warning.endswith(MAYBE_BILLED))
     parts = [f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
     return "\n".join(part for part in parts if part)
 
