@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.statistics import (
+    FEW_CLUSTERS,
     Difference,
     bootstrap_difference,
     mcnemar_difference,
@@ -25,6 +26,7 @@ from evaluator.batch.statistics import (
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.tables import Table, as_markdown, as_text
 from evaluator.errors import UsageError
+from evaluator.library.near import did_you_mean, listed
 
 VERSION = 1
 POWER = 0.8
@@ -32,6 +34,7 @@ DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
 BOOTSTRAP_PAIRS = range(20, 5_001)
 """With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t says the same sooner."""
 _SHOWN_IDS = 20
+_MOST_FIELDS = 1_000
 _PASSES, _FAILS = 1.0, 0.0
 
 
@@ -132,11 +135,11 @@ def compare(
     None: whether the whole result passed. Where every value is 0 or 1 the test is McNemar's, exact; else the
     bootstrap, with `seed`, for 20 to 5,000 pairs, and Student's t for other numbers of them. `cluster` names a
     metadata field of side a: pairs that share its value are not taken as independent, and a pair without it is a
-    cluster of its own; the test is a cluster-robust t then. `warnings` say what else differs between the batches:
-    templates, scorers, inputs or targets.
+    cluster of its own; the test is a cluster-robust t then. `warnings` say what else differs between the batches
+    (templates, scorers, inputs or targets), which pairs are in no cluster, and where interval and p disagree.
 
     Raises: UsageError, if a side has several templates or variants, no result has a score by that name, a sample has no
-    such field, or two samples of a side are equal in it.
+    such field, two samples of a side are equal in it, or no pair has a value of `cluster`.
     """
     key = _key(by)
     side_a, side_b = _Rows("a", key, scorer, cluster), _Rows("b", key, scorer, cluster)
@@ -147,21 +150,27 @@ def compare(
     shared = sorted(side_a.samples.keys() & side_b.samples.keys())
     pairs = [(name, *found) for name in shared if (found := _values(side_a, side_b, name)) is not None]
     differences = [b_value - a_value for _, a_value, b_value in pairs]
-    clusters = None if cluster is None else [side_a.samples[name].cluster or (name,) for name, _, _ in pairs]
+    clusters, notes = None, [*_warnings(side_a, side_b, shared)]
+    if cluster is not None:
+        found = [side_a.samples[name].cluster for name, _, _ in pairs]
+        clusters = [each or (name,) for each, (name, _, _) in zip(found, pairs, strict=True)]
+        notes += _cluster_warnings(cluster, found, len(set(clusters)), side_a.fields)
+    difference = _difference([(a_value, b_value) for _, a_value, b_value in pairs], clusters, seed)
+    notes += _disagreement(difference)
     plain = mean_difference(differences)
     return Comparison(
         side_a.side(shared, [a_value for _, a_value, _ in pairs], side_b),
         side_b.side(shared, [b_value for _, _, b_value in pairs], side_a),
         len(pairs),
         len(side_a.samples.keys() | side_b.samples.keys()),
-        _difference([(a_value, b_value) for _, a_value, b_value in pairs], clusters, seed),
+        difference,
         tuple(side_a.samples[name].id for name in shared if _flipped(side_a, side_b, name)),
         tuple(side_a.samples[name].id for name in shared if _flipped(side_b, side_a, name)),
         None if plain.se is None else plain.se * math.sqrt(plain.n),
         by,
         scorer,
         seed,
-        tuple(_warnings(side_a, side_b, shared)),
+        tuple(notes),
     )
 
 
@@ -204,6 +213,7 @@ class _Rows:
         self.samples: dict[str, _Sample] = {}
         self.groups: dict[tuple[str, str], None] = {}
         self.scorers: dict[str, None] = {}
+        self.fields: dict[str, None] = {}
         self._key = key
 
     def add(self, result: SampleResult) -> None:
@@ -212,6 +222,8 @@ class _Rows:
             found = ", ".join(f"{template} × {variant}" for template, variant in self.groups)
             raise UsageError(f"side {self.name} has results of {found}; compare one template and variant at a time")
         self.scorers.update(dict.fromkeys(result.scores))
+        if self.cluster is not None and len(self.fields) < _MOST_FIELDS:
+            self.fields.update(dict.fromkeys(result.metadata))
         key = self._key(result)
         sample = self.samples.get(key)
         if sample is not None and sample.id != result.sample_id:
@@ -317,6 +329,30 @@ def _warnings(a: _Rows, b: _Rows, shared: list[str]) -> Iterable[str]:
     ):
         if differs:
             yield f"the {what} of {differs:,} of {len(shared):,} samples in both differ"
+
+
+def _cluster_warnings(cluster: str, found: Sequence[str | None], count: int, fields: Iterable[str]) -> Iterable[str]:
+    without = found.count(None)
+    if found and without == len(found):
+        hint = did_you_mean(cluster, fields) or f"there is {listed(fields)}"
+        raise UsageError(f"no pair has {cluster!r} in side a's metadata, by which to cluster; {hint}")
+    if without:
+        yield f"{without:,} of {len(found):,} pairs have no {cluster!r}: each is a cluster of its own"
+    if count < FEW_CLUSTERS:
+        yield f"clusters by {cluster!r}: {count:,}; with fewer than {FEW_CLUSTERS} the interval and p are only rough"
+
+
+def _disagreement(difference: Difference) -> Iterable[str]:
+    low, high, p = difference.low, difference.high, difference.p
+    if low is None or high is None or p is None:
+        return
+    chance = 1 - difference.confidence
+    has_zero = low <= 0 <= high
+    if has_zero != (p > chance):
+        yield (
+            f"the interval has {'0' if has_zero else 'no 0'} in it, and p is {'above' if p > chance else 'not above'} "
+            f"{chance:.2g}: they are of two methods ({difference.method}), which differ where it is close; go by p"
+        )
 
 
 def _tables(comparison: Comparison) -> Iterable[Table]:

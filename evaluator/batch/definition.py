@@ -179,7 +179,8 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def read_texts(name: str, value: Any) -> tuple[str, ...]:
+    """One text, or several of which no two are the same. Raises: UsageError, for anything else."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         raise UsageError(f"{name} is {value!r}, expected a list of texts")
@@ -211,6 +212,12 @@ def _count(name: str, value: Any) -> int:
     return _whole(name, value, 0)
 
 
+def _integer(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise UsageError(f"{name} is {value!r}, expected an integer")
+    return value
+
+
 def _scorers(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise UsageError(f"{name} is {value!r}, expected a list of names or tables")
@@ -221,8 +228,9 @@ def _scorers(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def _reasons(name: str, value: Any) -> tuple[str, ...]:
-    reasons = _texts(name, value)
+def read_reasons(name: str, value: Any) -> tuple[str, ...]:
+    """Reasons of errors. Raises: UsageError, for one that there is not, with the nearest."""
+    reasons = read_texts(name, value)
     known = get_args(FailureReason)
     for reason in reasons:
         if reason not in known:
@@ -238,14 +246,14 @@ def read_limits(name: str, value: Any) -> BatchLimits:
 
 
 _FIELDS: dict[str, Check] = {
-    "templates": _texts, "rows": _text, "name": _text, "inputs": _table_of_texts, "id": _text, "target": _text,
-    "metadata": _texts, "select": read_select, "epochs": lambda name, value: _whole(name, value, 1), "models": _texts,
-    "handlers": _texts, "model_roles": _table_of_texts, "scorers": _scorers, "gates": _texts,
-    "count_as_failed": _reasons, "limits": read_limits, "library": _texts, "roots": _texts, "output": _text,
-    "cache": _text, "cluster": _text, "group_by": _text, "reducers": _texts,
+    "templates": read_texts, "rows": _text, "name": _text, "inputs": _table_of_texts, "id": _text, "target": _text,
+    "metadata": read_texts, "select": read_select, "epochs": lambda name, value: _whole(name, value, 1), "models": read_texts,
+    "handlers": read_texts, "model_roles": _table_of_texts, "scorers": _scorers, "gates": read_texts,
+    "count_as_failed": read_reasons, "limits": read_limits, "library": read_texts, "roots": read_texts, "output": _text,
+    "cache": _text, "cluster": _text, "group_by": _text, "reducers": read_texts,
 }  # fmt: skip
 _SELECT: dict[str, Check] = {
-    "limit": _count, "start": _count, "stop": _count, "where": _text, "sample": _count, "seed": _count,
+    "limit": _count, "start": _count, "stop": _count, "where": _text, "sample": _count, "seed": _integer,
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
     manifest.json    what was run, complete enough to run it again; replaced atomically
     results.jsonl    a line a result, appended as results come; of several lines with one key the last counts
     summary.json     the numbers, replaced atomically at the end of each session
+    changed.txt      what has changed of the results that answer another question than the last session's
     tasks/           the task file of each sample, and of each judge's call
 
 One process at a time has the folder: `results.jsonl` is locked while it does. A killed process loses no line that
@@ -19,7 +20,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +31,7 @@ from evaluator.errors import RecordError, TaskBusy
 from evaluator.record.folder import checked_folder
 from evaluator.record.steps import Scrub
 
-MANIFEST, RESULTS, SUMMARY, TASKS = "manifest.json", "results.jsonl", "summary.json", "tasks"
+MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
 _HEAD = re.compile(
     rb'\{"key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
@@ -197,6 +198,14 @@ class BatchFolder:
             if place is not None and last[place] == offset:
                 yield self._parsed(line, number)
 
+    def lines(self) -> Iterator[SampleResult]:
+        """Every result that was ever written, in order, also those that later ones took the place of.
+
+        Raises: as `results`.
+        """
+        for number, _, line in self._lines():
+            yield self._parsed(line, number)
+
     def read_at(self, offset: int) -> SampleResult:
         """The result whose line begins at `offset` (see `index`)."""
         with open(self.path / RESULTS, "rb") as file:
@@ -228,6 +237,14 @@ class BatchFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         _replace(self.path / SUMMARY, summary)
+
+    def write_changed(self, changed: Sequence[object]) -> None:
+        """Says of each result that answers another question what has changed; of none, takes an older file away."""
+        path = self.path / CHANGED
+        if changed:
+            _replace_text(path, "".join(f"{_one_line(str(each))}\n" for each in changed))
+        else:
+            path.unlink(missing_ok=True)
 
     def manifest(self) -> dict[str, Any]:
         """Raises: RecordError, if it cannot be read."""
@@ -281,13 +298,21 @@ def _corrupt(path: Path, number: int | None, what: str) -> RecordError:
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    _replace_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def _one_line(text: str) -> str:
+    """On one line, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _replace_text(path: Path, text: str) -> None:
     """Atomically: a reader sees the old file or the new one. Raises: RecordError, if it cannot be written."""
-    data = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False).encode("utf-8", "surrogatepass") + b"\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(data)
+            file.write(text.encode("utf-8", "surrogatepass"))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

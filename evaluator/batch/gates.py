@@ -1,8 +1,8 @@
 """Thresholds that a batch has to meet: `accuracy >= 0.8`, `mean(f1)[variant=small] >= 50%`, `cost <= 2`.
 
-A gate is met only by what is known. It is incomplete, and not met, where results are pending, where errors make the
-number one of fewer results than it seems, or where the number is unknown: then nobody can say whether the batch is
-good.
+A gate is met only by what is known. It is incomplete, and not met, where results are pending or nobody knows how many
+there will be, where errors make the number one of fewer results than it seems, or where the number is unknown: then
+nobody can say whether the batch is good. A gate that a batch can never answer is refused before it runs.
 
     METRIC [ "(" SCORER or COUNT ")" ] [ "[" template=NAME, variant=NAME "]" ] OPERATOR NUMBER [ "%" ]
 
@@ -15,19 +15,21 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from evaluator.batch.summary.shape import Amount, BatchSummary, Counts, GroupSummary, Percentiles, Reduced
 from evaluator.errors import UsageError
+from evaluator.library.near import did_you_mean, listed
 
 _GATE = re.compile(
     r"\s*(?P<metric>[a-z][a-z0-9_]*(?:[@^][0-9]+)?)\s*(?:\(\s*(?P<argument>[^()]*?)\s*\))?\s*"
     r"(?:\[(?P<scope>[^\[\]]*)\])?\s*(?P<operator>>=|<=|==|!=|>|<)\s*"
     r"(?P<value>[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(?P<percent>%?)\s*"
 )
+_PASSES = re.compile(r"pass[@^]([1-9][0-9]*)")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -47,6 +49,8 @@ _DURATIONS = ("p50_duration", "p90_duration", "p99_duration")
 _OF_PASSED = ("accuracy", "accuracy_low", "accuracy_if_failed")
 _OF_SCORER = ("mean", "mean_low", "pass_rate", "pass_rate_low")
 _OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
+_SHARES = (*_OF_PASSED, "pass_rate", "pass_rate_low", "error_rate")
+_TOTAL_UNKNOWN = "how many results there will be is not known"
 # Errors and pending results are exactly what these tell of.
 _ALWAYS_KNOWN = ("errors", "error_rate", "pending")
 METRICS = (
@@ -74,6 +78,11 @@ class Gate:
     scorer: str | None = None
     template: str | None = None
     variant: str | None = None
+
+    @property
+    def reducer(self) -> str | None:
+        """The reducer of epochs that the gate is of: pass@k or pass^k, None for other metrics."""
+        return self.metric if _PASSES.fullmatch(self.metric) else None
 
     def __str__(self) -> str:
         scorer = f"({self.scorer})" if self.scorer is not None else ""
@@ -142,7 +151,7 @@ def parse_gate(text: str) -> Gate:
     if found is None:
         raise UsageError(f"{text!r} is not a gate; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8")
     metric, scorer = found["metric"], found["argument"] or None
-    plain = re.fullmatch(r"pass[@^][1-9][0-9]*", metric)
+    plain = _PASSES.fullmatch(metric)
     if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS):
         raise UsageError(f"no metric {metric!r} in {text!r}; there are {', '.join(METRICS)}")
     if metric in _OF_SCORER and scorer is None:
@@ -155,11 +164,74 @@ def parse_gate(text: str) -> Gate:
     return Gate(metric, found["operator"], value, scorer, **_scope(text, found["scope"]))
 
 
+def check_fit(
+    gates: Sequence[Gate],
+    *,
+    scorers: Collection[str],
+    cells: Collection[tuple[str, str]],
+    epochs: int,
+    reducers: Sequence[str] | None,
+    bounded: Collection[str] = (),
+) -> tuple[str, ...] | None:
+    """Whether a batch can answer `gates` at all, before it runs; the reducers that it needs to.
+
+    The batch has `scorers`, a result for each of `cells` (template, variant) and `epochs`, and is reduced by
+    `reducers` (see `summarise`). Scorers in `bounded` give values in [0, 1] only, so that their means are as well.
+
+    Returns: the reducers given and those that gates name; None, as given, where neither says any.
+    Raises: UsageError, for a scorer, template or variant that the batch does not have (says which name is near), for k
+    above `epochs`, for a share that is not within 0 and 1 or never met, and for what no scorer would judge.
+    """
+    needed: dict[str, None] = {}
+    for gate in gates:
+        _check_judged(gate, scorers)
+        _check_scope(gate, cells)
+        if gate.reducer is not None:
+            k = int(gate.reducer[len("pass@") :])
+            if k > epochs:
+                raise UsageError(f"{gate}: {gate.metric} needs {k:,} epochs, and the batch has {epochs:,}")
+            needed[gate.reducer] = None
+        if gate.metric in _SHARES or gate.reducer is not None or (gate.scorer in bounded):
+            _check_share(gate)
+    if reducers is None:
+        reducers = None if not needed else ["mean"] if epochs > 1 else []
+    return None if reducers is None else tuple(dict.fromkeys((*reducers, *needed)))
+
+
+def _check_judged(gate: Gate, scorers: Collection[str]) -> None:
+    if gate.scorer is not None and gate.scorer not in scorers:
+        hint = did_you_mean(gate.scorer, scorers) or f"there is {listed(scorers)}"
+        raise UsageError(f"{gate}: the batch has no scorer {gate.scorer!r}; {hint}")
+    if not scorers and (gate.metric in _OF_PASSED or gate.reducer is not None):
+        raise UsageError(f"{gate}: the batch has no scorer, so that nothing passes or fails")
+
+
+def _check_scope(gate: Gate, cells: Collection[tuple[str, str]]) -> None:
+    for what, name, known in (
+        ("template", gate.template, {template for template, _ in cells}),
+        ("variant", gate.variant, {variant for _, variant in cells}),
+    ):
+        if name is not None and name not in known:
+            hint = did_you_mean(name, sorted(known)) or f"there is {listed(known)}"
+            raise UsageError(f"{gate}: the batch has no {what} {name!r}; {hint}")
+    if gate.template is not None and gate.variant is not None and (gate.template, gate.variant) not in cells:
+        raise UsageError(f"{gate}: the batch does not have the template {gate.template!r} with {gate.variant!r}")
+
+
+def _check_share(gate: Gate) -> None:
+    if not 0 <= gate.value <= 1:
+        hint = f"; did you mean {gate.value:.6g}%?" if 2 <= gate.value <= 100 else ""
+        raise UsageError(f"{gate}: {gate.metric} is between 0 and 1{hint}")
+    if (gate.operator, gate.value) in ((">", 1), ("<", 0)):
+        raise UsageError(f"{gate}: this is never met, as {gate.metric} is between 0 and 1")
+
+
 def check_gates(summary: BatchSummary, gates: Sequence[Gate], *, allow_errors: bool = False) -> list[GateResult]:
     """One result a gate and, for shares and means without a scope, the worst of all groups: incomplete, then missed.
 
     Errors make a gate incomplete unless they are allowed: by `allow_errors`, or because a gate on `errors` or
-    `error_rate` of the same results says itself how many may be. Results that are pending always do.
+    `error_rate` of the same results says itself how many may be. Results that are pending always do, and so do a total
+    that is not known and what the summary calls `unfinished`.
 
     Raises: UsageError, if a gate names a template, variant, scorer or reducer that the summary does not have; says
     which it has.
@@ -194,7 +266,8 @@ def _check(summary: BatchSummary, gate: Gate, allowed: Callable[[GroupSummary | 
             found = _total(gate.metric, summary, summary.counts, summary.durations)
             return _judged(gate, found, summary, None, allowed(None))
         if not summary.groups:
-            return GateResult(gate, GateStatus.INCOMPLETE, None, 0, summary.counts.total, "", "there is no result")
+            reason = "; ".join(filter(None, (summary.unfinished, "there is no result")))
+            return GateResult(gate, GateStatus.INCOMPLETE, None, 0, summary.counts.total, "", reason)
     groups = _groups(summary, gate)
     results = [_judged(gate, _of_group(group, gate), summary, group, allowed(group)) for group in groups]
     return min(results, key=lambda result: (_ORDER[result.status], _margin(result)))
@@ -227,18 +300,19 @@ def _judged(
     counts = summary.counts if group is None else group.part.counts
     pending = counts.pending if counts.pending is not None else summary.counts.pending
     where = group.name if group is not None else ""
-    reasons: list[str] = []
-    if gate.metric not in _ALWAYS_KNOWN:
-        errors = max(counts.error, found.faults)
-        if errors and not errors_allowed:
-            reasons.append(f"{errors:,} of {counts.results:,} results are errors, and they are not allowed")
-        if found.value is None:
-            reasons.append(found.unknown)
+    reasons = [summary.unfinished] if summary.unfinished else []
     if gate.metric != "pending":
         if pending:
-            reasons.insert(0, f"{pending:,} results are pending")
-        elif not counts.results:
-            reasons.append("there is no result")
+            reasons.append(f"{pending:,} results are pending")
+        elif pending is None:
+            reasons.append(_TOTAL_UNKNOWN)
+    errors = max(counts.error, found.faults)
+    if errors and not errors_allowed and gate.metric not in _ALWAYS_KNOWN:
+        reasons.append(f"{errors:,} of {counts.results:,} results are errors, and they are not allowed")
+    if found.value is None:
+        reasons.append(found.unknown)
+    if gate.metric != "pending" and not pending and not counts.results:
+        reasons.append("there is no result")
     if reasons:
         return GateResult(
             gate, GateStatus.INCOMPLETE, found.value, found.n, found.of, where, "; ".join(dict.fromkeys(reasons))
@@ -264,8 +338,8 @@ def _total(metric: str, holder: BatchSummary | GroupSummary, counts: Counts, dur
     if metric == "error_rate":
         share = counts.error / counts.results if counts.results else None
         return _Number(share, counts.results, counts.total, "there is no result")
-    count = (counts.pending or 0) if metric == "pending" else getattr(counts, {"errors": "error"}.get(metric, metric))
-    return _Number(float(count), counts.results, counts.total)
+    count: int | None = getattr(counts, {"errors": "error"}.get(metric, metric))
+    return _Number(None if count is None else float(count), counts.results, counts.total, _TOTAL_UNKNOWN)
 
 
 def _amount(metric: str, amount: Amount, of: int) -> _Number:
@@ -290,7 +364,7 @@ def _of_group(group: GroupSummary, gate: Gate) -> _Number:
         value = estimate.low if metric.endswith("_low") else estimate.mean
         unknown = "it scored nothing, or too little for an interval"
         return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
-    if metric.startswith("pass") and metric != "passed":
+    if gate.reducer is not None:
         reduced = _reduced(group, gate)
         return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has as many judged epochs")
     return _total(metric, group, group.part.counts, group.durations)

@@ -11,7 +11,7 @@ name. The scorers are no part of the identity: changing one judges anew, without
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any
@@ -20,6 +20,7 @@ from evaluator.batch.records import Sample, key_of
 from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.library import TemplateLibrary
+from evaluator.nodes import Node, Task, TopLevel, children
 
 SCHEMA = "evaluator-batch/1"
 
@@ -46,13 +47,30 @@ def template_part(library: TemplateLibrary, name: str) -> str:
     return digest({name: library.get(name).sha256, **library.called_by(name)})
 
 
-def handler_settings(config: HandlerConfig, model: str, roles: Mapping[str, str]) -> dict[str, Any]:
-    """What of a profile determines answers, with the model that it comes to."""
+def roles_of(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
+    """The roles that the templates, and those that they may call, name."""
+    found: set[str] = set()
+    for name in names:
+        for each in (name, *library.called_by(name)):
+            waiting: list[TopLevel | Node] = [library.get(each).node]
+            while waiting:
+                node = waiting.pop()
+                if isinstance(node, Task) and node.model_role is not None:
+                    found.add(node.model_role)
+                waiting += children(node)
+    return found
+
+
+def handler_settings(
+    config: HandlerConfig, model: str, roles: Mapping[str, str], named: Collection[str]
+) -> dict[str, Any]:
+    """What of a profile determines answers, with the model that it comes to, and those of the roles `named`."""
     settings: dict[str, Any] = {}
     for field in fields(config):
         if field.name not in _WITHOUT_EFFECT:
             settings[field.name] = _plain(getattr(config, field.name))
-    return {**settings, "model": model, "roles": {**config.roles, **roles}}
+    mapped = {**config.roles, **roles}
+    return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}
 
 
 def _plain(value: Any) -> Any:

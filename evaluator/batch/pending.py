@@ -12,7 +12,7 @@ from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant, Work
 
 OnChanged = Literal["leave", "run", "keep"]
-MAX_EXPLAINED = 1000
+MAX_EXPLAINED = 100_000
 _MISSING = object()
 
 

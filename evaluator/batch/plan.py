@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.definition import BatchLimits
 from evaluator.batch.gates import Gate
-from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, template_part
+from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, roles_of, template_part
 from evaluator.batch.rows import RowSource
-from evaluator.batch.scorers import Scorer
+from evaluator.batch.scorers import Scorer, describe_scorer
 from evaluator.batch.work import Variant
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Function, Input
@@ -73,14 +74,35 @@ def cells_of(evaluator: Evaluator, templates: Sequence[str], variants: Sequence[
     library, services = evaluator.library, evaluator.services
     found: list[tuple[Cell, Variant]] = []
     for template in templates:
-        part = template_part(library, template)
+        part, named = template_part(library, template), roles_of(library, [template])
         for variant in variants:
             config = services.profile(variant.handler)
             choice = services.chooser.choose(variant.model or evaluator.model, None, config)
-            settings = handler_settings(config, choice.label, evaluator.model_roles)
+            settings = handler_settings(config, choice.label, evaluator.model_roles, named)
             is_simulated = choice.backend.name == "simulated"
             name = variant.name or choice.label
             found.append((Cell(template, name, part, digest(settings), is_simulated), replace(variant, name=name)))
+    return found
+
+
+def described(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> dict[str, Any]:
+    """What determines the judgements of each scorer: of one that asks a model, also which.
+
+    Raises: UsageError or TemplateError, for a template that it calls and that cannot be used.
+    """
+    services = evaluator.services
+    found: dict[str, Any] = {}
+    for scorer in scorers:
+        said = describe_scorer(scorer, evaluator.library)
+        templates = said.get("templates")
+        if templates:
+            named = roles_of(evaluator.library, templates)
+            said["judges"] = {}
+            for handler in sorted({variant.handler or "" for _, variant in cells}):
+                config = services.profile(handler or None)
+                label = services.chooser.choose(evaluator.model, None, config).label
+                said["judges"][handler] = digest(handler_settings(config, label, evaluator.model_roles, named))
+        found[scorer.name] = said
     return found
 
 
@@ -136,6 +158,7 @@ def manifest_of(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, A
         "group_by": plan.group_by,
         "reducers": None if plan.reducers is None else list(plan.reducers),
         "call_bound": {"min": plan.call_bound.min_calls, "max": plan.call_bound.max_calls},
+        "cwd": os.getcwd(),
         "arguments": dict(arguments),
     }  # fmt: skip
 

@@ -30,6 +30,24 @@ class Batch:
         """The templates and variants that the last session asked for."""
         return [(cell["template"], cell["variant"]) for cell in self.manifest.get("cells", [])]
 
+    @property
+    def unfinished(self) -> str:
+        """Why it is not complete: how its last session ended, or that it runs or was killed; empty where it is."""
+        state = self.manifest.get("state")
+        if state == "complete":
+            return ""
+        if state == "running":
+            return "a session runs, or was killed"
+        reason = (self.manifest.get("sessions") or [{}])[-1].get("reason")
+        return f"the last session ended: {state}" + (f": {reason}" if reason else "")
+
+    def lines(self) -> Iterator[SampleResult]:
+        """As `results`, with those before them that later ones took the place of.
+
+        Raises: as `results`.
+        """
+        yield from self._those(BatchFolder.reader(self.folder).lines(), set(self.cells))
+
     def results(self, cell: tuple[str, str] | None = None) -> Iterator[SampleResult]:
         """The current results of what the last session asked for, or of one cell of it, one at a time: neither
         those of rows that it did not have nor answers to other questions than its own.
@@ -37,8 +55,11 @@ class Batch:
         Raises: RecordError, where a line of the results was changed.
         """
         cells = set(self.cells) if cell is None else {cell}
+        yield from self._those(BatchFolder.reader(self.folder).results(), cells)
+
+    def _those(self, found: Iterator[SampleResult], cells: set[tuple[str, str]]) -> Iterator[SampleResult]:
         without = set(self.manifest.get("left_out", []))
-        for result in BatchFolder.reader(self.folder).results():
+        for result in found:
             if (result.template, result.variant) in cells and result.key not in without:
                 yield result
 
@@ -46,9 +67,13 @@ class Batch:
         """The numbers as they are now. Raises: as `results`."""
         manifest = self.manifest
         return summarise(
-            self.results(), total=self.totals, cluster=manifest.get("cluster"), group_by=manifest.get("group_by"),
+            self.lines(),
+            total=self.totals,
+            unfinished=self.unfinished,
+            cluster=manifest.get("cluster"),
+            group_by=manifest.get("group_by"),
             reducers=manifest.get("reducers"),
-        )  # fmt: skip
+        )
 
 
 def open_batch(folder: str | Path) -> Batch:

@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.definition import BatchLimits, read_limits, read_select
+from evaluator.batch.definition import BatchLimits, read_limits, read_reasons, read_select, read_texts
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.folder import BatchFolder, Entry
 from evaluator.batch.gates import GateResult, check_gates, parse_gate
 from evaluator.batch.pending import OnChanged
-from evaluator.batch.plan import BatchPlan, calls_of, cells_of, inputs_of, manifest_of, variants_of
+from evaluator.batch.plan import BatchPlan, calls_of, cells_of, described, inputs_of, manifest_of, variants_of
 from evaluator.batch.progress import Display, Endpoint, NoDisplay
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.batch.rows import RowMapping, Selection, open_rows
-from evaluator.batch.scorers import describe_scorer, make_scorers
+from evaluator.batch.scorers import make_scorers
 from evaluator.batch.session import Ended, Session, Stop, unrecorded_tasks
 from evaluator.batch.statistics import reducer
 from evaluator.batch.summary import BatchSummary
@@ -111,9 +111,14 @@ def make_plan(
 
     Raises: UsageError, TemplateError or ConfigurationError, for whatever of it cannot be used.
     """
-    names = [templates] if isinstance(templates, str) else list(templates)
+    names = read_texts("templates", templates)
     if not names:
         raise UsageError("name a template")
+    models, handlers = read_texts("models", models), read_texts("handlers", handlers)
+    gates = [gates] if isinstance(gates, str) else list(gates)
+    reducers = None if reducers is None else read_texts("reducers", reducers)
+    count_as_failed = read_reasons("count_as_failed", count_as_failed)
+    metadata = None if metadata is None else read_texts("metadata", metadata)
     if type(epochs) is not int or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}, expected an integer, 1 or more")
     made = make_scorers(scorers)
@@ -130,8 +135,8 @@ def make_plan(
         name or ", ".join(names), cells, epochs, source, made,
         limits if isinstance(limits, BatchLimits) else read_limits("limits", limits or {}),
         [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates],
-        tuple(count_as_failed), calls_of(evaluator, cells),
-        {scorer.name: describe_scorer(scorer, evaluator.library) for scorer in made}, cluster, group_by,
+        count_as_failed, calls_of(evaluator, cells),
+        described(evaluator, made, cells), cluster, group_by,
         None if reducers is None else tuple(each.name for each in map(reducer, reducers)),
     )  # fmt: skip
 
@@ -148,6 +153,8 @@ async def run_plan(
     Raises: RecordError, if the folder cannot be used or written, or another process has it; UsageError, for a row
     that cannot be read, after what was in flight is finished and recorded.
     """
+    if output is None and settings.resume:
+        raise UsageError("resume goes on with what is in a folder: name it as output")
     path = Path(output) if output is not None else new_folder(plan.name)
     is_there = settings.resume and (path / "manifest.json").exists()
     with BatchFolder.open(path) if is_there else BatchFolder.create(path) as folder:
@@ -161,6 +168,7 @@ async def run_plan(
         manifest["sessions"][-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
         manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
         folder.write_manifest(manifest)
+        folder.write_changed(ended.counts.explained)
         summary = open_batch(path).summarise()
         folder.write_summary(summary.to_dict())
         folder.sync()

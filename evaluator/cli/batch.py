@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncIterable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +31,11 @@ from evaluator.record.render import visible
 
 if TYPE_CHECKING:
     from evaluator.batch import BatchDefinition, BatchResult, Display, Stop
+    from evaluator.batch.gates import GateResult
     from evaluator.batch.plan import BatchPlan
     from evaluator.interpreter.evaluator import Evaluator
 
-EXIT_GATE, EXIT_INCOMPLETE = 4, 5
+EXIT_GATE, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
 _MANY = "May be repeated."
 
 
@@ -52,7 +54,7 @@ _MANY = "May be repeated."
 @click.option("--id", "id_field", metavar="FIELD", help="The field that identifies a row. Default: id, or its content.")
 @click.option("--target", metavar="FIELD", help="The field with the right answer. Default: target.")
 @click.option("--scorer", "scorers", multiple=True, metavar="NAME[:ARG=VALUE,…]",
-              help=f"How answers are judged: includes, numeric:tolerance=0.01, FILE.py:FUNCTION … {_MANY}")  # fmt: skip
+              help=f"How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION … {_MANY}")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(min=1), help="How often each sample is evaluated.")
 @click.option("--epochs-by", "reducers", multiple=True, metavar="REDUCER",
               help=f"How epochs become one number: mean, mode, max, pass@3, pass^3, … {_MANY}")  # fmt: skip
@@ -66,8 +68,15 @@ _MANY = "May be repeated."
 @click.option("--sample", type=click.IntRange(min=1), help="So many rows, drawn with --seed.")
 @click.option("--seed", type=int, help="Of the drawing. Default: 0.")
 @click.option("--where", metavar="EXPRESSION", help="Only rows for which this holds, e.g. \"subject == 'physics'\".")
+@click.option("--start", type=click.IntRange(min=0), help="Rows from this place on, counted from 0.")
+@click.option("--stop", type=click.IntRange(min=0), help="Rows before this place.")
+@click.option(
+    "--metadata", multiple=True, metavar="FIELD", help=f"Keep these fields. Default: all that are left. {_MANY}"
+)
+@click.option("--cluster", metavar="FIELD", help="The metadata field whose equal values are not independent.")
+@click.option("--group-by", metavar="FIELD", help="Show the numbers for each value of this metadata field.")
 @click.option("--gate", "gates", multiple=True, metavar="CONDITION",
-              help=f"What has to hold, e.g. 'accuracy >= 0.8'. {_MANY}")  # fmt: skip
+              help=f"What has to hold besides, e.g. 'accuracy >= 0.8'. {_MANY}")  # fmt: skip
 @click.option("--count-as-failed", multiple=True, metavar="REASON",
               help=f"Errors with this reason count as failed answers, e.g. output_format_failure. {_MANY}")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once. Default: 64.")
@@ -101,10 +110,11 @@ def batch(definition: Path | None, **options: Any) -> None:
     stand above what it says. The summary goes to standard output, progress to standard error.
     """
     from evaluator.batch import BatchSettings, Stop, make_engine, make_plan, run_plan
+    from evaluator.batch.run import new_folder
     from evaluator.batch.scorers import parse_scorer
     from evaluator.front import Evaluator
 
-    folder: Path | None = options["resume"]
+    folder: Path | None = options["resume"] and options["resume"].absolute()
     wanted = _definition(definition, folder, options)
     library = load_library([Path(path) for path in wanted.library])
     warn_of_unknown_roles(library, wanted.model_roles)
@@ -128,8 +138,13 @@ def batch(definition: Path | None, **options: Any) -> None:
         folder is not None, options["retry_errors"], options["changed"], options["unfinished"],
         make_engine(options["engine"], plan.limits), wanted.cache, _display(options["progress"]), stop,
     )  # fmt: skip
-    output = str(folder) if folder is not None else wanted.output
-    result = asyncio.run(_run(evaluator, plan, output, settings, wanted.to_dict(), stop, run_plan))
+    output = folder or Path(wanted.output or new_folder(plan.name))
+    try:
+        result = asyncio.run(_run(evaluator, plan, output, settings, wanted.to_dict(), stop, run_plan))
+    except BaseException:
+        if (output / "manifest.json").is_file():
+            click.echo(f"\nwhat is done is kept; go on with: {_resuming(output)}", err=True)
+        raise
     _report(plan, result, as_json=options["as_json"])
     raise click.exceptions.Exit(_exit_code(result, stop))
 
@@ -174,13 +189,15 @@ def _definition(path: Path | None, folder: Path | None, options: dict[str, Any])
             raise UsageError("--resume goes on with what is in its folder: give neither a DEFINITION nor --output")
         from evaluator.batch.folder import BatchFolder
 
-        known = BatchFolder.reader(folder).manifest().get("arguments")
+        manifest = BatchFolder.reader(folder).manifest()
+        known = manifest.get("arguments")
         if not known:
             raise UsageError(
                 f"{folder}: this batch was run from Python, with rows or scorers that no file holds; go on with it "
                 f"there: evaluator.batch(…, output={str(folder)!r}, resume=True)"
             )
         base = definition_from(known)
+        _go_to(manifest.get("cwd"))
     elif path is not None:
         base = read_definition(path)
     elif not options["templates"] and Path(DEFAULT_FILE).is_file():
@@ -192,15 +209,30 @@ def _definition(path: Path | None, folder: Path | None, options: dict[str, Any])
     return _with_options(base, options, adds=folder is not None)
 
 
+def _go_to(cwd: str | None) -> None:
+    """To the folder in which the batch was begun: its files and profiles are named from there."""
+    if cwd is None or cwd == os.getcwd():
+        return
+    if not os.path.isdir(cwd):
+        raise UsageError(
+            f"the batch was begun in {cwd}, which is not there any more; begin it anew where its files are"
+        )
+    click.echo(f"in the folder {visible(cwd)}, where the batch was begun", err=True)
+    os.chdir(cwd)
+
+
 def _with_options(base: BatchDefinition, options: dict[str, Any], *, adds: bool) -> BatchDefinition:
+    from evaluator.batch.definition import definition_from
+
     changes: dict[str, Any] = {}
     for name, key in (("templates", "templates"), ("models", "models"), ("handlers", "handlers")):
         given = tuple(options[key])
         if given:
             before: tuple[str, ...] = getattr(base, name)
             changes[name] = tuple(dict.fromkeys((*before, *given))) if adds else given
-    for name, key in (("rows", "rows"), ("id", "id_field"), ("target", "target"), ("epochs", "epochs"),
-                      ("output", "output"), ("cache", "cache")):  # fmt: skip
+    renamed = {"id": "id_field"}
+    for name in ("rows", "id", "target", "epochs", "output", "cache", "cluster", "group_by"):
+        key = renamed.get(name, name)
         if options[key] is not None:
             changes[name] = options[key]
     if options["mapped"]:
@@ -209,14 +241,21 @@ def _with_options(base: BatchDefinition, options: dict[str, Any], *, adds: bool)
         changes["model_roles"] = {**base.model_roles, **read_roles(options["model_roles"])}
     if options["scorers"]:
         changes["scorers"] = tuple(options["scorers"])
-    for name in ("gates", "count_as_failed", "reducers"):
+    for name in ("count_as_failed", "reducers", "metadata"):
         if options[name]:
             changes[name] = tuple(options[name])
+    if options["gates"]:
+        # A threshold of the file's is not taken away by another.
+        changes["gates"] = tuple(dict.fromkeys((*base.gates, *options["gates"])))
     if options["folders"]:
         changes["library"] = tuple(map(str, options["folders"]))
     if options["roots"]:
         changes["roots"] = tuple(map(str, options["roots"]))
-    selected = {name: options[name] for name in ("limit", "sample", "seed", "where") if options[name] is not None}
+    selected = {
+        name: options[name]
+        for name in ("start", "stop", "limit", "sample", "seed", "where")
+        if options[name] is not None
+    }
     if selected:
         changes["select"] = {**base.select, **selected}
     names = {"concurrency": "concurrency", "rpm": "requests_per_minute", "tpm": "tokens_per_minute",
@@ -224,7 +263,8 @@ def _with_options(base: BatchDefinition, options: dict[str, Any], *, adds: bool)
     limits = {name: options[key] for key, name in names.items() if options[key] is not None}
     if limits:
         changes["limits"] = replace(base.limits, **limits)
-    return replace(base, **changes)
+    # What an option says is held to what a file may say, so that the manifest can be read again.
+    return definition_from(replace(base, **changes).to_dict())
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -245,21 +285,27 @@ def _display(kind: str) -> Display:
 
 
 def _say_what_it_takes(plan: BatchPlan, as_json: bool) -> None:
-    bound, total = plan.call_bound, plan.total
-    rows = None if total is None else total // len(plan.cells)
-    most = None if rows is None or bound.max_calls is None else rows * bound.max_calls
-    least = None if rows is None else rows * bound.min_calls
+    bound = plan.call_bound
+    # Reading them all finds what is wrong with one of them, too.
+    read = asyncio.run(_count(plan.rows))
+    rows, total = read * plan.epochs, read * plan.epochs * len(plan.cells)
+    most = None if bound.max_calls is None else rows * bound.max_calls
+    least = rows * bound.min_calls
     if as_json:
         print_json({"samples": total, "min_calls": least, "max_calls": most, "cells": len(plan.cells),
                     "epochs": plan.epochs, "scorers": [scorer.name for scorer in plan.scorers]})  # fmt: skip
         return
-    click.echo(f"{plan.name}: {'?' if total is None else f'{total:,}'} samples")
+    click.echo(f"{plan.name}: {total:,} samples")
     click.echo(bound.explanation)
-    said = "?" if least is None else f"{least:,}"
-    click.echo(f"model calls: at least {said}, at most {'?' if most is None else f'{most:,}'}, judges' not counted")
+    click.echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, judges' not counted")
+
+
+async def _count(rows: AsyncIterable[Any]) -> int:
+    return sum([1 async for _ in rows])
 
 
 def _report(plan: BatchPlan, result: BatchResult, *, as_json: bool) -> None:
+    from evaluator.batch.folder import CHANGED
     from evaluator.batch.summary import render_summary
 
     ended = result.ended
@@ -280,7 +326,7 @@ def _report(plan: BatchPlan, result: BatchResult, *, as_json: bool) -> None:
         for changed in counts.explained[:20]:
             click.echo(f"  {visible(str(changed))}", err=True)
         if counts.changed > 20:
-            click.echo(f"  and {counts.changed - 20:,} more", err=True)
+            click.echo(f"  and {counts.changed - 20:,} more, see {result.folder / CHANGED}", err=True)
         click.echo(
             "They were left alone. --changed run runs them again, --changed keep counts them as they are.", err=True
         )
@@ -291,12 +337,28 @@ def _report(plan: BatchPlan, result: BatchResult, *, as_json: bool) -> None:
     click.echo(f"results: {result.folder}", err=True)
     if not result.is_complete:
         click.echo(f"{ended.state}: {visible(ended.reason)}" if ended.reason else ended.state, err=True)
-        click.echo(f"go on with: evaluator batch --resume {shlex.quote(str(result.folder))}", err=True)
+        click.echo(f"go on with: {_resuming(result.folder)}", err=True)
+
+
+def _resuming(folder: Path) -> str:
+    return f"evaluator batch --resume {shlex.quote(str(folder))}"
 
 
 def _exit_code(result: BatchResult, stop: Stop) -> int:
+    counts = result.summary.counts
     if stop.state == "stopped":
-        return 130
-    if not result.is_complete:
-        return EXIT_INCOMPLETE
-    return 0 if result.ok else EXIT_GATE
+        return EXIT_INTERRUPTED
+    is_nothing = bool(counts.error) and not counts.passed and not counts.failed and not counts.unscored
+    if is_nothing:
+        click.echo("every sample ended with an error: nothing can be said", err=True)
+    return exit_code_of_gates(result.gates, is_complete=result.is_complete and not is_nothing)
+
+
+def exit_code_of_gates(gates: Iterable[GateResult], *, is_complete: bool) -> int:
+    """4 where a gate is missed; 5 where that cannot be told, or the batch is not complete; else 0."""
+    from evaluator.batch.gates import GateStatus
+
+    seen = list(gates)
+    if any(gate.status is GateStatus.MISSED for gate in seen):
+        return EXIT_GATE
+    return 0 if is_complete and all(gate.met for gate in seen) else EXIT_INCOMPLETE

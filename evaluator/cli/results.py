@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.batch import EXIT_GATE, EXIT_INCOMPLETE
+from evaluator.cli.batch import EXIT_GATE, exit_code_of_gates
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.errors import UsageError
 from evaluator.library.near import listed
@@ -26,7 +26,8 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
     "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o --scorer f1"
 )
 @click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--template", metavar="NAME", help="Where a batch has several.")
+@click.option("--template", "templates", multiple=True, metavar="NAME",
+              help="The template of each side, where a batch has several. Once, or twice.")  # fmt: skip
 @click.option("--variant", "variants", multiple=True, metavar="NAME",
               help="The model or handler of each side, where a batch has several. Once, or twice.")  # fmt: skip
 @click.option("--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed.")
@@ -39,7 +40,7 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
 @json_option
 def compare(
     batches: tuple[Path, ...],
-    template: str | None,
+    templates: tuple[str, ...],
     variants: tuple[str, ...],
     scorer: str | None,
     by: str,
@@ -61,11 +62,11 @@ def compare(
     paths = list(batches)
     if len(paths) > 2:
         raise UsageError(f"two batches are compared, not {len(paths)}")
-    if len(paths) == 1 and len(variants) != 2:
-        raise UsageError("give two batches, or one with two --variant")
+    if len(paths) == 1 and len(variants) != 2 and len(templates) != 2:
+        raise UsageError("give two batches, or one with two --variant or two --template")
     a, b = open_batch(paths[0]), open_batch(paths[-1])
-    first = _cell(a, template, variants[0] if variants else None)
-    second = _cell(b, template, variants[-1] if variants else None)
+    first = _cell(a, templates[0] if templates else None, variants[0] if variants else None)
+    second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
     found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
     if as_json:
         print_json(found.to_dict())
@@ -142,7 +143,7 @@ def export(batch: Path, kind: str, output: Path) -> None:
 @json_option
 def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) -> None:
     """Show a batch's numbers as they are now, and check gates; makes no call."""
-    from evaluator.batch.gates import GateStatus, check_gates, parse_gate
+    from evaluator.batch.gates import check_gates, parse_gate
     from evaluator.batch.reading import open_batch
     from evaluator.batch.summary import render_markdown, render_summary
 
@@ -156,7 +157,6 @@ def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) 
         click.echo(shown, nl=False)
         for gate in checked:
             click.echo(str(gate))
-    if any(gate.status is GateStatus.MISSED for gate in checked):
-        raise click.exceptions.Exit(EXIT_GATE)
-    if not numbers.complete or not all(gate.met for gate in checked):
-        raise click.exceptions.Exit(EXIT_INCOMPLETE)
+    code = exit_code_of_gates(checked, is_complete=numbers.complete)
+    if code:
+        raise click.exceptions.Exit(code)

@@ -1,7 +1,8 @@
 """Declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class; compiled once.
 
 A compiled schema knows the JSON Schema document that guides reading and the check that a value has to
-pass. No reference is ever fetched: `$ref` reaches into its own document only.
+pass. No reference is ever fetched: `$ref` reaches into its own document only. Patterns have bounded time: a value on
+which one takes too long is refused with a `SlowPattern`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from evaluator.output.coerce import Guide
+from evaluator.output.patterns import Watch, bounded, first_error, undrafted
 from evaluator.output.result import OutputError, json_path
 from evaluator.output.types import TYPE_NAMES, describe, is_type_name, matches
 
@@ -36,6 +38,12 @@ class Schema:
     guide: Guide | None
     check: Check
     build: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPattern(OutputError):
+    """A violation that is not known to be one: a pattern of the schema took too long. Its path is that of the text or
+    object where it can be told (not under `not`, `if` or `contains`), else `$`."""
 
 
 class BadSchema(Exception):
@@ -188,17 +196,20 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
         reason = getattr(error, "message", "it is nested too deeply")
         raise BadSchema(f"{label} is not a valid JSON Schema: {reason}") from error
     registry: Any = Registry()
-    validator = kind(document, registry=registry)
+    validator = bounded(kind)(undrafted(document), registry=registry)
 
     def check(value: Any) -> OutputError | None:
+        watch = Watch()
         try:
-            error = next(validator.iter_errors(value), None)
+            error = first_error(validator, value, watch)
+            if watch.late is not None:
+                return _explain_late(watch.late, error)
             return None if error is None else _explain(exceptions.best_match(iter([error])))
         except Unresolvable as failure:
             return OutputError("bad_schema", f"{label} has a reference that leads nowhere: {failure}")
         except RecursionError:
             return OutputError("schema_violation", "the value is nested too deeply to be checked", "$")
-        except Exception as failure:  # A pattern that is no regular expression, a keyword of the wrong shape.
+        except Exception as failure:  # A pattern that is none or too large, a keyword of the wrong shape.
             return OutputError("bad_schema", f"{label} cannot be applied: {failure}")
 
     return check
@@ -244,6 +255,17 @@ def _explain(error: Any) -> OutputError:
     shown = _shorten(json.dumps(error.instance, ensure_ascii=False, default=str))
     expected = _shorten(f"{rule}: {json.dumps(wanted, ensure_ascii=False, default=str)}")
     return OutputError("schema_violation", _shorten(str(error.message)), path, expected, shown)
+
+
+def _explain_late(late: Any, first: Any) -> SlowPattern:
+    """`late` has its whole path only where it has come up to the first error, itself or as part of an alternative."""
+    top = late
+    while top.parent is not None:
+        top = top.parent
+    path = json_path(list(late.absolute_path)) if top is first else "$"
+    shown = _shorten(json.dumps(late.instance, ensure_ascii=False, default=str))
+    wanted = _shorten(f"{late.validator}: {json.dumps(late.validator_value, ensure_ascii=False, default=str)}")
+    return SlowPattern("schema_violation", _shorten(str(late.message)), path, wanted, shown)
 
 
 def _alternative(error: Any) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import Evaluator, HandlerConfig, ProviderError
-from evaluator.batch import BatchLimits, Score, Stop, Verdict
+from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch
 from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
@@ -139,6 +139,34 @@ def test_a_scorer_that_crashes_is_an_error_and_is_judged_again_without_asking_th
     assert calls == [] and set(verdicts(second).values()) == {"passed"}
 
 
+JUDGE = (
+    '<task name="judge" type="atomic"><description>Judge an answer</description><model role="grader"/>'
+    '<inputs><input name="answer" type="string" required="true">it</input></inputs>'
+    '<instructions>Judge: {{ answer }}</instructions><output_format type="json">{"type": "object"}</output_format></task>'
+)
+
+
+def test_another_judge_judges_anew_and_asks_no_question_again(run: Run, make_evaluator, calls: Calls) -> None:
+    calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "an answer"
+    graded = {"type": "graded", "template": "judge", "inputs": {"answer": "output"}}
+
+    def judged_by(model: str):
+        return make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls), model_roles={"grader": model})
+
+    assert set(verdicts(run(ROWS[:3], evaluator=judged_by("a"), scorers=[graded])).values()) == {"passed"}
+    assert len(calls) == 6
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 0}'
+    again = run(ROWS[:3], evaluator=judged_by("b"), scorers=[graded], resume=True)
+    assert again.ended.counts.judged_anew == 3 and set(verdicts(again).values()) == {"failed"}
+    assert len(calls) == 3 and all(prompt.startswith("Judge") for prompt in calls)
+
+
+def test_one_name_is_a_list_of_one(run: Run) -> None:
+    result = run(ROWS[:1], models="mod3", gates="accuracy >= 0.5")
+    assert result.ended.total == 1 and result.ok
+
+
 def test_errors_are_tried_again_only_when_asked(run: Run, calls: Calls) -> None:
     prompt = "Answer in a word: What is 2 + 2?"
     calls.answers = {prompt: ProviderError("down", kind="auth")}
@@ -226,6 +254,8 @@ def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(run: Run,
     rows.write_text("\n".join([*(json.dumps(row) for row in ROWS[:3]), "{broken", json.dumps(ROWS[4])]))
     with pytest.raises(UsageError, match=r"rows\.jsonl:4"):
         run(rows)
+    unfinished = open_batch(tmp_path / "batch").summarise()
+    assert not unfinished.complete and "rows.jsonl:4" in unfinished.unfinished
     rows.write_text("\n".join(json.dumps(row) for row in ROWS))
     assert run(rows, resume=True).ended.ran == 7
 

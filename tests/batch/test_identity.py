@@ -62,12 +62,16 @@ def test_what_is_no_json_is_refused() -> None:
 
 def test_settings_that_change_no_answer_change_no_identity() -> None:
     plain = HandlerConfig()
-    assert handler_settings(plain, "m", {}) == handler_settings(
-        HandlerConfig(name="other", timeout_s=5, backoff_s=(1.0,), max_cost_usd=1, prices=(1, 2)), "m", {}
-    )
+    same = HandlerConfig(name="other", timeout_s=5, backoff_s=(1.0,), max_cost_usd=1, prices=(1, 2))
+    assert handler_settings(plain, "m", {}, ()) == handler_settings(same, "m", {}, ())
     for other in (HandlerConfig(temperature=0.5), HandlerConfig(system="Be brief."), HandlerConfig(max_turns=3)):
-        assert handler_settings(plain, "m", {}) != handler_settings(other, "m", {})
-    assert handler_settings(plain, "m", {}) != handler_settings(plain, "m", {"grader": "n"})
+        assert handler_settings(plain, "m", {}, ()) != handler_settings(other, "m", {}, ())
+
+
+def test_the_model_of_a_role_counts_where_a_template_names_the_role() -> None:
+    plain, roles = HandlerConfig(), {"grader": "n"}
+    assert handler_settings(plain, "m", {}, ()) == handler_settings(plain, "m", roles, ())
+    assert handler_settings(plain, "m", {}, ["grader"]) != handler_settings(plain, "m", roles, ["grader"])
 
 
 def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -> None:

@@ -79,6 +79,28 @@ def test_a_dry_run_says_what_it_takes_and_makes_nothing(cli: Any, tmp_path: Path
     assert not (tmp_path / "b").exists()
 
 
+def test_a_dry_run_reads_every_row(cli: Any, write: Any) -> None:
+    write("rows.jsonl", "\n".join([*map(json.dumps, ROWS), "{broken"]))
+    ran = cli(*batch("--dry-run"))
+    assert ran.code == 2 and "rows.jsonl:7" in ran.err
+
+
+def test_a_batch_is_gone_on_with_from_another_folder(cli: Any, tmp_path: Path) -> None:
+    cli(*batch("--limit", 2))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ran = cli("batch", "--resume", tmp_path / "b", "--limit", 4, "--json", cwd=elsewhere)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["ran"] == 2
+
+
+def test_a_batch_of_nothing_but_errors_says_nothing(cli: Any, write: Any) -> None:
+    with LoopbackServer(default=Reply((b"{}",), 401)) as server:
+        write("handlers/wire.xml", PROFILE.format(url=server.base_url))
+        ran = cli(*batch("--handler", "wire"))
+    assert ran.code == 5 and "every sample ended with an error" in ran.err
+
+
 def test_a_definition_in_a_file_is_the_same_and_options_stand_above_it(cli: Any, write: Any) -> None:
     write("evaluator.toml", """
         name = "sums"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import BatchSummary, summarise
@@ -14,7 +14,7 @@ Total = int | Mapping[tuple[str, str], int] | None
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A batch's manifest, and how many results it will have (see `summarise`); None: what there is is all."""
+    """A batch's manifest, and how many results it will have (see `summarise`); None: nobody knows."""
 
     manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
     total: Total = None
@@ -28,6 +28,19 @@ class About:
         value = self.manifest.get(key)
         return value if isinstance(value, str) else ""
 
+    @property
+    def unfinished(self) -> str:
+        """Why the batch is not finished, by its manifest; empty where it is, or the manifest says nothing of it."""
+        state = self.text("state")
+        if state in ("", "complete"):
+            return ""
+        if state == "running":
+            return "the last session is running, or was killed"
+        sessions = self.manifest.get("sessions")
+        last = cast("list[Any]", sessions)[-1] if isinstance(sessions, list) and sessions else None
+        reason = cast("Mapping[str, Any]", last).get("reason") if isinstance(last, Mapping) else None
+        return f"the last session ended with: {reason or state}"
+
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
         """The summary of `results`, clustered as the batch was. Raises as `summarise`."""
-        return summarise(results, total=self.total, cluster=self.text("cluster") or None)
+        return summarise(results, total=self.total, cluster=self.text("cluster") or None, unfinished=self.unfinished)

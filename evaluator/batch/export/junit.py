@@ -1,7 +1,8 @@
 """JUnit XML, as GitLab and Jenkins read it: a testsuite for each template and variant, a testcase for each result.
 
 passed is a testcase, failed one with a <failure> (what each scorer said), error one with an <error> (its type and
-text), unscored one that is <skipped> with the reason. `time` is in seconds. A character that XML 1.0 forbids is
+text), unscored one that is <skipped> with the reason. What is not finished is not green: a suite with results that
+are pending, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in seconds. A character that XML 1.0 forbids is
 written as its escape, `\\x1b`. Source: the format's description at https://github.com/testmoapp/junitxml.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -65,16 +66,27 @@ class _Suite:
             self.started = result.started
         self.cases.write("".join(_case(result)).encode())
 
+    def add_incomplete(self, place: str, why: str) -> None:
+        self.counts.add(_Counts(1, errors=1))
+        opening = f'    <testcase name="complete" classname={_quoted(place)} time="0.000">\n'
+        error = f'      <error message={_quoted(why)} type="incomplete">{_escaped(why)}</error>\n'
+        self.cases.write(f"{opening}{error}    </testcase>\n".encode())
+
 
 def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> None:
     """One `testsuites`. Suites come in the order in which they are first met; memory does not grow with results."""
     with contextlib.ExitStack() as open_files:
         suites: dict[tuple[str, str], _Suite] = {}
-        for result in results:
-            key = (result.template, result.variant)
+
+        def suite_of(key: tuple[str, str]) -> _Suite:
             if key not in suites:
                 suites[key] = _Suite(open_files.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
-            suites[key].add(result)
+            return suites[key]
+
+        for result in results:
+            suite_of((result.template, result.variant)).add(result)
+        for key, why in _incomplete({key: suite.counts.tests for key, suite in suites.items()}, about).items():
+            suite_of(key).add_incomplete(_place(*key), why)
         whole = _Counts()
         for suite in suites.values():
             whole.add(suite.counts)
@@ -93,9 +105,35 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
             file.write(b"</testsuites>\n")
 
 
-def _case(result: SampleResult) -> Iterator[str]:
+def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tuple[str, str], str]:
+    """Why which suites are not complete; under the batch's name what no suite can be told from."""
+    whole, total = (about.name, ""), about.total
+    if isinstance(total, Mapping):
+        counted = {key: (count - results.get(key, 0), count) for key, count in total.items()}
+    elif total is None:
+        counted = dict.fromkeys(results, (0, 0))
+    else:
+        key = next(iter(results)) if len(results) == 1 else whole
+        counted = dict.fromkeys(results, (0, 0)) | {key: (total - sum(results.values()), total)}
+    if about.unfinished and not counted:
+        counted = {whole: (0, 0)}
+    found: dict[tuple[str, str], str] = {}
+    for key, (pending, count) in counted.items():
+        said = [f"{pending:,} of {count:,} results are pending"] if pending > 0 else []
+        if about.unfinished and (pending > 0 or key != whole or not results):
+            said.append(about.unfinished)
+        if said:
+            found[key] = "; ".join(said)
+    return found
+
+
+def _place(template: str, variant: str) -> str:
     # Jenkins takes what is before the last full stop for a package.
-    place = ".".join(part.replace(".", "_") for part in (result.template, result.variant) if part)
+    return ".".join(part.replace(".", "_") for part in (template, variant) if part)
+
+
+def _case(result: SampleResult) -> Iterator[str]:
+    place = _place(result.template, result.variant)
     name = f"{result.sample_id} [epoch {result.epoch}]"
     yield (
         f'    <testcase name={_quoted(name)} classname={_quoted(place)} time="{result.duration_s:.3f}">\n'

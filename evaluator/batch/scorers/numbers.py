@@ -2,7 +2,9 @@
 
 Read are signs, thousands separators, decimals, powers of ten (`6.02e23`, `6.02 × 10^23`, `6.02·10²³`), fractions
 (`3/4`, `1 3/4`, `½`, `\\frac{3}{4}`), percentages and words such as `million`. Units and currencies beside a number
-are passed over. What belongs to a word (`CO2`, `m^2`), a date with slashes, a version or a time is no number.
+are passed over. What belongs to a word (`CO2`, `m^2`), a date with slashes, a version or a time is no number, nor is
+a mix of two notations (`1.234,5` where the point is decimal), an exponent of more than six digits, or the tolerance
+after a number (the 2 of `5 ± 2`).
 """
 
 from __future__ import annotations
@@ -24,21 +26,27 @@ _SPACES = "\u00a0\u2009\u202f "
 
 @lru_cache(maxsize=2)
 def _pattern(decimal: str) -> re.Pattern[str]:
-    point, group = (r"\.", ",'’_" + _SPACES) if decimal == "." else (",", ".'’_" + _SPACES)
-    plain = rf"(?:\d{{1,3}}(?P<sep>[{group}])\d{{3}}(?:(?P=sep)\d{{3}})*+(?!\d)|\d++)(?:{point}\d++)?+|{point}\d++"
+    point, other = (r"\.", ",") if decimal == "." else (",", r"\.")
+    group = ("," if decimal == "." else ".") + "'’_" + _SPACES
+    start = rf"\d{{1,3}}[{group}]\d{{3}}(?!\d)"
+    grouped = rf"(?={start})\d{{1,3}}(?P<sep>[{group}])\d{{3}}(?:(?P=sep)\d{{3}}(?!\d))*+"
+    plain = rf"(?:{grouped}|(?!{start})\d++)(?:{point}\d++)?+|{point}\d++"
+    # As the other notation has it: 1.234,5 or, of several groups that a decimal sign parts, 1,234,567.
+    foreign = rf"\d{{1,3}}(?:{point}\d{{3}})++(?:{other}\d++(?!\d|[.,]\d)|(?<={point}\d\d\d{point}\d\d\d)(?![.,]?\d))"
     return re.compile(
         rf"""(?<![\w./:^])(?<!\^[{_MINUS}])(?:(?<![)\]])(?P<sign>[{_MINUS}+])\s?)?+[$€£¥₹]?+
-        (?:
+        (?:(?!{foreign})(?:
           \\[dt]?frac\{{(?P<over>\d++)\}}\{{(?P<under>\d++)\}}
         | (?:(?P<whole>\d{{1,3}})[ \u00a0])?(?P<top>\d++)\s?[/⁄]\s?(?P<bottom>\d++)(?![\d/⁄])
         | (?:(?P<before>\d++)\s?)?(?P<vulgar>[{_VULGAR}])
-        | 10\s?\^\s?\{{?(?P<power>[-−+]?\d{{1,6}}+)\}}?
+        | 10\s?\^\s?\{{?(?P<power>[-−+]?\d++)\}}?
         | (?P<plain>{plain})
-          (?:[eE](?P<e>[-−+]?\d{{1,6}}+)(?!\w)
-            |\s?(?:[×x*·⋅]|\\times|\\cdot)\s?10\s?(?:(?:\^|\*\*)\s?\{{?(?P<ten>[-−+]?\d{{1,6}}+)\}}?|(?P<super>[⁺⁻]?[⁰¹²³⁴-⁹]{{1,6}}+)))?+
+          (?:[eE](?P<e>[-−+]?\d++)
+            |\s?(?:[×x*·⋅]|\\times|\\cdot)\s?10\s?(?:(?:\^|\*\*)\s?\{{?(?P<ten>[-−+]?\d++)\}}?|(?P<super>[⁺⁻]?[⁰¹²³⁴-⁹]++)))?+
         )
         (?![\d⁰¹²³⁴-⁹]|[.:/]\d|,\d{{3}}(?!\d)|\s?\^)
-        (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?P<percent>\s?(?:\\?%|％|per\s?cent\b))?""",
+        (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?P<percent>\s?(?:\\?%|％|per\s?cent\b))?
+        |\d++(?:[{group}.,]\d{{3}})++(?:[.,]\d++)?+)""",
         re.VERBOSE | re.IGNORECASE,
     )
 

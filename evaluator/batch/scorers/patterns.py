@@ -10,7 +10,6 @@ more than 1,000 characters, or more than 10,000 with its repeats written out.
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -19,13 +18,11 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, Scored, yes_or_no
 from evaluator.batch.scorers.reading import OfResult, shown, targets
 from evaluator.errors import UsageError
+from evaluator.output import patterns
 
 MAX_PATTERN_CHARS = 1_000
-MAX_EXPANDED = 10_000
 INLINE_S = 0.01
 TIMEOUT_S = 1.0
-# Escaped characters and whole classes count as one; of a repeat, the numbers matter.
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,38 +91,9 @@ class Regex(OfResult):
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str, ignore_case: bool = False) -> Any:
     """The compiled pattern. Raises: UsageError, for one that is none or is too large."""
-    import regex
-
     if len(pattern) > MAX_PATTERN_CHARS:
         raise UsageError(f"a pattern has {len(pattern)} characters, at most {MAX_PATTERN_CHARS} are taken")
-    if expanded_size(pattern) > MAX_EXPANDED:
-        raise UsageError(
-            f"the pattern {shown(pattern)} has more than {MAX_EXPANDED} parts with its repeats written out"
-        )
     try:
-        return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
-    except (regex.error, RecursionError) as error:
-        raise UsageError(f"the pattern {shown(pattern)} is none: {error}") from error
-
-
-def expanded_size(pattern: str) -> int:
-    """How many single parts a pattern has where each `{n,m}` is written out; an upper bound for valid ones."""
-    sums, last = [0], [0]
-    for piece in _PIECE.finditer(pattern):
-        token = piece[0]
-        if token == "(":
-            sums.append(0)
-            last.append(0)
-        elif token == ")" and len(sums) > 1:
-            size = sums.pop() + 1
-            last.pop()
-            sums[-1] += size
-            last[-1] = size
-        elif token[0] == "{" and (piece[1] or piece[2]):
-            times = max(int(piece[1] or 0), int(piece[2] or 0))
-            sums[-1] += last[-1] * max(0, times - 1)
-            last[-1] *= max(1, times)
-        elif token not in "*+?":
-            sums[-1] += 1
-            last[-1] = 1
-    return sum(sums)
+        return patterns.compile_pattern(pattern, ignore_case)
+    except patterns.BadPattern as error:
+        raise UsageError(f"the pattern {shown(pattern)} {error}") from error

@@ -12,7 +12,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, Scored, yes_or_no
 from evaluator.batch.scorers.reading import OfResult
 from evaluator.errors import UsageError
 from evaluator.output import parse_output
-from evaluator.output.schema import BadSchema, Schema, compile_schema
+from evaluator.output.schema import BadSchema, Schema, SlowPattern, compile_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ class JsonSubset(_Comparing):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSchema(_OfValue):
     """The value keeps to `schema`: a JSON Schema, a `.json` file, a type such as `string[]`, or `module:Model`; without
-    one, the target is the schema. The explanation is the first violation, with its path."""
+    one, the target is the schema. The explanation is the first violation, with its path; a pattern that takes too long
+    is an error."""
 
     type: ClassVar[str] = "json_schema"
     schema: Mapping[str, Any] | str | None = None
@@ -95,8 +96,8 @@ class JsonSchema(_OfValue):
         value, problem = self.json(scored)
         if problem is None:
             violation = _compiled(declared).check(value)
-            if violation is not None and violation.kind == "bad_schema":
-                raise UsageError(violation.message)
+            if isinstance(violation, SlowPattern) or (violation is not None and violation.kind == "bad_schema"):
+                raise UsageError(str(violation))
             problem = None if violation is None else str(violation)
         return yes_or_no(problem is None, explanation=problem or "")
 

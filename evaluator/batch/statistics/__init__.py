@@ -3,14 +3,22 @@
 Values are checked where they enter: what is not a finite number is refused, never averaged in or left out.
 """
 
-from evaluator.batch.statistics.agreement import Agreement, cohen_kappa, krippendorff_alpha
+from evaluator.batch.statistics.agreement import (
+    Agreement,
+    cohen_kappa,
+    cohen_kappa_of,
+    krippendorff_alpha,
+    krippendorff_alpha_of,
+)
 from evaluator.batch.statistics.epochs import Reducer, Variance, pass_at_k, pass_hat_k, reducer, variance
 from evaluator.batch.statistics.intervals import (
+    FEW_CLUSTERS,
     Estimate,
     mean_interval,
     percentiles,
     proportion_interval,
     proportion_of,
+    score_interval,
     wilson,
 )
 from evaluator.batch.statistics.paired import (
@@ -24,6 +32,7 @@ from evaluator.batch.statistics.paired import (
 )
 
 __all__ = [
+    "FEW_CLUSTERS",
     "Agreement",
     "Difference",
     "Estimate",
@@ -31,7 +40,9 @@ __all__ = [
     "Variance",
     "bootstrap_difference",
     "cohen_kappa",
+    "cohen_kappa_of",
     "krippendorff_alpha",
+    "krippendorff_alpha_of",
     "mcnemar_difference",
     "mcnemar_p",
     "mean_difference",
@@ -43,6 +54,7 @@ __all__ = [
     "proportion_interval",
     "proportion_of",
     "reducer",
+    "score_interval",
     "smallest_difference",
     "variance",
     "wilson",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,13 +19,15 @@ from evaluator.errors import UsageError
 Weights = Literal["linear", "quadratic"]
 Level = Literal["nominal", "ordinal", "interval"]
 Rating = Hashable | None
+_NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """`value` rests on `n` of `of` units: those that enough judges rated.
 
-    `se` and the interval are the large-sample ones of kappa; alpha has none.
+    `se` and the interval are the large-sample ones of kappa; alpha has none, nor has a kappa whose `se` is 0 (judges
+    who always agree) an interval: it would be empty, however few the units.
     """
 
     value: float | None
@@ -68,13 +70,23 @@ def cohen_kappa(
     """
     if len(first) != len(second):
         raise UsageError(f"two judges rate the same units; one has {len(first)} and the other {len(second)}")
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    return cohen_kappa_of(Counter(zip(first, second, strict=True)), weights, labels, confidence)
+
+
+def cohen_kappa_of(
+    counts: Mapping[tuple[Rating, Rating], int],
+    weights: Weights | None = None,
+    labels: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
+) -> Agreement:
+    """`cohen_kappa`, from how many units have which two ratings. Raises as it does."""
+    pairs = {pair: count for pair, count in counts.items() if None not in pair and count}
     order = _in_order([rating for pair in pairs for rating in pair], labels, needed=weights is not None)
-    n, of, size = len(pairs), len(first), len(order)
+    n, of, size = sum(pairs.values()), sum(counts.values()), len(order)
     if size < 2:
         return Agreement(None, n, of, 2)
     weight = _weight(weights, size)
-    joint = {cell: count / n for cell, count in Counter((order[a], order[b]) for a, b in pairs).items()}
+    joint = {(order[a], order[b]): count / n for (a, b), count in pairs.items()}
     rows, columns = [0.0] * size, [0.0] * size
     for (i, j), share in joint.items():
         rows[i] += share
@@ -91,6 +103,8 @@ def cohen_kappa(
     )
     inside = spread - (kappa - chance * (1 - kappa)) ** 2
     se = math.sqrt(max(0.0, inside) / n) / (1 - chance)
+    if se < _NO_SPREAD:
+        return Agreement(kappa, n, of, 2, se)
     reach = normal_quantile((1 + confidence) / 2) * se
     return Agreement(kappa, n, of, 2, se, max(-1.0, kappa - reach), min(1.0, kappa + reach))
 
@@ -119,27 +133,42 @@ def krippendorff_alpha(
     of = len(ratings[0]) if ratings else 0
     if any(len(row) != of for row in ratings):
         raise UsageError("every judge's row has one rating a unit, None where it is missing")
-    units = [[row[unit] for row in ratings if row[unit] is not None] for unit in range(of)]
-    units = [unit for unit in units if len(unit) > 1]
+    return krippendorff_alpha_of(Counter(zip(*ratings, strict=True)), len(ratings), level, labels)
+
+
+def krippendorff_alpha_of(
+    counts: Mapping[tuple[Rating, ...], int],
+    raters: int,
+    level: Level = "nominal",
+    labels: Sequence[Hashable] | None = None,
+) -> Agreement:
+    """`krippendorff_alpha`, from how many units have which ratings, in whatever order. Raises as it does."""
+    of = sum(counts.values())
+    units = Counter[tuple[Any, ...]]()
+    for ratings, count in counts.items():
+        given = tuple(rating for rating in ratings if rating is not None)
+        if len(given) > 1 and count:
+            units[given] += count
+    n = sum(units.values())
     order = _in_order([rating for unit in units for rating in unit], labels, needed=level != "nominal")
     if level == "interval" and not all(map(_is_number, order)):
         raise UsageError("interval ratings are finite numbers; nominal or ordinal ratings may be labels")
     size = len(order)
     coincidences = [[0.0] * size for _ in range(size)]
-    for unit in units:
-        counts = Counter(order[rating] for rating in unit)
-        for i, count in counts.items():
-            for j, other in counts.items():
-                coincidences[i][j] += count * (other - (i == j)) / (len(unit) - 1)
+    for unit, times in units.items():
+        found = Counter(order[rating] for rating in unit)
+        for i, count in found.items():
+            for j, other in found.items():
+                coincidences[i][j] += times * count * (other - (i == j)) / (len(unit) - 1)
     totals = [math.fsum(row) for row in coincidences]
     total = math.fsum(totals)
     distance = _distance(level, list(order), totals)
     cells = [(i, j, distance(i, j)) for i in range(size) for j in range(size)]
     expected = math.fsum(totals[i] * totals[j] * far for i, j, far in cells)
     if expected == 0:
-        return Agreement(None, len(units), of, len(ratings))
+        return Agreement(None, n, of, raters)
     observed = math.fsum(coincidences[i][j] * far for i, j, far in cells)
-    return Agreement(1 - (total - 1) * observed / expected, len(units), of, len(ratings))
+    return Agreement(1 - (total - 1) * observed / expected, n, of, raters)
 
 
 def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[[int, int], float]:

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.errors import UsageError
 
 CONFIDENCE = 0.95
+FEW_CLUSTERS = 30
+"""With fewer, cluster-robust intervals are only approximate."""
+_NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,36 @@ def mean_interval(
         return Estimate(mean, None, None, None, n, shown, "t", confidence)
     reach = student_quantile((1 + confidence) / 2, count - 1) * se
     return Estimate(mean, se, mean - reach, mean + reach, n, shown, "t", confidence)
+
+
+def score_interval(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+) -> Estimate:
+    """The mean of `values`, whose interval does not leave what means can be.
+
+    `proportion_interval` where each is 0 or 1, else `mean_interval`, cut to 0 and 1 where each value is within them.
+    Where these show no spread (all 0.5, say) the interval is Wilson's of n values, or of as many as there are clusters:
+    no values in [0, 1] of that mean vary more than 0 and 1 do. Values beyond 0 and 1 without a spread have none.
+
+    Raises: UsageError, as `mean_interval`.
+    """
+    if values and all(value in (0, 1) for value in values):
+        return proportion_interval(values, clusters, confidence)
+    found = mean_interval(values, clusters, confidence)
+    if found.mean is None or found.se is None or found.low is None or found.high is None:
+        return found
+    is_share = all(0 <= value <= 1 for value in values)
+    if found.se > _NO_SPREAD:
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if is_share else found
+    if not is_share:
+        return replace(found, low=None, high=None)
+    if found.clusters is None:
+        worth, quantile, method = found.n, normal_quantile((1 + confidence) / 2), "wilson"
+    else:
+        worth, method = found.clusters, "wilson, clustered"
+        quantile = student_quantile((1 + confidence) / 2, found.clusters - 1)
+    low, high = wilson(found.mean, worth, quantile)
+    return replace(found, low=low, high=high, method=method)
 
 
 def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estimate:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from evaluator.batch.compact import Numbering
 from evaluator.batch.records import SampleResult, Score, Verdict
@@ -29,7 +29,11 @@ MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _UNKNOWN = math.nan
+_MAX_JUDGES = 30
+_MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
+Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
+"""Each judge with its vote; None: it had none."""
 
 
 class Names:
@@ -72,9 +76,13 @@ class Labels:
 
 
 class ScorerColumns:
-    """What one scorer said, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE."""
+    """What one scorer said, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE.
 
-    __slots__ = ("answers", "labels", "passed", "state", "value")
+    `votes` number, for a scorer that is several judges, who of them voted what: the ballots in `ballots`. It is None
+    where there are none.
+    """
+
+    __slots__ = ("answers", "ballots", "labels", "passed", "state", "value", "votes")
 
     def __init__(self) -> None:
         self.state = array("b")
@@ -82,6 +90,8 @@ class ScorerColumns:
         self.passed = array("b")
         self.answers = array("b")
         self.labels = Labels()
+        self.votes: array[int] | None = None
+        self.ballots: dict[Ballot, int] = {}
 
     def grow(self, rows: int) -> None:
         """Makes it `rows` long; new rows are absent."""
@@ -91,8 +101,11 @@ class ScorerColumns:
             self.value.extend([_UNKNOWN] * more)
             self.passed.extend([NONE] * more)
             self.answers.extend([NONE] * more)
+            if self.votes is not None:
+                self.votes.extend([NONE] * more)
 
     def put(self, row: int, score: Score | None) -> None:
+        self._vote(row, None if score is None else _ballot(score.metadata.get("votes")))
         if score is None:
             self.state[row], self.value[row], self.passed[row], self.answers[row] = ABSENT, _UNKNOWN, NONE, NONE
             return
@@ -102,6 +115,23 @@ class ScorerColumns:
         self.value[row] = score.value if valued and score.value is not None else _UNKNOWN
         self.passed[row] = NONE if faulty or score.passed is None else int(score.passed)
         self.answers[row] = self.labels.number(score.answer)
+
+    def _vote(self, row: int, ballot: Ballot | None) -> None:
+        if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
+            ballot = None
+        if self.votes is None:
+            if ballot is None:
+                return
+            self.votes = array("i", [NONE]) * len(self.state)
+        self.votes[row] = NONE if ballot is None else self.ballots.setdefault(ballot, len(self.ballots))
+
+
+def _ballot(votes: Any) -> Ballot | None:
+    """What judges voted, as `majority` puts it into a score's metadata; None where it is nothing of the kind."""
+    if not isinstance(votes, Mapping) or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES:
+        return None
+    ballot = tuple((str(judge)[:_MAX_LABEL_CHARS], vote) for judge, vote in cast("Mapping[Any, Any]", votes).items())
+    return ballot if all(vote is None or isinstance(vote, bool) for _, vote in ballot) else None
 
 
 def fault_of(score: Score) -> str | None:
@@ -133,10 +163,11 @@ class Columns:
         self.tokens = {name: array("i") for name in _TOKENS}
         self.clusters = None if cluster is None else array("i")
         self.parts = None if group_by is None else array("i")
-        self.replaced_count = 0
+        self.replaced_count = self.left_out_count = 0
         self._cluster, self._group_by = cluster, group_by
         self._replaced = {name: _Tally() for name in ("cost_usd", "scoring_cost_usd", *_TOKENS)}
         self._replaced_cached = 0
+        self._left_out, self._left_out_runs = Numbering(), array("i")
         self._run = array("i")
         self._columns: tuple[array[Any], ...] = (
             self.group, self.sample, self._run, self.verdict, self.error, self.targets, self.cached_calls,
@@ -156,8 +187,7 @@ class Columns:
         group = self.groups.setdefault((result.template, result.variant), len(self.groups))
         sample = self._samples.number(result.sample_id)
         usage = result.usage
-        # 31 bits tell two runs of one sample apart.
-        run = hash((result.started, result.task_id)) & _MOST
+        run = _run_of(result)
         values = (
             group, sample, run, _CODES[result.verdict], self._error_of(result),
             self.target_labels.number(result.target), min(result.cached_calls, _MOST), result.duration_s,
@@ -188,11 +218,29 @@ class Columns:
             scorer.grow(len(self))
             scorer.put(row, result.scores.get(name))
 
+    def leave_out(self, result: SampleResult) -> None:
+        """Takes in only what a result used, as that of earlier runs. Its lines come in their order."""
+        run, used = _run_of(result), result.usage
+        place = self._left_out.number(result.key)
+        is_new = place == len(self._left_out_runs)
+        if is_new:
+            self._left_out_runs.append(run)
+        is_known = not is_new and self._left_out_runs[place] == run
+        self._left_out_runs[place] = run
+        scoring = result.scoring_usage.cost_usd
+        if not is_known:
+            self._spent(_or_unknown(used.cost_usd), _or_unknown(scoring), [_tokens(used, name) for name in _TOKENS])
+            self._replaced_cached += min(result.cached_calls, _MOST)
+        elif scoring != 0:
+            self._replaced["scoring_cost_usd"].add(scoring or 0.0, scoring is None)
+
     def close(self) -> None:
         """Lets go of what only adding needs, the samples' ids above all. Nothing can be added any more."""
         self.sample_count = len(self._samples)
         self._samples = Numbering()
         self._rows.clear()
+        self.left_out_count = len(self._left_out)
+        self._left_out = Numbering()
         del self._run[:]
 
     def spending(self, rows: array[int]) -> Spending:
@@ -205,8 +253,8 @@ class Columns:
         )
 
     def replaced_spending(self) -> Spending | None:
-        """What runs used whose results gave way to later ones; None where there are none."""
-        if not self._replaced["cost_usd"].of:
+        """What runs used whose results count no more; None where there are none."""
+        if not any(tally.of for tally in self._replaced.values()):
             return None
         return Spending(
             **{name: tally.amount() for name, tally in self._replaced.items()}, cached_calls=self._replaced_cached
@@ -225,13 +273,19 @@ class Columns:
 
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
-        # The same run again is one that was scored anew: its calls were made and paid for once.
+        cost, scoring = self.cost[row], self.scoring_cost[row]
         if self._run[row] != run:
-            self._replaced["cost_usd"].add(self.cost[row], math.isnan(self.cost[row]))
-            self._replaced["scoring_cost_usd"].add(self.scoring_cost[row], math.isnan(self.scoring_cost[row]))
-            for name, column in self.tokens.items():
-                self._replaced[name].add(column[row], column[row] == NONE)
+            self._spent(cost, scoring, [column[row] for column in self.tokens.values()])
             self._replaced_cached += self.cached_calls[row]
+        # The same run again was scored anew: its own calls were paid for once, and its judges' twice.
+        elif scoring != 0:
+            self._replaced["scoring_cost_usd"].add(scoring, math.isnan(scoring))
+
+    def _spent(self, cost: float, scoring: float, tokens: Sequence[int]) -> None:
+        self._replaced["cost_usd"].add(cost, math.isnan(cost))
+        self._replaced["scoring_cost_usd"].add(scoring, math.isnan(scoring))
+        for name, count in zip(_TOKENS, tokens, strict=True):
+            self._replaced[name].add(count, count == NONE)
 
     def _error_of(self, result: SampleResult) -> int:
         """The number of the kind of error, NONE where there is none; keeps what it says as the kind's example."""
@@ -271,6 +325,11 @@ def _number_in(names: Names, metadata: Mapping[str, Any], field: str | None) -> 
     if value is None:
         return NONE
     return names.number(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+
+
+def _run_of(result: SampleResult) -> int:
+    """Which run of its sample a result came of: the task, which may have been gone on with; 31 bits tell two apart."""
+    return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
 
 
 def _or_unknown(value: float | None) -> float:

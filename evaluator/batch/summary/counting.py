@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import TypeAlias
 
 from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import (
+    FEW_CLUSTERS,
     Estimate,
     Reducer,
     Variance,
-    mean_interval,
     percentiles,
     proportion_interval,
     reducer,
+    score_interval,
     variance,
 )
+from evaluator.batch.summary.agreeing import scorers_agreement, votes_agreement
 from evaluator.batch.summary.columns import (
     ABSENT,
     FAULTY,
@@ -38,6 +40,7 @@ from evaluator.batch.summary.shape import (
     Counts,
     ErrorKind,
     GroupSummary,
+    Judges,
     Part,
     Percentiles,
     Reduced,
@@ -59,35 +62,45 @@ def summarise(
     cluster: str | None = None,
     group_by: str | None = None,
     reducers: Sequence[str] | None = None,
+    unfinished: str = "",
+    left_out: Callable[[SampleResult], bool] | None = None,
 ) -> BatchSummary:
     """The summary of `results`, read once and none kept: 100,000 take about 20 MB.
 
-    Of several results for one (template, variant, sample, epoch) the last one counts, so a file that retries were
-    appended to can be handed over as it is; the others are `replaced`.
+    Of several results for one (template, variant, sample, epoch) the last one counts, so every line that was ever
+    written can be handed over, in order; the others are `replaced`, and what they used is in `replaced_spending`: of
+    one task that was only scored anew what judging it used, of others everything. Results for which `left_out` is true
+    count in nothing else either.
 
     `total` is how many results there will be, or how many for each (template, variant), which says it for groups
-    without a result too; what of it is not here is pending. A plain number goes to a group only where there is one
-    group; None says that this is all there is. `cluster` and `group_by` name metadata fields. Results that share a
-    value of `cluster` are not taken as independent, and neither are a sample's epochs; a result without that field
-    belongs with its sample. `reducers` are names for `statistics.reducer`; None: mean, where a sample has several
-    epochs.
+    without a result too, and in which order groups come; else they are ordered by name. What of it is not here is
+    pending. A plain number goes to a group only where there is one group. None: nobody knows; the numbers are of what
+    is here, and the batch is not `complete`, nor is one that is `unfinished`, a reason in words. Who has all results
+    in hand says so with their number.
+
+    `cluster` and `group_by` name metadata fields. Results that share a value of `cluster` are not taken as
+    independent, and neither are a sample's epochs; a result without that field belongs with its sample. `reducers` are
+    names for `statistics.reducer`; None: mean, where a sample has several epochs.
 
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more results than `total`.
     """
     wanted = None if reducers is None else [reducer(name) for name in reducers]
     columns = Columns(cluster, group_by)
     for result in results:
-        columns.add(result)
+        if left_out is not None and left_out(result):
+            columns.leave_out(result)
+        else:
+            columns.add(result)
     columns.close()
     totals = _totals(total, columns)
     for key in totals:
         columns.groups.setdefault(key, len(columns.groups))
+    order = totals if isinstance(total, Mapping) else sorted(columns.groups)
     rows_of = [array("i") for _ in columns.groups]
     for row, group in enumerate(columns.group):
         rows_of[group].append(row)
-    groups = tuple(
-        _Group(columns, rows_of[number], totals.get(key)).summary(key, wanted) for key, number in columns.groups.items()
-    )
+    made = [_Group(columns, rows_of[columns.groups[key]], totals.get(key)) for key in order]
+    groups = tuple(group.summary(key, wanted) for key, group in zip(order, made, strict=True))
     everything = array("i", range(len(columns)))
     counts = _counts(columns, everything, _pending(total, columns))
     return BatchSummary(
@@ -102,7 +115,9 @@ def summarise(
         columns.replaced_spending(),
         cluster,
         group_by,
-        tuple(_notes(columns, counts, cluster)),
+        tuple(_notes(columns, counts, cluster, unfinished, made)),
+        columns.left_out_count,
+        unfinished,
     )
 
 
@@ -157,6 +172,7 @@ class _Group:
             _percentiles(array("d", (tokens[row] for row in rows if tokens[row] != NONE))),
             _errors(columns, rows),
             dict(self.confusions()),
+            tuple(self.agreements()),
         )
 
     def part(self, rows: Rows, pending: int | None) -> Part:
@@ -187,17 +203,11 @@ class _Group:
             states[FAULTY],
             states[UNSCORED],
             states[ABSENT],
-            self.estimate(array("d", (scorer.value[row] for row in valued)), self.clusters(valued)),
+            score_interval(array("d", (scorer.value[row] for row in valued)), self.clusters(valued)),
             passed,
             len(passes) - passed,
             proportion_interval(passes, self.clusters(judged)),
         )
-
-    def estimate(self, values: Sequence[float], clusters: Rows | None) -> Estimate:
-        """By Wilson where every value is 0 or 1, else by t."""
-        if values and all(value in (0, 1) for value in values):
-            return proportion_interval(values, clusters)
-        return mean_interval(values, clusters)
 
     def clusters(self, rows: Rows) -> Rows | None:
         """The cluster of each row; None where each is independent of the others."""
@@ -210,6 +220,12 @@ class _Group:
         assert self.columns.clusters is not None
         number = self.columns.clusters[row]
         return number if number != NONE else -1 - self.columns.sample[row]
+
+    def cluster_count(self) -> int | None:
+        """How many clusters its results are in; None where each is independent of the others."""
+        clusters = self.clusters(self.rows)
+        count = len(self.rows) if clusters is None else len(set(clusters))
+        return count if count < len(self.rows) else None
 
     def parts(self) -> dict[str, Rows]:
         columns = self.columns
@@ -230,7 +246,7 @@ class _Group:
                     if len(found) >= one.least:
                         numbers.append(one.reduce(found))
                         clusters.append(0 if self.columns.clusters is None else self.cluster(row))
-                estimate = mean_interval(numbers, None if self.columns.clusters is None else clusters)
+                estimate = score_interval(numbers, None if self.columns.clusters is None else clusters)
                 yield Reduced(name, one.name, estimate, len(numbers), self.samples)
 
     def by_sample(self, name: str | None, passes: bool) -> Iterator[tuple[int, list[float]]]:
@@ -290,6 +306,14 @@ class _Group:
                 ),
             )
 
+    def agreements(self) -> Iterator[Judges]:
+        for name, scorer in self.columns.scorers.items():
+            yield from votes_agreement(name, scorer, self.rows)
+        for (first, one), (second, other) in combinations(self.columns.scorers.items(), 2):
+            found = scorers_agreement((first, second), one, other, self.rows)
+            if found is not None:
+                yield found
+
 
 def _counts(columns: Columns, rows: Rows, pending: int | None) -> Counts:
     seen = Counter(columns.verdict[row] for row in rows)
@@ -313,12 +337,22 @@ def _errors(columns: Columns, rows: Rows) -> tuple[ErrorKind, ...]:
     return tuple(sorted(found, key=lambda error: (-error.count, error.kind)))
 
 
-def _notes(columns: Columns, counts: Counts, cluster: str | None) -> Iterable[str]:
+def _notes(
+    columns: Columns, counts: Counts, cluster: str | None, unfinished: str, groups: Sequence[_Group]
+) -> Iterable[str]:
+    if unfinished:
+        yield f"not finished: {unfinished}"
     if counts.pending:
         yield f"{counts.pending:,} of {counts.total:,} results are pending: every number may still change"
     if columns.clusters is not None:
         without = sum(number == NONE for number in columns.clusters)
         if without:
             yield f"{without:,} of {len(columns):,} results have no {cluster!r}: each belongs with its sample"
+    few = [count for group in groups if (count := group.cluster_count()) is not None and count < FEW_CLUSTERS]
+    if few:
+        by = "samples with several epochs" if columns.clusters is None else f"{cluster!r}"
+        yield f"clusters by {by}: {min(few):,}; with fewer than {FEW_CLUSTERS} intervals are only rough"
     if columns.replaced_count:
         yield f"{columns.replaced_count:,} earlier results gave way to later ones of the same sample"
+    if columns.left_out_count:
+        yield f"{columns.left_out_count:,} more results are no part of what is asked for now"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from evaluator.batch.statistics import Estimate, Variance
 from evaluator.batch.summary.shape import (
-    Accuracy,
     Amount,
     BatchSummary,
     Confusion,
     ErrorKind,
     GroupSummary,
+    Judges,
     Part,
     Percentiles,
     ScorerSummary,
@@ -60,7 +60,9 @@ def _tables(summary: BatchSummary) -> Iterable[Table]:
     yield Table("Batch", lines=list(_overall(summary)))
     groups = summary.groups
     if groups:
-        yield _outcomes("Passed", {group.name: group.part for group in groups}, "template × variant")
+        yield _outcomes(
+            "Passed, of those that were judged", {group.name: group.part for group in groups}, "template × variant"
+        )
     for group in groups:
         yield from _group(group, summary)
     if summary.errors:
@@ -69,24 +71,33 @@ def _tables(summary: BatchSummary) -> Iterable[Table]:
 
 def _overall(summary: BatchSummary) -> Iterable[str]:
     counts = summary.counts
+    if counts.pending is None:
+        results = f"{counts.results:,} results (how many there will be is not known)"
+    else:
+        results = f"{counts.results:,} of {counts.total:,} results"
+    so_far = "" if counts.pending == 0 else " so far"
     yield (
-        f"{counts.results:,} of {counts.total:,} results, of {summary.samples:,} samples: {counts.passed:,} passed, "
+        f"{results}, of {summary.samples:,} samples{so_far}: {counts.passed:,} passed, "
         f"{counts.failed:,} failed, {counts.error:,} error, {counts.unscored:,} unscored"
     )
     yield from summary.notes
     yield from _spending(summary.spending)
     if summary.replaced_spending is not None:
-        yield f"earlier runs, besides: cost {money(summary.replaced_spending.cost_usd)}"
+        yield f"earlier runs, besides: {_costs(summary.replaced_spending)}"
     yield f"duration: {_seconds(summary.durations)}"
     yield "intervals are at 95 %" + (f", with clusters by {summary.cluster}" if summary.cluster else "")
 
 
 def _spending(spending: Spending) -> Iterable[str]:
-    scoring = spending.scoring_cost_usd
-    also = "" if scoring.total == 0 else f", and scoring {money(scoring)}"
-    yield f"cost: {money(spending.cost_usd)}{also}"
+    yield _costs(spending)
     cached = f", {spending.cached_calls:,} calls from the cache" if spending.cached_calls else ""
     yield f"tokens: {_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} out{cached}"
+
+
+def _costs(spending: Spending) -> str:
+    scoring = spending.scoring_cost_usd
+    also = "" if scoring.total == 0 else f", and scoring {money(scoring)}"
+    return f"cost: {money(spending.cost_usd)}{also}"
 
 
 def _tokens(amount: Amount) -> str:
@@ -102,9 +113,9 @@ def _seconds(found: Percentiles) -> str:
 
 
 def _outcomes(title: str, parts: Mapping[str, Part], first: str) -> Table:
-    head = [first, "passed of judged", "share", "interval", "judged of all", "if the rest failed … passed"]
-    head += ["error", "unscored", "pending"]
-    return Table(title, head, [_outcome(name, part) for name, part in parts.items()])
+    head = [first, "passed", "share", "interval", "of all", "error", "unscored", "pending"]
+    rows = [_outcome(name, part) for name, part in parts.items()]
+    return Table(title, head, rows, list(_bounds(parts)))
 
 
 def _outcome(name: str, part: Part) -> list[str]:
@@ -114,18 +125,19 @@ def _outcome(name: str, part: Part) -> list[str]:
         f"{accuracy.passed:,} of {accuracy.judged:,}",
         percent(accuracy.estimate.mean),
         span(accuracy.estimate, True),
-        f"{accuracy.judged:,} of {accuracy.of:,}",
-        _bounds(accuracy),
+        f"{accuracy.of:,}",
         f"{counts.error:,}",
         f"{counts.unscored:,}",
         UNKNOWN if counts.pending is None else f"{counts.pending:,}",
     ]
 
 
-def _bounds(accuracy: Accuracy) -> str:
-    if accuracy.if_failed is None:
-        return UNKNOWN
-    return f"{percent(accuracy.if_failed)} … {percent(accuracy.if_passed)}"
+def _bounds(parts: Mapping[str, Part]) -> Iterator[str]:
+    for name, part in parts.items():
+        accuracy, rest = part.accuracy, part.counts.results - part.counts.judged
+        if rest:
+            between = f"{percent(accuracy.if_failed)} to {percent(accuracy.if_passed)}"
+            yield f"{name}: {between}, had the {rest:,} that are error or unscored failed or passed"
 
 
 def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
@@ -148,6 +160,9 @@ def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
         ]
         head = ["", "n of N samples", "mean", "± se", "interval"]
         yield Table(f"Epochs, up to {group.epochs}: {group.name}", head, rows)
+    if group.agreement:
+        head = ["judges", "measure", "n of N", "value", "interval", "all the same"]
+        yield Table(f"Agreement: {group.name}", head, [_judges(judges) for judges in group.agreement])
     if group.variance:
         rows = [_variance(name or "passed", found) for name, found in group.variance.items()]
         yield Table(f"Variance: {group.name}", ["", "within samples", "between samples", "samples", "values"], rows)
@@ -170,6 +185,16 @@ def _scorer(name: str, scorer: ScorerSummary) -> list[str]:
         f"{scorer.unscored:,}",
         f"{scorer.absent:,}",
     ]
+
+
+def _judges(judges: Judges) -> list[str]:
+    found = judges.agreement
+    names = " and ".join(judges.judges) if len(judges.judges) == 2 else f"all {len(judges.judges)}"
+    if judges.votes_of is not None:
+        names = f"{judges.votes_of}: {names}"
+    interval = UNKNOWN if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"
+    measure = {"cohen_kappa": "Cohen's κ", "krippendorff_alpha": "Krippendorff's α"}[judges.measure]
+    return [names, measure, f"{found.n:,} of {found.of:,}", number(found.value), interval, percent(judges.same)]
 
 
 def _variance(name: str, found: Variance) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.batch.statistics import Estimate, Variance
+from evaluator.batch.statistics import Agreement, Estimate, Variance
 
 VERSION = 1
 
@@ -246,6 +246,31 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True)
+class Judges:
+    """How far `judges` agree on whether results passed, beyond chance.
+
+    They are the judges of the scorer `votes_of`, or with `votes_of` None two scorers that say yes or no. `measure` is
+    `cohen_kappa` for two and `krippendorff_alpha` for all judges of a vote. `same` is the share of `agreement.n`
+    results of which every rating is the same, None where n is 0.
+    """
+
+    judges: tuple[str, ...]
+    votes_of: str | None
+    measure: str
+    agreement: Agreement
+    same: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "judges": list(self.judges),
+            "votes_of": self.votes_of,
+            "measure": self.measure,
+            "same": self.same,
+            **self.agreement.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSummary:
     """All results of one template with one variant. `by` has a part for each value of the metadata field asked for.
 
@@ -266,6 +291,7 @@ class GroupSummary:
     output_tokens: Percentiles
     errors: tuple[ErrorKind, ...]
     confusion: Mapping[str, Confusion]
+    agreement: tuple[Judges, ...] = ()
 
     @property
     def name(self) -> str:
@@ -286,15 +312,19 @@ class GroupSummary:
             "output_tokens": self.output_tokens.to_dict(),
             "errors": [error.to_dict() for error in self.errors],
             "confusion": {name: confusion.to_dict() for name, confusion in self.confusion.items()},
+            "agreement": [judges.to_dict() for judges in self.agreement],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """A whole batch. `counts`, `spending`, `durations` and `errors` are of all groups together.
+    """A whole batch. `counts`, `spending`, `durations` and `errors` are of all groups together; `samples` are those
+    with a result.
 
-    `replaced` earlier results gave way to later ones of the same sample (retries); what running them used is
-    in `replaced_spending` and nowhere else. `notes` say what a reader of the numbers has to know.
+    `replaced` earlier results gave way to later ones of the same sample (retries), and `left_out` results are no part
+    of what the batch asks for now; what they used is in `replaced_spending` and nowhere else. `unfinished` is why the
+    batch is not complete although its counts may look so, empty where there is no such reason. `notes` say what a
+    reader of the numbers has to know.
     """
 
     counts: Counts
@@ -309,16 +339,19 @@ class BatchSummary:
     cluster: str | None = None
     group_by: str | None = None
     notes: tuple[str, ...] = ()
+    left_out: int = 0
+    unfinished: str = ""
 
     @property
     def complete(self) -> bool:
-        """Nothing is pending."""
-        return not self.counts.pending
+        """Nothing is pending, as far as anybody knows how many results there will be."""
+        return self.counts.pending == 0 and not self.unfinished
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "version": VERSION,
             "complete": self.complete,
+            "unfinished": self.unfinished,
             "counts": self.counts.to_dict(),
             "samples": self.samples,
             "epochs": self.epochs,
@@ -327,6 +360,7 @@ class BatchSummary:
             "duration_s": self.durations.to_dict(),
             "errors": [error.to_dict() for error in self.errors],
             "replaced": self.replaced,
+            "left_out": self.left_out,
             "replaced_spending": None if self.replaced_spending is None else self.replaced_spending.to_dict(),
             "cluster": self.cluster,
             "group_by": self.group_by,

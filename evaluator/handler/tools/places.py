@@ -86,7 +86,9 @@ class Places:
             raise UsageError("roots is a sequence of folders, not one string")
         self.roots: tuple[Path, ...] = tuple(Path(os.path.abspath(root)) for root in roots)
         self._resolved = tuple(os.path.realpath(root) for root in self.roots)
-        self.closed_paths: tuple[str, ...] = tuple(dict.fromkeys(os.path.realpath(path) for path in closed))
+        # A path with a NUL is nowhere; whoever wants to write there is told.
+        places = (os.path.realpath(path) for path in closed if "\0" not in str(path))
+        self.closed_paths: tuple[str, ...] = tuple(dict.fromkeys(places))
 
     def closed(self) -> Closed:
         """What is closed at this moment."""
