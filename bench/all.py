@@ -27,6 +27,15 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
     ("match.py", [], []),
+    ("batch.py", [], ["--n", "1000", "--rounds", "2"]),
+    (
+        "batch.py",
+        ["--delay-ms", "200", "--concurrency", "256"],
+        ["--delay-ms", "200", "--concurrency", "256", "--rounds", "1"],
+    ),
+    ("batch_scale.py", [], ["--small", "2000", "--large", "20000"]),
+    ("kill.py", [], ["--n", "400", "--kills", "10"]),
+    ("report.py", [], []),
 )
 WRITING = ("throughput.py", "record.py", "resume.py", "size.py", "list_tasks.py")
 

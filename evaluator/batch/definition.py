@@ -247,7 +247,8 @@ def read_limits(name: str, value: Any) -> BatchLimits:
 
 _FIELDS: dict[str, Check] = {
     "templates": read_texts, "rows": _text, "name": _text, "inputs": _table_of_texts, "id": _text, "target": _text,
-    "metadata": read_texts, "select": read_select, "epochs": lambda name, value: _whole(name, value, 1), "models": read_texts,
+    "metadata": read_texts, "select": read_select, "epochs": lambda name, value: _whole(name, value, 1),
+    "models": read_texts,
     "handlers": read_texts, "model_roles": _table_of_texts, "scorers": _scorers, "gates": read_texts,
     "count_as_failed": read_reasons, "limits": read_limits, "library": read_texts, "roots": read_texts, "output": _text,
     "cache": _text, "cluster": _text, "group_by": _text, "reducers": read_texts,

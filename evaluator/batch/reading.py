@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch.export.about import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import BatchSummary, summarise
@@ -30,46 +31,27 @@ class Batch:
         """The templates and variants that the last session asked for."""
         return [(cell["template"], cell["variant"]) for cell in self.manifest.get("cells", [])]
 
-    @property
-    def unfinished(self) -> str:
-        """Why it is not complete: how its last session ended, or that it runs or was killed; empty where it is."""
-        state = self.manifest.get("state")
-        if state == "complete":
-            return ""
-        if state == "running":
-            return "a session runs, or was killed"
-        reason = (self.manifest.get("sessions") or [{}])[-1].get("reason")
-        return f"the last session ended: {state}" + (f": {reason}" if reason else "")
-
-    def lines(self) -> Iterator[SampleResult]:
-        """As `results`, with those before them that later ones took the place of.
-
-        Raises: as `results`.
-        """
-        yield from self._those(BatchFolder.reader(self.folder).lines(), set(self.cells))
-
     def results(self, cell: tuple[str, str] | None = None) -> Iterator[SampleResult]:
         """The current results of what the last session asked for, or of one cell of it, one at a time: neither
         those of rows that it did not have nor answers to other questions than its own.
 
         Raises: RecordError, where a line of the results was changed.
         """
-        cells = set(self.cells) if cell is None else {cell}
-        yield from self._those(BatchFolder.reader(self.folder).results(), cells)
+        is_left_out = self._left_out(set(self.cells) if cell is None else {cell})
+        return (result for result in BatchFolder.reader(self.folder).results() if not is_left_out(result))
 
-    def _those(self, found: Iterator[SampleResult], cells: set[tuple[str, str]]) -> Iterator[SampleResult]:
-        without = set(self.manifest.get("left_out", []))
-        for result in found:
-            if (result.template, result.variant) in cells and result.key not in without:
-                yield result
+    def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:
+        keys = set(self.manifest.get("left_out", []))
+        return lambda result: (result.template, result.variant) not in cells or result.key in keys
 
     def summarise(self) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`."""
         manifest = self.manifest
         return summarise(
-            self.lines(),
+            BatchFolder.reader(self.folder).lines(),
             total=self.totals,
-            unfinished=self.unfinished,
+            unfinished=About(manifest).unfinished,
+            left_out=self._left_out(set(self.cells)),
             cluster=manifest.get("cluster"),
             group_by=manifest.get("group_by"),
             reducers=manifest.get("reducers"),

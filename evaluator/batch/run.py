@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.definition import BatchLimits, read_limits, read_reasons, read_select, read_texts
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.folder import BatchFolder, Entry
-from evaluator.batch.gates import GateResult, check_gates, parse_gate
+from evaluator.batch.gates import GateResult, check_fit, check_gates, parse_gate
 from evaluator.batch.pending import OnChanged
 from evaluator.batch.plan import BatchPlan, calls_of, cells_of, described, inputs_of, manifest_of, variants_of
 from evaluator.batch.progress import Display, Endpoint, NoDisplay
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.batch.rows import RowMapping, Selection, open_rows
-from evaluator.batch.scorers import make_scorers
+from evaluator.batch.scorers import FunctionScorer, make_scorers
 from evaluator.batch.session import Ended, Session, Stop, unrecorded_tasks
 from evaluator.batch.statistics import reducer
 from evaluator.batch.summary import BatchSummary
@@ -123,6 +123,16 @@ def make_plan(
         raise UsageError(f"epochs is {epochs!r}, expected an integer, 1 or more")
     made = make_scorers(scorers)
     cells = cells_of(evaluator, names, variants_of(models, handlers))
+    checked = [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates]
+    given = None if reducers is None else tuple(each.name for each in map(reducer, reducers))
+    needed = check_fit(
+        checked,
+        scorers=[scorer.name for scorer in made],
+        cells=[(cell.template, cell.variant) for cell, _ in cells],
+        epochs=epochs,
+        reducers=given,
+        bounded=[scorer.name for scorer in made if not isinstance(scorer, FunctionScorer)],
+    )
     declared, required = inputs_of(evaluator, names)
     source = open_rows(
         rows,
@@ -134,10 +144,10 @@ def make_plan(
     return BatchPlan(
         name or ", ".join(names), cells, epochs, source, made,
         limits if isinstance(limits, BatchLimits) else read_limits("limits", limits or {}),
-        [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates],
+        checked,
         count_as_failed, calls_of(evaluator, cells),
         described(evaluator, made, cells), cluster, group_by,
-        None if reducers is None else tuple(each.name for each in map(reducer, reducers)),
+        needed,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from evaluator.output.coerce import Coercion
 from evaluator.output.extract import Block
 from evaluator.output.result import OutputError
-from evaluator.output.schema import Schema
+from evaluator.output.schema import Schema, SlowPattern
 from evaluator.output.types import describe
 
 _MAX_CHECKED = 64
@@ -40,7 +40,12 @@ def settle(value: Any, schema: Schema | None) -> Settled:
     warnings: tuple[str, ...] = ()
     error = schema.check(value)
     # A value that fits needs no reading: texts are read only where the schema allows none.
-    if error is not None and schema.guide is not None and isinstance(value, str | dict | list):
+    if (
+        error is not None
+        and not isinstance(error, SlowPattern)
+        and schema.guide is not None
+        and isinstance(value, str | dict | list)
+    ):
         coercion = Coercion(schema.guide)
         value = coercion.apply(value, schema.guide.root)
         if coercion.notes:
@@ -87,6 +92,9 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
     rivals = 0
     for block in reversed(pool):
         current = settle(block.value, schema)
+        if isinstance(current.error, SlowPattern):
+            # The other blocks would take as long again.
+            break
         if current.error is None:
             if settled is None:
                 chosen, settled = block, current

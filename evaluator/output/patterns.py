@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, cast
 
 MAX_EXPANDED = 10_000
@@ -46,9 +47,14 @@ _watch: ContextVar[Watch] = ContextVar("watch")
 
 def first_error(validator: Any, value: Any, watch: Watch) -> Any:
     """The first error of a bounded validator, None where there is none. `watch.late` is set where it is not known."""
+    return next(iter(first_errors(validator, value, watch, 1)), None)
+
+
+def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
+    """At most so many errors of a bounded validator; `watch.late` is set where there may be others."""
     token = _watch.set(watch)
     try:
-        return next(validator.iter_errors(value), None)
+        return list(islice(validator.iter_errors(value), most))
     finally:
         _watch.reset(token)
 

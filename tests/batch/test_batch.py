@@ -241,6 +241,11 @@ def test_a_budget_ends_the_session_and_the_rest_is_pending(run: Run, make_evalua
     assert second.is_complete and second.ended.ran == 10 - first.ended.ran and len(calls) == 10 >= made
 
 
+def test_a_gate_brings_the_reducer_that_it_needs(run: Run) -> None:
+    result = run(ROWS[:3], epochs=2, gates=["pass@2 >= 0.5"])
+    assert result.ok and [gate.met for gate in result.gates] == [True]
+
+
 def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None:
     good = run(ROWS[:4], gates=["accuracy >= 0.9", "errors <= 0"])
     assert good.ok and [gate.met for gate in good.gates] == [True, True]
@@ -282,6 +287,8 @@ def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:
         ({"limits": {"max_costs": 1}}, "max_cost"),
         ({"select": {"limits": 1}}, "limit"),
         ({"gates": ["accuracy is good"]}, "accuracy is good"),
+        ({"gates": ["mean(f1) >= 0.5"]}, "f1"),
+        ({"gates": ["pass@2 >= 0.5"]}, "pass@2"),
         ({"handlers": ["none"]}, "no handler profile"),
         ({"engine": "cloud"}, "engine is 'cloud'"),
         ({"on_changed": "ask"}, "on_changed"),

@@ -89,8 +89,39 @@ def test_clusters_of_pairs_are_not_independent() -> None:
     b = [a_result(f"s{i}", "f" if i < 6 else "p", metadata={"text": i // 3}) for i in range(12)]
     found = compare(a, b, cluster="text").difference
     assert (found.clusters, found.method) == (4, "paired t, clustered")
-    lone = compare([a_result(f"s{i}", "p") for i in range(12)], b, cluster="text").difference
-    assert lone.clusters == 12
+    lone = compare([*a[:1], *(a_result(f"s{i}", "p") for i in range(1, 12))], b, cluster="text")
+    assert lone.difference.clusters == 12
+    assert lone.warnings == (
+        "11 of 12 pairs have no 'text': each is a cluster of its own",
+        "clusters by 'text': 12; with fewer than 30 the interval and p are only rough",
+    )
+
+
+def test_a_field_to_cluster_by_that_no_pair_has_is_refused() -> None:
+    a = [a_result(f"s{i}", "p", metadata={"text": i // 3}) for i in range(12)]
+    with pytest.raises(UsageError, match=r"no pair has 'txt' .* did you mean `text`\?"):
+        compare(a, a, cluster="txt")
+    with pytest.raises(UsageError, match="there is `text`"):
+        compare(a, a, cluster="nope")
+    assert compare([], [], cluster="nope").n == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("pf"), st.sampled_from("pf")), min_size=1, max_size=40))
+def test_where_interval_and_p_disagree_it_is_said(pairs: list[tuple[str, str]]) -> None:
+    found = compare(side("".join(a for a, _ in pairs)), side("".join(b for _, b in pairs)))
+    difference = found.difference
+    assert difference.low is not None and difference.high is not None and difference.p is not None
+    disagree = (difference.low <= 0 <= difference.high) != (difference.p > 0.05)
+    assert bool(found.warnings) == disagree
+
+
+def test_an_interval_without_0_beside_a_p_above_005_is_explained() -> None:
+    found = compare(side("p" * 10 + "f" * 5), side("p" * 15))
+    assert found.difference.low is not None and found.difference.low > 0
+    assert found.difference.p is not None and found.difference.p > 0.05
+    (warning,) = found.warnings
+    assert warning.startswith("the interval has no 0 in it, and p is above 0.05") and "go by p" in warning
+    assert "go by p" in " ".join(render_comparison(found).split())
 
 
 def test_epochs_are_averaged_before_they_are_paired() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.gates import METRICS, Gate, GateResult, GateStatus, check_gates, parse_gate
+from evaluator.batch.gates import METRICS, Gate, GateResult, GateStatus, check_fit, check_gates, parse_gate
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.summary import BatchSummary, summarise
 from evaluator.errors import UsageError
@@ -38,6 +38,10 @@ def results_of(word: str, variant: str = "small", cost: float | None = 0.1, **fi
             )
         )
     return found
+
+
+def whole(results: list[SampleResult], **options: Any) -> BatchSummary:
+    return summarise(results, total=len(results), **options)
 
 
 def one(summary: BatchSummary, text: str, **options: Any) -> GateResult:
@@ -142,7 +146,7 @@ def test_what_is_pending_may_itself_be_a_gate() -> None:
 
 
 def test_errors_make_a_gate_incomplete_unless_they_are_allowed() -> None:
-    summary = summarise(results_of("ppeu"))
+    summary = whole(results_of("ppeu"))
     result = one(summary, "accuracy >= 0.9")
     assert result.status is GateStatus.INCOMPLETE and "1 of 4 results are errors" in result.reason
     assert (result.n, result.of) == (2, 4)
@@ -153,14 +157,14 @@ def test_errors_make_a_gate_incomplete_unless_they_are_allowed() -> None:
 
 
 def test_errors_that_one_variant_is_allowed_are_not_allowed_to_another() -> None:
-    summary = summarise([*results_of("ppe"), *results_of("ppe", "large")])
+    summary = whole([*results_of("ppe"), *results_of("ppe", "large")])
     gates = [parse_gate(f"accuracy[variant={name}] >= 0.5") for name in ("small", "large")]
     found = check_gates(summary, [*gates, parse_gate("errors[variant=small] <= 1")])
     assert [result.status.value for result in found] == ["met", "incomplete", "met"]
 
 
 def test_a_good_variant_does_not_cover_up_for_a_bad_one() -> None:
-    summary = summarise([*results_of("pppp"), *results_of("pfff", "large")])
+    summary = whole([*results_of("pppp"), *results_of("pfff", "large")])
     result = one(summary, "accuracy >= 0.5")
     assert (result.met, result.where, result.value) == (False, "quiz × large", 0.25)
     assert one(summary, "accuracy <= 0.5").where == "quiz × small"
@@ -170,7 +174,7 @@ def test_a_good_variant_does_not_cover_up_for_a_bad_one() -> None:
 
 
 def test_a_cost_that_is_unknown_is_not_met() -> None:
-    summary = summarise([*results_of("p"), *results_of("pp", "large", cost=None)])
+    summary = whole([*results_of("p"), *results_of("pp", "large", cost=None)])
     result = one(summary, "cost <= 100")
     assert result.status is GateStatus.INCOMPLETE and result.value is None
     assert "known for 1 of 3" in result.reason and (result.n, result.of) == (1, 3)
@@ -184,19 +188,19 @@ def test_an_empty_batch_meets_nothing(text: str) -> None:
 
 
 def test_a_batch_of_errors_that_are_allowed_still_has_no_accuracy() -> None:
-    assert one(summarise(results_of("ee")), "accuracy >= 0", allow_errors=True).status is GateStatus.INCOMPLETE
+    assert one(whole(results_of("ee")), "accuracy >= 0", allow_errors=True).status is GateStatus.INCOMPLETE
 
 
 def test_a_scorer_that_failed_makes_its_own_gate_incomplete() -> None:
     (result,) = results_of("p")
     broken = SampleResult("h", "t", 1, 1, "quiz", "small", Verdict.PASSED, {}, scores={"f1": Score(float("nan"), True)})
-    summary = summarise([result, broken])
+    summary = whole([result, broken])
     assert one(summary, "mean(f1) >= 0.5").status is GateStatus.INCOMPLETE
     assert one(summary, "accuracy >= 0.5").met
 
 
 def test_reduced_epochs_may_be_a_gate() -> None:
-    summary = summarise([*results_of("pf"), *results_of("pp", epoch=2)], reducers=["pass@2", "pass^2"])
+    summary = whole([*results_of("pf"), *results_of("pp", epoch=2)], reducers=["pass@2", "pass^2"])
     assert one(summary, "pass@2 >= 1").met and one(summary, "pass^2 >= 1").value == 0.5
     assert one(summary, "pass^2(f1) == 0.5").n == 2
     with pytest.raises(UsageError, match=r"pass@2, pass\^2"):
@@ -206,11 +210,98 @@ def test_reduced_epochs_may_be_a_gate() -> None:
 @pytest.mark.parametrize("text", ["mean(rouge) >= 1", "accuracy[variant=tiny] >= 1", "cost[template=other] <= 1"])
 def test_a_gate_on_what_is_not_there_says_what_is(text: str) -> None:
     with pytest.raises(UsageError, match=r"f1|variant=small"):
-        one(summarise(results_of("p")), text)
+        one(whole(results_of("p")), text)
 
 
 def test_a_result_is_json() -> None:
-    assert one(summarise(results_of("pf")), "accuracy >= 0.9").to_dict() == {
+    assert one(whole(results_of("pf")), "accuracy >= 0.9").to_dict() == {
         "gate": "accuracy >= 0.9", "status": "missed", "value": 0.5, "n": 2, "of": 2, "where": "quiz × small",
         "reason": "0.5 is not >= 0.9",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "pending == 0"])
+def test_no_gate_is_met_while_nobody_knows_how_many_results_there_will_be(text: str) -> None:
+    result = one(summarise(results_of("ppp")), text)
+    assert result.status is GateStatus.INCOMPLETE
+    assert result.reason == "how many results there will be is not known"
+
+
+@pytest.mark.parametrize("text", [metric.replace("SCORER", "f1").replace("K", "1") + " >= 0" for metric in METRICS])
+def test_no_gate_is_met_by_a_batch_that_is_unfinished(text: str) -> None:
+    results = results_of("ppp")
+    summary = whole(results, unfinished="the rows broke off at line 41", reducers=["pass@1", "pass^1"])
+    result = one(summary, text)
+    assert result.status is GateStatus.INCOMPLETE and "the rows broke off at line 41" in result.reason
+    empty = one(summarise([], total=0, unfinished="killed"), text)
+    assert empty.status is GateStatus.INCOMPLETE and empty.reason.startswith("killed")
+
+
+BATCH: dict[str, Any] = {
+    "scorers": ["f1", "exact", "judge"],
+    "cells": [("quiz", "small"), ("quiz", "large"), ("exam", "small")],
+    "epochs": 3,
+    "bounded": ["f1", "exact"],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mean(foo) >= 0.5", "no scorer 'foo'; there is `exact`, `f1`, `judge`"),
+        ("pass_rate(exat) >= 0.5", "did you mean `exact`?"),
+        ("pass@2(exacts) >= 0.5", "did you mean `exact`?"),
+        ("accuracy[variant=foo] >= 0.5", "no variant 'foo'; there is `large`, `small`"),
+        ("cost[variant=smal] <= 1", "did you mean `small`?"),
+        ("errors[template=quizz] <= 1", "did you mean `quiz`?"),
+        ("accuracy[template=exam, variant=large] >= 0.5", "'exam' with 'large'"),
+        ("pass@4 >= 0.5", "pass@4 needs 4 epochs, and the batch has 3"),
+        ("pass^9(f1) >= 0.5", "needs 9 epochs"),
+        ("accuracy >= 80", r"did you mean 80%\?"),
+        ("accuracy_low >= 1.5", "between 0 and 1$"),
+        ("pass_rate(judge) >= 2", "between 0 and 1"),
+        ("pass@2 >= 1.01", "between 0 and 1"),
+        ("error_rate <= 5", r"did you mean 5%\?"),
+        ("accuracy >= -0.1", "between 0 and 1"),
+        ("mean(f1) >= 80", r"did you mean 80%\?"),
+        ("accuracy > 1", "never met"),
+        ("error_rate < 0", "never met"),
+    ],
+)
+def test_a_gate_that_the_batch_can_never_answer_is_refused_before_it_runs(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_fit([parse_gate("errors <= 1"), parse_gate(text)], reducers=None, **BATCH)
+
+
+def test_without_a_scorer_nothing_can_pass() -> None:
+    for text in ("accuracy >= 0.5", "pass@1 >= 0.5"):
+        with pytest.raises(UsageError, match="has no scorer, so that nothing passes"):
+            check_fit([parse_gate(text)], scorers=[], cells=[("quiz", "")], epochs=1, reducers=None)
+    assert check_fit([parse_gate("cost <= 1")], scorers=[], cells=[("quiz", "")], epochs=1, reducers=None) is None
+
+
+@pytest.mark.parametrize(
+    ("gates", "epochs", "reducers", "needed"),
+    [
+        ([], 3, None, None),
+        ([], 3, ["max"], ("max",)),
+        (["accuracy >= 1", "mean(judge) >= 7", "cost[variant=large] <= 2"], 3, None, None),
+        (["pass@2 >= 0.5"], 3, None, ("mean", "pass@2")),
+        (["pass@2 >= 0.5", "pass@2(f1) >= 0.5", "pass^3 >= 0"], 3, ["max", "pass@2"], ("max", "pass@2", "pass^3")),
+        (["pass@1 >= 0.5"], 1, None, ("pass@1",)),
+        (["accuracy[template=exam, variant=small] >= 80%", "mean(f1) <= 1"], 1, [], ()),
+    ],
+)
+def test_a_batch_is_told_which_reducers_its_gates_need(
+    gates: list[str], epochs: int, reducers: list[str] | None, needed: tuple[str, ...] | None
+) -> None:
+    parsed = [parse_gate(gate) for gate in gates]
+    batch: dict[str, Any] = {**BATCH, "epochs": epochs}
+    assert check_fit(parsed, reducers=reducers, **batch) == needed
+
+
+def test_a_gate_that_fits_can_be_checked_with_the_reducers_it_needs() -> None:
+    gates = [parse_gate("pass@2 >= 0.5"), parse_gate("pass^2(f1) >= 0.5")]
+    needed = check_fit(gates, scorers=["f1"], cells=[("quiz", "small")], epochs=2, reducers=None)
+    summary = whole([*results_of("pf"), *results_of("pp", epoch=2)], reducers=needed)
+    assert [result.met for result in check_gates(summary, gates)] == [True, True]

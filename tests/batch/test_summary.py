@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
-from evaluator.batch.statistics import mean_interval, proportion_interval, proportion_of
+from evaluator.batch.statistics import (
+    cohen_kappa,
+    krippendorff_alpha,
+    mean_interval,
+    proportion_interval,
+    proportion_of,
+    score_interval,
+)
 from evaluator.batch.summary import BatchSummary, GroupSummary, render_markdown, render_summary, summarise
 from evaluator.errors import UsageError
 from evaluator.results import Usage
@@ -89,7 +96,7 @@ def test_the_last_result_of_a_sample_counts_and_what_earlier_runs_cost_is_kept_a
     assert summary.replaced == 1 and summary.replaced_spending is not None
     assert summary.replaced_spending.cost_usd.total == 0.5 and summary.replaced_spending.cached_calls == 1
     assert summary.replaced_spending.input_tokens.total == 10
-    assert "cost $0.5000" in render_summary(summary)
+    assert "earlier runs, besides: cost: $0.5000" in render_summary(summary)
 
 
 def test_a_result_that_is_scored_anew_was_paid_for_once() -> None:
@@ -150,7 +157,7 @@ def test_what_a_scorer_said_adds_up() -> None:
     summary = summarise(results)
     f1, exact = only(summary).part.scorers["f1"], only(summary).part.scorers["exact"]
     assert (f1.n, f1.of, f1.errors, f1.unscored, f1.absent) == (2, 5, 1, 1, 1)
-    assert f1.value == mean_interval([0.9, 0.2]) and f1.pass_rate == proportion_of(1, 2)
+    assert f1.value == score_interval([0.9, 0.2]) and f1.pass_rate == proportion_of(1, 2)
     assert (exact.n, exact.absent, exact.value) == (4, 1, proportion_of(3, 4))
     assert [(error.kind, error.count, error.example) for error in summary.errors] == [
         ("execution_timeout", 1, "30 s were not enough"),
@@ -231,8 +238,11 @@ def test_clusters_come_from_the_metadata_and_a_result_without_is_its_samples() -
     values = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     estimate = only(summary).part.accuracy.estimate
     assert estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
-    assert only(summary).reduced[0].estimate == mean_interval(values, ["x", "x", "y", "y", "4", "5"])
-    assert summary.notes == ("2 of 6 results have no 'topic': each belongs with its sample",)
+    assert only(summary).reduced[0].estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
+    assert summary.notes == (
+        "2 of 6 results have no 'topic': each belongs with its sample",
+        "clusters by 'topic': 4; with fewer than 30 intervals are only rough",
+    )
 
 
 def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
@@ -318,7 +328,7 @@ def test_what_is_shown_cannot_act_on_a_terminal_or_as_markdown() -> None:
     assert "\x1b" not in markdown and "\u202e" not in markdown
     assert not re.search(r"(?<!\\)[<`*$]|[^\\]\]\(|https?:", markdown)
     rows = [len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("| ")]
-    assert len(rows) > 5 and set(rows) == {4, 10}
+    assert len(rows) > 5 and set(rows) == {4, 9, 10}
 
 
 @given(st.integers(20, 200))
@@ -330,7 +340,7 @@ def test_no_line_of_text_is_wider_than_asked_but_for_words_that_are(width: int) 
 def test_a_wide_terminal_gets_a_table_and_a_narrow_one_a_list() -> None:
     summary = summarise(results_of("pppf"))
     assert "3 of 4  75.0 %" in render_summary(summary, 160)
-    assert "passed of judged 3 of 4, share 75.0 %" in " ".join(render_summary(summary, 60).split())
+    assert "passed 3 of 4, share 75.0 %" in " ".join(render_summary(summary, 60).split())
     assert "| quiz × small | 3 of 4 | 75.0 % | 30.1 to 95.4 % |" in render_markdown(summary)
 
 
@@ -351,3 +361,182 @@ def test_memory_is_a_few_hundred_bytes_a_result() -> None:
     finally:
         tracemalloc.stop()
     assert peak / 8_000 < 300
+
+
+def test_how_many_results_there_will_be_is_not_known_unless_it_is_said() -> None:
+    summary = summarise(results_of("pp"))
+    assert summary.counts.pending is None and not summary.complete
+    assert "2 results (how many there will be is not known), of 2 samples so far" in render_summary(summary)
+    assert summarise(results_of("pp"), total=2).complete
+
+
+def test_a_batch_that_is_unfinished_is_not_complete_whatever_its_counts() -> None:
+    summary = summarise(results_of("pp"), total=2, unfinished="rows.jsonl:41: not JSON")
+    assert summary.counts.pending == 0 and not summary.complete
+    assert summary.notes == ("not finished: rows.jsonl:41: not JSON",)
+    data = summary.to_dict()
+    assert (data["complete"], data["unfinished"]) == (False, "rows.jsonl:41: not JSON")
+    assert "not finished: rows.jsonl:41" in render_summary(summary)
+    assert "not finished" in render_markdown(summary)
+
+
+def test_samples_are_said_to_be_all_only_where_all_have_results() -> None:
+    assert "2 of 4 results, of 2 samples so far" in render_summary(summarise(results_of("pp"), total=4))
+    assert "2 of 2 results, of 2 samples:" in render_summary(summarise(results_of("pp"), total=2))
+
+
+@given(st.permutations([("quiz", "b"), ("quiz", "a"), ("exam", "b")]), st.permutations(range(3)))
+def test_groups_come_in_the_order_asked_for_else_by_name(cells: list[tuple[str, str]], order: list[int]) -> None:
+    results = [a_result("x", template=cells[i][0], variant=cells[i][1]) for i in order]
+    asked = summarise(results, total={**dict.fromkeys(cells, 1), ("more", ""): 2})
+    assert [(group.template, group.variant) for group in asked.groups] == [*cells, ("more", "")]
+    for total in (None, 5):
+        named = summarise(results, total=total)
+        assert [(group.template, group.variant) for group in named.groups] == sorted(cells)
+
+
+def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
+    def judged(letter: str, task_id: int, started: str, judging: float, **fields: Any) -> SampleResult:
+        score = Score(1.0, True, usage=Usage(cost_usd=judging))
+        return a_result(letter, scores={"s": score}, usage=Usage(cost_usd=0.5), task_id=task_id, started=started)
+
+    lines = [
+        judged("x", 1, "a", 0.125),
+        judged("x", 1, "a", 0.25),  # Scored anew.
+        judged("y", 2, "a", 0.0),
+        judged("y", 2, "b", 0.0),  # Gone on with.
+        judged("z", 3, "a", 0.125),
+        judged("z", 4, "b", 0.125),  # Run again.
+    ]
+    summary = summarise(lines, total=3)
+    assert summary.spending.cost_usd.total == 1.5 and summary.spending.scoring_cost_usd.total == 0.375
+    again = summary.replaced_spending
+    assert again is not None and summary.replaced == 3
+    assert (again.cost_usd.total, again.cost_usd.of, again.scoring_cost_usd.total) == (0.5, 1, 0.25)
+    assert "earlier runs, besides: cost: $0.5000, and scoring $0.2500" in render_summary(summary)
+
+
+def test_results_that_are_left_out_count_in_what_was_spent_and_in_nothing_else() -> None:
+    old = [
+        a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a"),
+        a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a", scores={"s": Score(0.0, False)}),
+        a_result("old", "error", template="other", usage=Usage(cost_usd=None), started="b"),
+    ]
+    new = a_result("new", usage=Usage(cost_usd=0.25))
+    summary = summarise([*old, new], total=1, left_out=lambda result: result.sample_id == "old")
+    assert summary.complete and summary.samples == 1 and summary.errors == () and len(summary.groups) == 1
+    assert summary.spending.cost_usd.total == 0.25 and summary.left_out == summary.to_dict()["left_out"] == 2
+    again = summary.replaced_spending
+    assert again is not None
+    assert (again.cost_usd.total, again.cost_usd.known, again.cost_usd.of) == (None, 0.5, 2)
+    assert summary.notes == ("2 more results are no part of what is asked for now",)
+
+
+def test_reduced_epochs_of_yes_and_no_have_the_interval_of_a_proportion() -> None:
+    results = [a_result(f"s{i}", epoch=epoch) for i in range(12) for epoch in (1, 2, 3)]
+    reduced = only(summarise(results, reducers=["pass@2", "mean"])).reduced
+    assert [one.estimate for one in reduced] == [proportion_of(12, 12)] * 2
+    assert reduced[0].estimate.low == pytest.approx(0.7575, abs=1e-4)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("pf"), min_size=2, max_size=3), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.sampled_from([None, "topic"]),
+)
+def test_no_interval_of_shares_leaves_0_and_1_or_is_empty(words: list[str], topics: int, cluster: str | None) -> None:
+    results = [
+        a_result(
+            f"s{i}", "passed" if letter == "p" else "failed", epoch, metadata={"topic": i % topics},
+            scores={"s": Score(0.75 if letter == "p" else 0.25, letter == "p")},
+        )
+        for i, word in enumerate(words)
+        for epoch, letter in enumerate(word, 1)
+    ]  # fmt: skip
+    group = only(summarise(results, cluster=cluster, reducers=["mean", "median", "pass@2", "pass^2"]))
+    for estimate in [*(one.estimate for one in group.reduced), group.part.scorers["s"].value]:
+        if estimate.low is not None and estimate.high is not None and estimate.mean is not None:
+            assert 0 <= estimate.low <= estimate.mean <= estimate.high <= 1 and estimate.low < estimate.high
+
+
+def voted(sample: str, *votes: bool | None, scorer: str = "jury", **fields: Any) -> SampleResult:
+    given = [vote for vote in votes if vote is not None]
+    score = Score(
+        1.0 if sum(given) > len(given) / 2 else 0.0, sum(given) > len(given) / 2,
+        metadata={"votes": dict(zip("abc", votes, strict=False))},
+    )  # fmt: skip
+    return a_result(sample, scores={scorer: score}, **fields)
+
+
+BALLOTS = [(True, True, True), (True, False, None), (False, False, False), (True, True, False), (None, None, True)]
+
+
+def test_judges_who_vote_have_their_agreement_counted() -> None:
+    results = [voted(f"s{i}", *votes) for i, votes in enumerate(BALLOTS * 3)]
+    retried = [voted("s0", False, True, False), *results]
+    group = only(summarise([*retried, a_result("e", "error")]))
+    columns = list(zip(*BALLOTS * 3, strict=True))
+    everyone, *pairs = group.agreement
+    assert (everyone.judges, everyone.votes_of, everyone.measure) == (("a", "b", "c"), "jury", "krippendorff_alpha")
+    expected = krippendorff_alpha(columns)
+    assert everyone.agreement.value == pytest.approx(expected.value) and everyone.agreement.n == expected.n == 12
+    assert everyone.same == 0.5
+    for found, (i, j) in zip(pairs, [(0, 1), (0, 2), (1, 2)], strict=True):
+        kappa = cohen_kappa(columns[i], columns[j])
+        assert found.agreement.value == pytest.approx(kappa.value)
+        assert (found.agreement.n, found.measure) == (kappa.n, "cohen_kappa")
+    summary = summarise(results)
+    assert "Agreement: quiz × small" in render_summary(summary) and "Krippendorff's α" in render_markdown(summary)
+    assert "jury: a and b" in render_summary(summary) and "jury: all 3" in render_summary(summary)
+    assert summary.to_dict()["groups"][0]["agreement"][0]["judges"] == ["a", "b", "c"]
+
+
+def test_two_scorers_that_say_yes_or_no_have_their_agreement_counted_and_others_not() -> None:
+    words = ["yy", "yn", "nn", "ny", "yy", "nn", "y-"]
+    results = [
+        a_result(
+            f"s{i}",
+            scores={
+                "graded": Score(0.7, True),
+                **{
+                    name: Score(float(one == "y"), one == "y")
+                    for name, one in zip("pq", word, strict=True)
+                    if one != "-"
+                },
+            },
+        )
+        for i, word in enumerate(words)
+    ]
+    (found,) = only(summarise(results)).agreement
+    assert (found.judges, found.votes_of, found.same) == (("p", "q"), None, pytest.approx(4 / 6))
+    assert (found.agreement.n, found.agreement.of) == (6, 7)
+    assert found.agreement.value == cohen_kappa("yynnyn", "ynnyyn").value
+
+
+@pytest.mark.parametrize(
+    "votes", [None, "yes", [True], {"a": True}, {"a": 1, "b": "x"}, {str(i): True for i in range(99)}]
+)
+def test_metadata_that_are_no_votes_are_left_alone(votes: Any) -> None:
+    score = Score(1.0, True, metadata={"votes": votes})
+    assert only(summarise([a_result("x", scores={"s": score})])).agreement == ()
+
+
+def test_votes_take_a_few_bytes_a_result() -> None:
+    tracemalloc.start()
+    try:
+        summarise(voted(f"sample-{i:08d}", i % 2 == 0, i % 3 == 0, i % 5 == 0) for i in range(8_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / 8_000 < 300
+
+
+def test_what_passed_is_a_table_on_a_terminal_of_100_columns() -> None:
+    results = [*results_of("pppfeeu", template="answer_question", variant="large"), *results_of("pf")]
+    totals = {("answer_question", "large"): 10, ("quiz", "small"): 2}
+    text = render_summary(summarise(results, total=totals), 100)
+    (head,) = [line for line in text.splitlines() if line.split()[:4] == ["template", "×", "variant", "passed"]]
+    assert head.split()[3:] == ["passed", "share", "interval", "N", "error", "unscored", "pending"]
+    assert any(line.split()[-4:] == ["10", "2", "1", "3"] for line in text.splitlines())
+    bounds = "answer_question × large: 42.9 % to 85.7 %, had the 3 that are error or unscored failed or passed"
+    assert bounds in " ".join(text.split())

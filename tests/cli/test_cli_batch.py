@@ -54,7 +54,8 @@ def test_json_is_for_programs(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--gate", "accuracy >= 1.1"], 4, "missed"),
+        (["--gate", "accuracy >= 1.1"], 2, "accuracy"),
+        (["--gate", "failed >= 5"], 4, "missed"),
         (["--gate", "mean(f1) >= 0"], 2, "f1"),
         (["--scorer", "exactly"], 2, "exact"),
         (["--where", "siez == 1"], 2, "siez"),
@@ -97,7 +98,7 @@ def test_a_batch_is_gone_on_with_from_another_folder(cli: Any, tmp_path: Path) -
 def test_a_batch_of_nothing_but_errors_says_nothing(cli: Any, write: Any) -> None:
     with LoopbackServer(default=Reply((b"{}",), 401)) as server:
         write("handlers/wire.xml", PROFILE.format(url=server.base_url))
-        ran = cli(*batch("--handler", "wire"))
+        ran = cli("batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "wire")
     assert ran.code == 5 and "every sample ended with an error" in ran.err
 
 
@@ -166,7 +167,7 @@ def test_ctrl_c_finishes_what_is_in_flight_and_says_how_to_go_on(start: Any, cli
 def test_results_are_summed_up_compared_and_handed_on_without_a_call(cli: Any, tmp_path: Path) -> None:
     cli(*batch("--epochs", "2", "--epochs-by", "pass@2"))
     assert cli("summary", "b", "--gate", "pass@2 >= 0.5").code == 0
-    missed = cli("summary", "b", "--gate", "accuracy >= 1.5")
+    missed = cli("summary", "b", "--gate", "failed >= 5")
     assert missed.code == 4 and "missed" in missed.out
     compared = cli("compare", "b", "b")
     assert compared.code == 0 and "6 of 6 samples make a pair" in compared.out

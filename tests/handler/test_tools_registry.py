@@ -11,6 +11,7 @@ import pytest
 from evaluator.errors import ConfigurationError, LimitReached, ToolError
 from evaluator.handler.backend import ToolSpec
 from evaluator.handler.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry, tool
+from evaluator.handler.tools.registry import validate_arguments
 
 NOWHERE = ToolContext(roots=FileAccess([]))
 
@@ -312,3 +313,10 @@ def test_unknown_names_and_policies_of_a_configuration_are_errors():
         ToolRegistry([greet]).with_policies({"greet": "sometimes"})
     with pytest.raises(ConfigurationError, match="type object"):
         ToolRegistry([make(dict, parameters={"type": "array"})])
+
+
+def test_a_pattern_of_a_schema_that_takes_for_ever_refuses_the_call() -> None:
+    parameters = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^(a|a)+$"}}}
+    slow = Tool(ToolSpec("slow", "", parameters), lambda arguments, context: "")
+    with pytest.raises(ToolError, match="took too long"):
+        validate_arguments(slow, {"word": "a" * 60 + "b"})

@@ -45,8 +45,8 @@ def export(
 ) -> None:
     """Writes `results` to `path`, whole or not at all; a file that is there is replaced.
 
-    `format` is a name in EXPORTERS. `total` is how many results there will be (see `summarise`): `markdown` counts those
-    that are pending, and `junit` has an error for them, and for a batch that is unfinished by its manifest.
+    `format` is a name in EXPORTERS. `total` is how many results there will be (see `summarise`): `markdown` counts
+    those that are pending, and `junit` has an error for them, and for a batch that is unfinished by its manifest.
 
     Raises: UsageError, for a format that is not known; RecordError, where the file cannot be written; MissingExtra.
     """

@@ -2,8 +2,9 @@
 
 passed is a testcase, failed one with a <failure> (what each scorer said), error one with an <error> (its type and
 text), unscored one that is <skipped> with the reason. What is not finished is not green: a suite with results that
-are pending, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in seconds. A character that XML 1.0 forbids is
-written as its escape, `\\x1b`. Source: the format's description at https://github.com/testmoapp/junitxml.
+are pending, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in
+seconds. A character that XML 1.0 forbids is written as its escape, `\\x1b`. Source: the format's description at
+https://github.com/testmoapp/junitxml.
 """
 
 from __future__ import annotations

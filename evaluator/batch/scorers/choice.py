@@ -1,9 +1,10 @@
 """`choice`: which of several options the text chose, by letter or by the option's words.
 
 The first of these that says anything decides: a label (`Answer: B`, `the answer is (B)`, `\\boxed{B}`; the last one,
-since models correct themselves downwards); a letter that is the whole text, or begins it (`B. Paris`); letters in
-brackets; the words of the options. Where that names several, or a letter beside the words of another option, nothing
-was chosen.
+since models correct themselves downwards); a letter that is the whole text; a capital that is the whole last line or
+sentence, or ends it after `so`, `therefore`, `thus` or `hence`; a letter that begins the text (`B. Paris`); letters in
+brackets; the words of the options. Where that names several, a letter beside the words of another option, or lines or
+sentences that are nothing but different options, nothing was chosen.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _LABELLED = re.compile(
 _OR = re.compile(rf"{_WRAP}(?:,|/|&|\bor\b|\band\b){_WRAP}{_MARK}(?!\.?\s\w)", re.IGNORECASE)
 _WHOLE = re.compile(rf"{_WRAP}{_MARK}{_WRAP}[.!]?{_WRAP}\Z")
 _LEADING = re.compile(rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*))")
+_SENTENCES = re.compile(r"\n|(?<!\b\w)\.(?=\s)|[!?](?=\s)")
+_CAPITAL = rf"[(\[]?([A-Z]|\d{{1,2}})[)\].]?{_WRAP}[.!]?{_WRAP}\Z"
+_LONE = re.compile(_WRAP + _CAPITAL)
+_THEREFORE = re.compile(rf"\b(?:so|therefore|thus|hence)\b[,:]?{_WRAP}{_CAPITAL}", re.IGNORECASE)
 _BRACKETED = re.compile(r"[(\[]([A-Z]|\d{1,2})[)\]]")
 _FIELDS = ("choices", "options")
 
@@ -118,6 +123,8 @@ def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], str]:
         named, at = _with_others(text, last[1].upper(), last.end(), options)
         return named, _line_after(text, at) if re.match(r"[.):\s]*\s\S", text[last.end() - 1 :]) else ""
     for pattern in (_WHOLE, _LEADING):
+        if pattern is _LEADING and (named := _at_the_end(text, options)):
+            return named, ""
         match = pattern.match(text)
         if match is not None:
             letter = next(group for group in match.groups() if group).upper()
@@ -125,6 +132,21 @@ def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], str]:
                 named, at = _with_others(text, letter, match.end(), options)
                 return named, _line_after(text, at)
     return {found for found in _BRACKETED.findall(text) if found in options}, ""
+
+
+def _at_the_end(text: str, options: Mapping[str, str]) -> set[str]:
+    """The letter of the last line or sentence, with those of others that are nothing but an option; or none."""
+    *before, last = [part for part in _SENTENCES.split(text) if part.strip()] or [""]
+    match = _LONE.match(last) or _THEREFORE.search(last[-100:])
+    if match is None or match[1] not in options:
+        return set()
+    named = {match[1]}
+    for part in before:
+        lone = _LONE.match(part)
+        if lone is not None and lone[1] in options:
+            named.add(lone[1])
+        named.update(letter for letter, words in options.items() if words and _plain(words) == _plain(part))
+    return named
 
 
 def _with_others(text: str, letter: str, at: int, options: Mapping[str, str]) -> tuple[set[str], int]:

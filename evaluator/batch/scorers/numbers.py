@@ -21,6 +21,8 @@ _MINUS = "-−–﹣－"
 _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻−–﹣－", "0123456789+-----"[:16])
 _VULGAR = "¼-¾⅐-⅞"
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MAX_EXPONENT_DIGITS = 6
+_TOLERANCE = re.compile(r"(?:(?!\b(?:or|and)\b)[^\d\n,;=]){0,20}(?:±|\\pm|\+/[-−])\s?")
 _SPACES = "\u00a0\u2009\u202f "
 
 
@@ -57,11 +59,13 @@ def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> It
     `decimal` is the decimal point, "." or ","; `percent` says whether 50 % is 0.5 ("fraction") or 50 ("number"). Time
     is linear in the length of the text.
     """
+    end = None
     with localcontext(_EXACT):
         for match in _pattern(decimal).finditer(text):
             value = _value(match, decimal)
-            if value is None:
+            if value is None or (end is not None and _TOLERANCE.fullmatch(text, end, match.start())):
                 continue
+            end = match.end()
             if match["sign"] is not None and match["sign"] != "+":
                 value = -value
             if match["scale"]:
@@ -77,9 +81,9 @@ def _value(match: re.Match[str], decimal: str) -> Decimal | None:
         digits = digits.replace(",", "") if decimal == "." else digits.replace(".", "").replace(",", ".")
         exponent = match["e"] or match["ten"] or match["super"]
         value = Decimal(digits)
-        return value.scaleb(int(exponent.translate(_SUPER))) if exponent else value
+        return _scaled(value, exponent) if exponent else value
     if match["power"]:
-        return Decimal(1).scaleb(int(match["power"].translate(_SUPER)))
+        return _scaled(Decimal(1), match["power"])
     if match["vulgar"]:
         # Unicode's own values are floats; all of these have small denominators.
         from fractions import Fraction
@@ -87,9 +91,17 @@ def _value(match: re.Match[str], decimal: str) -> Decimal | None:
         part = Fraction(numeric(match["vulgar"])).limit_denominator(10)
         return Decimal(match["before"] or 0) + Decimal(part.numerator) / Decimal(part.denominator)
     top, bottom = match["over"] or match["top"], match["under"] or match["bottom"]
-    if not Decimal(bottom):
+    if not bottom or not Decimal(bottom):
         return None
     return Decimal(match["whole"] or 0) + Decimal(top) / Decimal(bottom)
+
+
+def _scaled(value: Decimal, exponent: str) -> Decimal | None:
+    exponent = exponent.translate(_SUPER)
+    digits = exponent.lstrip("+-0")
+    if len(digits) > _MAX_EXPONENT_DIGITS:
+        return None
+    return value.scaleb(-int(digits or 0) if exponent[0] == "-" else int(digits or 0))
 
 
 def exact_number(value: Any) -> Decimal | None:

@@ -74,7 +74,7 @@ def cohen_kappa(
 
 
 def cohen_kappa_of(
-    counts: Mapping[tuple[Rating, Rating], int],
+    counts: Mapping[tuple[Any, Any], int],
     weights: Weights | None = None,
     labels: Sequence[Hashable] | None = None,
     confidence: float = CONFIDENCE,
@@ -137,7 +137,7 @@ def krippendorff_alpha(
 
 
 def krippendorff_alpha_of(
-    counts: Mapping[tuple[Rating, ...], int],
+    counts: Mapping[tuple[Any, ...], int],
     raters: int,
     level: Level = "nominal",
     labels: Sequence[Hashable] | None = None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import combinations
 
 from evaluator.batch.statistics import cohen_kappa_of, krippendorff_alpha_of
 from evaluator.batch.summary.columns import NONE, VALUED, Ballot, ScorerColumns
 from evaluator.batch.summary.shape import Judges
 
-Ratings = tuple[bool | None, ...]
+Rating = Hashable | None
 
 
 def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Iterator[Judges]:
@@ -25,34 +25,37 @@ def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Itera
     seen = Counter(votes[row] for row in rows if row < len(votes) and votes[row] != NONE)
     ballots: list[Ballot] = list(scorer.ballots)
     judges = tuple(dict.fromkeys(judge for number in seen for judge, _ in ballots[number]))
-    counts = Counter[Ratings]()
+    counts = Counter[tuple[Rating, ...]]()
     for number, count in seen.items():
         given = dict(ballots[number])
         counts[tuple(given.get(judge) for judge in judges)] += count
     alpha = krippendorff_alpha_of(counts, len(judges))
     if alpha.n:
-        yield Judges(judges, name, "krippendorff_alpha", alpha, _same(counts))
+        yield Judges(judges, name, "krippendorff_alpha", alpha, _same(counts.items()))
     for (i, first), (j, second) in combinations(enumerate(judges), 2):
-        pairs = Counter[tuple[bool | None, bool | None]]()
+        pairs = Counter[tuple[Rating, Rating]]()
         for ratings, count in counts.items():
             pairs[ratings[i], ratings[j]] += count
         kappa = cohen_kappa_of(pairs)
         if kappa.n:
-            yield Judges((first, second), name, "cohen_kappa", kappa, _same(pairs))
+            yield Judges((first, second), name, "cohen_kappa", kappa, _same(pairs.items()))
 
 
-def scorers_agreement(
-    names: tuple[str, str], one: ScorerColumns, other: ScorerColumns, rows: array[int]
-) -> Judges | None:
-    """Of two scorers by Cohen's kappa; None unless both say yes or no, and both did of some result in `rows`.
+def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: array[int]) -> Iterator[Judges]:
+    """Of each two scorers that say only yes or no, by Cohen's kappa, where both judged some result in `rows`.
 
     A scorer says yes or no if each of its values in `rows` is 1 and passed, or 0 and failed.
     """
-    if not (_says_yes_or_no(one, rows) and _says_yes_or_no(other, rows)):
-        return None
-    pairs = Counter((_rating(one, row), _rating(other, row)) for row in rows)
-    kappa = cohen_kappa_of(pairs)
-    return Judges(names, None, "cohen_kappa", kappa, _same(pairs)) if kappa.n else None
+    ratings = {
+        name: [_rating(scorer, row) for row in rows]
+        for name, scorer in scorers.items()
+        if _says_yes_or_no(scorer, rows)
+    }
+    for names in combinations(ratings, 2):
+        pairs = Counter[tuple[Rating, Rating]](zip(ratings[names[0]], ratings[names[1]], strict=True))
+        kappa = cohen_kappa_of(pairs)
+        if kappa.n:
+            yield Judges(names, None, "cohen_kappa", kappa, _same(pairs.items()))
 
 
 def _says_yes_or_no(scorer: ScorerColumns, rows: array[int]) -> bool:
@@ -64,10 +67,10 @@ def _rating(scorer: ScorerColumns, row: int) -> bool | None:
     return None if row >= len(scorer.state) or scorer.passed[row] == NONE else bool(scorer.passed[row])
 
 
-def _same(counts: Mapping[Ratings, int] | Mapping[tuple[bool | None, bool | None], int]) -> float | None:
+def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
     """The share of results with two ratings or more of which all are the same."""
     same = of = 0
-    for ratings, count in counts.items():
+    for ratings, count in counts:
         given = [rating for rating in ratings if rating is not None]
         if len(given) > 1:
             of += count

@@ -6,13 +6,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import combinations, groupby
+from itertools import groupby
 from typing import TypeAlias
 
 from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import (
     FEW_CLUSTERS,
-    Estimate,
     Reducer,
     Variance,
     percentiles,
@@ -309,10 +308,7 @@ class _Group:
     def agreements(self) -> Iterator[Judges]:
         for name, scorer in self.columns.scorers.items():
             yield from votes_agreement(name, scorer, self.rows)
-        for (first, one), (second, other) in combinations(self.columns.scorers.items(), 2):
-            found = scorers_agreement((first, second), one, other, self.rows)
-            if found is not None:
-                yield found
+        yield from scorers_agreement(self.columns.scorers, self.rows)
 
 
 def _counts(columns: Columns, rows: Rows, pending: int | None) -> Counts:

@@ -113,7 +113,7 @@ def _seconds(found: Percentiles) -> str:
 
 
 def _outcomes(title: str, parts: Mapping[str, Part], first: str) -> Table:
-    head = [first, "passed", "share", "interval", "of all", "error", "unscored", "pending"]
+    head = [first, "passed", "share", "interval", "N", "error", "unscored", "pending"]
     rows = [_outcome(name, part) for name, part in parts.items()]
     return Table(title, head, rows, list(_bounds(parts)))
 
@@ -142,7 +142,7 @@ def _bounds(parts: Mapping[str, Part]) -> Iterator[str]:
 
 def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
     if group.part.scorers:
-        head = ["scorer", "n of N", "mean", "± se", "interval", "passed of judged", "errors", "unscored", "no answer"]
+        head = ["scorer", "n of N", "mean", "± se", "interval", "passed", "errors", "unscored", "no answer"]
         rows = [_scorer(name, scorer) for name, scorer in group.part.scorers.items()]
         yield Table(f"Scorers: {group.name}", head, rows)
     if group.by:

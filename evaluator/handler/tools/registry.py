@@ -25,6 +25,7 @@ from evaluator.handler.tools.ask import Asker, visible
 from evaluator.handler.tools.files import FileAccess
 from evaluator.handler.tools.policy import POLICIES, Policy, Rule, decide
 from evaluator.handler.tools.script import MEMORY_BYTES
+from evaluator.output.patterns import Watch, bounded, first_errors, undrafted
 
 ToolKind = Literal["direct", "subtask"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
@@ -285,17 +286,16 @@ def _no_constant(name: str) -> Any:
 
 def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Raises ToolError with up to five violations of the tool's schema, each with its JSON path."""
-    validator = _validator(tool)
+    validator, watch = _validator(tool), Watch()
     try:
-        violations = []
-        for violation in validator.iter_errors(arguments):
-            violations.append(f"{violation.json_path}: {_shorten(violation.message, 300)}")
-            if len(violations) == _MAX_VIOLATIONS:
-                break
+        found = first_errors(validator, arguments, watch, _MAX_VIOLATIONS)
+        violations = [f"{violation.json_path}: {_shorten(violation.message, 300)}" for violation in found]
     except Exception as error:  # an unresolvable reference, a pattern that no engine takes
         raise ToolError(f"the tool's own schema cannot be used: {_describe(error)}") from error
     if violations:
         raise ToolError("; ".join(violations))
+    if watch.late:
+        raise ToolError("a pattern of the tool's schema took too long on these arguments: give shorter texts")
 
 
 _validators: weakref.WeakKeyDictionary[Tool, Any] = weakref.WeakKeyDictionary()
@@ -313,7 +313,7 @@ def _validator(tool: Tool) -> Any:
         except SchemaError as error:
             raise ToolError(f"the tool's own schema is not valid: {_shorten(error.message, 300)}") from error
         # An empty registry: a reference to a remote schema is an error and never a request.
-        validator = Draft202012Validator(cast(Any, tool.spec.parameters), registry=Registry())
+        validator = bounded(Draft202012Validator)(undrafted(tool.spec.parameters), registry=Registry())
         _validators[tool] = validator
     return validator
 

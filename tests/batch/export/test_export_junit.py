@@ -17,8 +17,10 @@ from tests.batch.export.results import EACH, HOSTILE, UNSCORED, hostile, many, r
 SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "junit.xsd"))
 
 
-def written(results: Iterable[SampleResult], path: Path, manifest: dict[str, Any] | None = None) -> Any:
-    export(results, manifest or {"name": "metals"}, "junit", path)
+def written(
+    results: Iterable[SampleResult], path: Path, manifest: dict[str, Any] | None = None, total: Any = None
+) -> Any:
+    export(results, manifest or {"name": "metals"}, "junit", path, total=total)
     tree = etree.parse(path)
     SCHEMA.assertValid(tree)
     return tree.getroot()
@@ -86,3 +88,56 @@ def test_what_is_skipped_says_why(scores: dict[str, Any], reason: str, tmp_path:
 
 def test_a_batch_without_results_is_valid(tmp_path: Path) -> None:
     assert written([], tmp_path / "out.xml", {"name": 3}).get("tests") == "0"
+
+
+def incomplete(root: Any) -> dict[str, str]:
+    """What is said of each suite that is not complete; each such testcase is its suite's error."""
+    found: dict[str, str] = {}
+    for suite in root:
+        for error in suite.iter("error"):
+            if error.get("type") == "incomplete":
+                assert error.getparent().get("name") == "complete" and error.text == error.get("message")
+                found[suite.get("name")] = error.text
+        cases = list(suite.iter("testcase"))
+        assert (int(suite.get("tests")), int(suite.get("errors"))) == (
+            len(cases), sum(case.find("error") is not None for case in cases),
+        )  # fmt: skip
+    assert int(root.get("errors")) == sum(int(suite.get("errors")) for suite in root)
+    return found
+
+
+STOPPED = {"name": "metals", "state": "stopped", "sessions": [{"reason": ""}, {"reason": "asked to stop"}]}
+CELL, OTHER = ("answer", "small"), ("answer", "large")
+SMALL, LARGE = "answer × small", "answer × large"
+STOP = "the last session ended with: asked to stop"
+
+
+@pytest.mark.parametrize(
+    ("count", "manifest", "total", "says"),
+    [
+        (2, None, None, {}),
+        (2, None, 2, {}),
+        (2, {"name": "metals", "state": "complete"}, {CELL: 2}, {}),
+        (2, None, 600, {SMALL: "598 of 600 results are pending"}),
+        (2, None, {CELL: 2, OTHER: 3}, {LARGE: "3 of 3 results are pending"}),
+        (2, STOPPED, {CELL: 5, OTHER: 3}, {
+            SMALL: f"3 of 5 results are pending; {STOP}", LARGE: f"3 of 3 results are pending; {STOP}",
+        }),
+        (2, STOPPED, {CELL: 2}, {SMALL: STOP}),
+        (2, STOPPED, None, {SMALL: STOP}),
+        (2, {"name": "metals", "state": "running"}, 2, {SMALL: "the last session is running, or was killed"}),
+        (2, {"name": "metals", "state": "budget"}, 2, {SMALL: "the last session ended with: budget"}),
+        (0, STOPPED, None, {"metals": STOP}),
+        (0, None, 4, {"metals": "4 of 4 results are pending"}),
+    ],
+)  # fmt: skip
+def test_what_is_not_finished_is_not_green(
+    tmp_path: Path, count: int, manifest: Any, total: Any, says: dict[str, str]
+) -> None:
+    root = written([result(f"s{i}") for i in range(count)], tmp_path / "out.xml", manifest, total)
+    assert incomplete(root) == says
+
+
+def test_what_is_pending_of_no_one_suite_has_a_suite_of_its_own(tmp_path: Path) -> None:
+    root = written([result(), result(variant="large")], tmp_path / "out.xml", total=5)
+    assert incomplete(root) == {"metals": "3 of 5 results are pending"}

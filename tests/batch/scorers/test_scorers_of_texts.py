@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from evaluator.batch.records import Score
 from evaluator.batch.scorers import judge, make_scorer
 from evaluator.batch.scorers.overlap import token_f1
-from evaluator.batch.scorers.patterns import MAX_EXPANDED, expanded_size
 from evaluator.errors import UsageError
+from evaluator.output.patterns import MAX_EXPANDED, expanded_size
 from tests.batch.scorers.looking import score, seen
 
 EXACT = [

@@ -34,12 +34,25 @@ from tests.batch.scorers.looking import score
         ("1,2,3", ["1", "2", "3"]),
         ("1/0", []),
         ("٣ and １２", ["3", "12"]),
+        ("1e999999999, 6 × 10^9999999, 6·10⁹⁹⁹⁹⁹⁹⁹, 10^-9999999, 2e" + "9" * 5_000, []),
+        ("1e0000005, 1e5kg", ["1E+5", "1E+5"]),
+        ("1.234,5 and 1.234,567 and 1.234.567,8", []),
+        ("1.5,2.5 and 1,234,567,8901", ["1.5", "2.5", "1234567", "8901"]),
+        ("5 ± 2, 5 kg ±2 kg, 5 \\pm 2, 5 +/- 2", ["5"] * 4),
+        ("±2 or ± 3", ["2", "3"]),
         ("no number, NaN, infinity, two", []),
         ("", []),
     ],
 )  # fmt: skip
 def test_numbers_are_found_as_they_are_written(text: str, found: list[str]) -> None:
     assert [number for number, _ in find_numbers(text)] == [Decimal(number) for number in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("1.234,5", ["1234.5"]), ("1,5", ["1.5"]), ("1,234.5 1,234,567 1,234,567.8", [])]
+)
+def test_with_a_decimal_comma_the_other_notation_is_no_number(text: str, found: list[str]) -> None:
+    assert [number for number, _ in find_numbers(text, ",")] == [Decimal(number) for number in found]
 
 
 NUMERIC = [
@@ -62,6 +75,22 @@ NUMERIC = [
     ("numeric", "5", [4, 5], True),
     ("numeric", "none", 0, False),
     ("numeric", "1e999999", 5, False),
+    ("numeric", "1e999999999", 1, False),
+    ("numeric", "1.234,5", 5, False),
+    ("numeric", "5 ± 2", 5, True),
+    ("numeric", "\\boxed{7} because 3", 7, True),
+    ("numeric", "\\boxed{3}, no: \\boxed{x = \\frac{3}{4}}. It has 2 parts. Answer: 9", 0.75, True),
+    ("numeric", "\\boxed{x}: 8", 8, True),
+    ("numeric", "**Answer:** 42, as 6 times 7 shows", 42, True),
+    ("numeric", "Answer: (42) since 6 times 7", 42, True),
+    ("numeric", "Answer: f(2) = 8 (not 9)", 8, True),
+    ("numeric", "Answer: 3 + 4 = 7 (in base 10)", 7, True),
+    ("numeric", "The answer is 5. No, the answer is $6 because 2 + 4 = 6 and 1 more is 7", 6, True),
+    ("numeric", "Answer:\n\n1,234 km, about 767 miles", 1234, True),
+    ("numeric:take=first", "1 or 2. Answer: 2", 2, True),
+    ("numeric", "The answer is below.\n12", 12, True),
+    ("numeric:decimal=\",\"", "1.234,5", "1234.5", True),
+    ("numeric:decimal=\",\"", "1.234", 1.234, False),
     ("numeric", "9" * 100_000, 5, False),
 ]  # fmt: skip
 
@@ -98,10 +127,13 @@ def test_any_text_of_number_characters_is_read_without_a_crash(text: str) -> Non
     assert all(number.is_finite() for number, _ in find_numbers(text))
 
 
-@pytest.mark.parametrize("piece", ["1,234,", "1 ", "1/", "9", "10^", "1.", "-", "\\frac{1}{", "1e", "½ "])
+@pytest.mark.parametrize(
+    "piece", ["1,234,", "1 ", "1/", "9", "10^", "1.", "-", "\\frac{1}{", "1e", "½ ", "234,", "234 ", "234.", "±1"]
+)
 def test_long_texts_are_read_to_their_end(piece: str) -> None:
     # Were the time quadratic, this would take hours.
-    assert isinstance(list(find_numbers(piece * 200_000 + "x")), list)
+    for decimal in (".", ","):
+        assert isinstance(list(find_numbers(piece * 200_000 + "234^2", decimal)), list)
 
 
 OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea-Bissau"}
@@ -117,6 +149,8 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
             "B) London\n\nA is wrong", "(B) is right because (A) is wrong", "Answer: B because Paris is not",
             "The correct answer is **B) London**, not Paris.", "Answer: A\nNo. Final answer: B",
             "A capital of note is London", "I think (B)",
+            "A good question. B", "I think A is wrong, so B", "A is tempting. Therefore, **(B)**.", "Is it A? B.",
+            "A) is near.\n\nThus B", "Hard to say!\n\n**B**\n",
         )),
         ("Guinea", "D"),
         ("Guinea-Bissau", "E"),
@@ -124,6 +158,7 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
         *((text, None) for text in (
             "", "Z", "Answer: Z", "A or B", "Answer: A or B", "Answer: (A) and (B)", "B. Paris", "Paris or London",
             "I think so", "Answer: Brown", "(A) or (B)", "A capital question", "x" * 100_000, "𝐁",
+            "A\nB", "Paris. B", "so A or B", "A good question. B or C", "Vitamin B", "Written by J. B.", "so b",
         )),
     ],
 )  # fmt: skip
@@ -285,6 +320,12 @@ def test_the_first_violation_of_a_schema_is_named(schema: Any, content: str, sai
     given = score({"type": "json_schema", "schema": schema}, content)
     assert given.error is None and given.passed is (said is None)
     assert (said or "") in given.explanation
+
+
+def test_a_slow_pattern_of_a_schema_is_an_error_and_no_failure() -> None:
+    given = score("json_schema", f'{{"a": "{"a" * 60}b"}}', {"properties": {"a": {"pattern": "^(a|a)+$"}}})
+    assert given.passed is None and given.value is None
+    assert given.error is not None and "$.a: the pattern '^(a|a)+$' took too long" in given.error
 
 
 def test_a_schema_may_be_the_target_or_a_file(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from evaluator.batch.statistics import cohen_kappa, krippendorff_alpha
+from evaluator.batch.statistics import cohen_kappa, cohen_kappa_of, krippendorff_alpha, krippendorff_alpha_of
 from evaluator.errors import UsageError
 
 _ = None
@@ -122,3 +122,18 @@ def test_alpha_is_unknown_where_nothing_can_differ(rows: list[list[int | None]])
 def test_ratings_that_do_not_fit_are_refused(call: Any) -> None:
     with pytest.raises(UsageError):
         call()
+
+
+def test_counts_of_combinations_say_the_same_as_the_ratings_themselves() -> None:
+    counts = {(i, j): count for i, row in enumerate(CARCINOMA) for j, count in enumerate(row)}
+    assert cohen_kappa_of(counts, "quadratic") == cohen_kappa(*judges(CARCINOMA), "quadratic")
+    three = {("y", "y", "n"): 2, ("n", None, "n"): 3, (None, None, "y"): 1, ("y", "n", None): 1, ("n", "n", "n"): 0}
+    columns = list(zip(*(ratings for ratings, count in three.items() for _ in range(count)), strict=True))
+    found, expected = krippendorff_alpha_of(three, 3), krippendorff_alpha(columns)
+    assert found.value == pytest.approx(expected.value)
+    assert (found.n, found.of, found.raters) == (expected.n, expected.of, expected.raters) == (6, 7, 3)
+
+
+def test_judges_who_always_agree_have_no_empty_interval() -> None:
+    found = cohen_kappa("ynyn", "ynyn")
+    assert (found.value, found.se, found.low, found.high) == (pytest.approx(1), pytest.approx(0), None, None)

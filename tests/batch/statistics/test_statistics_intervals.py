@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.batch.statistics import mean_interval, percentiles, proportion_interval, proportion_of
+from evaluator.batch.statistics import mean_interval, percentiles, proportion_interval, proportion_of, score_interval
 from evaluator.errors import UsageError
 
 VALUES = [0.1, 0.9, 0.4, 0.4, 0.75, 1.0, 0.0, 0.33, 0.62, 0.81]
@@ -171,3 +171,44 @@ def test_an_estimate_says_in_json_how_it_was_made() -> None:
     assert proportion_of(0, 0).to_dict() == {
         "mean": None, "se": None, "low": None, "high": None, "n": 0, "clusters": None, "method": "wilson", "confidence": 0.95,
     }  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0]), st.integers(0, 3)), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_scores_within_0_and_1_have_an_interval_within_them_that_is_not_empty(
+    values: list[tuple[float, int]], clustered: bool
+) -> None:
+    numbers, clusters = [value for value, _ in values], [cluster for _, cluster in values] if clustered else None
+    found, plain = score_interval(numbers, clusters), mean_interval(numbers, clusters)
+    assert found.mean == pytest.approx(plain.mean) and found.n == len(numbers)
+    assert (found.se is None) == (found.low is None) == (found.high is None)
+    if found.low is not None and found.high is not None and found.mean is not None:
+        assert 0 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1
+        assert found.low < found.high
+
+
+def test_scores_that_are_all_0_or_1_are_a_proportion() -> None:
+    assert score_interval([1.0] * 12) == proportion_of(12, 12)
+    assert score_interval([1, 0, 1, 1], "aabb") == proportion_interval([1, 0, 1, 1], "aabb")
+
+
+def test_scores_that_need_no_cut_have_students_interval() -> None:
+    inside = [0.4, 0.5, 0.6, 0.45, 0.55]
+    assert score_interval(inside) == mean_interval(inside)
+    beyond = [-3.0, 7.0, 0.5]
+    assert score_interval(beyond) == mean_interval(beyond)
+
+
+def test_scores_without_a_spread_have_wilsons_interval_or_none() -> None:
+    found, wilson = score_interval([0.5] * 10), proportion_of(5, 10)
+    assert (found.se, found.low, found.high, found.method) == (0, wilson.low, wilson.high, "wilson")
+    clustered = score_interval([0.5] * 10, "aabbccddee")
+    low, high = proportion_confint(2.5, 5, method="wilson")
+    assert clustered.method == "wilson, clustered" and clustered.low is not None and clustered.high is not None
+    assert clustered.low < low and clustered.high > high
+    beyond = score_interval([7.0] * 5)
+    assert (beyond.mean, beyond.se, beyond.low, beyond.high) == (7, 0, None, None)
+    alone = score_interval([0.5])
+    assert (alone.mean, alone.se, alone.low) == (0.5, None, None)
