@@ -27,7 +27,7 @@ from evaluator.batch import open_batch
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "evaluator")
 PROFILE = """<handler name="bench"><backend>openai_compatible</backend><model>bench</model>
 <base_url>http://127.0.0.1:{port}/v1</base_url></handler>"""
-DELAY_S, A_SECOND = 0.02, 800
+DELAY_S, A_SECOND = 0.02, 2000
 
 
 class Counting:

@@ -34,7 +34,7 @@ class Numbering:
             return self._numbers[slot]
         self._hashes[slot], self._numbers[slot] = digest, self._count
         self._count += 1
-        if 4 * self._count > 3 * self._mask:
+        if 5 * self._count > 4 * self._mask:
             self._grow()
         return self._count - 1
 
