@@ -27,7 +27,7 @@ from evaluator.errors import ConfigurationError, RecordError
 from evaluator.handler import cache_store
 from evaluator.handler.backend import ModelResponse
 from evaluator.handler.cache_key import Asked, differences
-from evaluator.handler.session import response_from_dict, response_to_dict
+from evaluator.handler.responses import response_from_dict, response_to_dict
 from evaluator.results import Usage
 
 MAX_BYTES = 1 << 30

@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.errors import ProviderError, UsageError
 from evaluator.handler.backend import Message, ModelRequest, ModelResponse
-from evaluator.handler.session import response_from_dict
+from evaluator.handler.responses import response_from_dict
 from evaluator.record.conversation import conversations
 from evaluator.record.steps import Recording, fingerprint
 
