@@ -20,7 +20,7 @@ from evaluator.batch.records import Sample, key_of
 from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.library import TemplateLibrary
-from evaluator.nodes import Node, Task, TopLevel, children
+from evaluator.library.calls import roles_of
 
 SCHEMA = "evaluator-batch/1"
 
@@ -47,18 +47,10 @@ def template_part(library: TemplateLibrary, name: str) -> str:
     return digest({name: library.get(name).sha256, **library.called_by(name)})
 
 
-def roles_of(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
+def roles_reached(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
     """The roles that the templates, and those that they may call, name."""
-    found: set[str] = set()
-    for name in names:
-        for each in (name, *library.called_by(name)):
-            waiting: list[TopLevel | Node] = [library.get(each).node]
-            while waiting:
-                node = waiting.pop()
-                if isinstance(node, Task) and node.model_role is not None:
-                    found.add(node.model_role)
-                waiting += children(node)
-    return found
+    reached = {each for name in names for each in (name, *library.called_by(name))}
+    return {role for name in reached for role in roles_of(library.get(name).node)}
 
 
 def handler_settings(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.definition import BatchLimits
 from evaluator.batch.gates import Gate
-from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, roles_of, template_part
+from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, roles_reached, template_part
 from evaluator.batch.rows import RowSource
 from evaluator.batch.scorers import Scorer, describe_scorer
 from evaluator.batch.work import Variant
@@ -74,7 +74,7 @@ def cells_of(evaluator: Evaluator, templates: Sequence[str], variants: Sequence[
     library, services = evaluator.library, evaluator.services
     found: list[tuple[Cell, Variant]] = []
     for template in templates:
-        part, named = template_part(library, template), roles_of(library, [template])
+        part, named = template_part(library, template), roles_reached(library, [template])
         for variant in variants:
             config = services.profile(variant.handler)
             choice = services.chooser.choose(variant.model or evaluator.model, None, config)
@@ -96,7 +96,7 @@ def described(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[t
         said = describe_scorer(scorer, evaluator.library)
         templates = said.get("templates")
         if templates:
-            named = roles_of(evaluator.library, templates)
+            named = roles_reached(evaluator.library, templates)
             said["judges"] = {}
             for handler in sorted({variant.handler or "" for _, variant in cells}):
                 config = services.profile(handler or None)

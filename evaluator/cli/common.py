@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,8 +15,9 @@ import click
 from evaluator.binding.types import read_typed
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.library import CallBound, TemplateLibrary
+from evaluator.library.calls import roles_of
 from evaluator.library.near import did_you_mean
-from evaluator.nodes import Function, Node, Task, TopLevel, children
+from evaluator.nodes import Function, TopLevel
 from evaluator.record.render import visible
 from evaluator.results import TaskError, TaskResult
 
@@ -95,19 +96,12 @@ def read_roles(pairs: Iterable[str]) -> dict[str, str]:
 
 def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:
     """Names on standard error the roles that no template of `library` has, of which nothing would be seen."""
-    known = {role for template in library.templates.values() for role in _roles_of(template.node)}
+    known = {role for template in library.templates.values() for role in roles_of(template.node)}
     for role in roles:
         if role not in known:
             hint = did_you_mean(role, sorted(known))
             more = f"; {hint}" if hint else ""
             click.echo(f"warning: --model-role {role}: no template names this role{more}", err=True)
-
-
-def _roles_of(node: TopLevel | Node) -> Iterator[str]:
-    if isinstance(node, Task) and node.model_role is not None:
-        yield node.model_role
-    for child in children(node):
-        yield from _roles_of(child)
 
 
 def _read_named(key: str, path: str) -> str:

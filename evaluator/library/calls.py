@@ -237,3 +237,11 @@ def _cycle(graph: Graph, start: str, weakest: EdgeKind) -> list[str] | None:
                 seen.add(target)
                 ways.append([*way, target])
     return None
+
+
+def roles_of(node: TopLevel | Node) -> Iterator[str]:
+    """The roles of models that the tasks in `node` name."""
+    if isinstance(node, Task) and node.model_role is not None:
+        yield node.model_role
+    for child in children(node):
+        yield from roles_of(child)

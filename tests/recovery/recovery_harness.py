@@ -377,9 +377,10 @@ def sweep(
     return counts
 
 
-def known_in_both(usage: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """`usage` without what the other does not know: of a call that was in flight nobody knows what it used."""
-    return {name: None if other[name] is None else value for name, value in usage.items()}
+def known_to(reference: dict[str, Any], usage: dict[str, Any]) -> dict[str, Any]:
+    """`usage` without what the undisturbed run does not know: there an attempt came to no answer, which was in flight
+    here when the process was killed. What it does know has to be the same."""
+    return {name: None if reference[name] is None else value for name, value in usage.items()}
 
 
 def _killed_and_resumed(
@@ -410,8 +411,8 @@ def _killed_and_resumed(
     said = place.resume_twice(root, fault=fault)
     found = result_of(said["outcome"])
     posts, effects = place.posts(), place.effects()
-    expected = {**reference.result, "usage": known_in_both(reference.result["usage"], found["usage"])}
-    told = {**found, "usage": known_in_both(found["usage"], reference.result["usage"])}
+    expected = reference.result
+    told = {**found, "usage": known_to(expected["usage"], found["usage"])}
     if told != expected:
         counts.lost += 1
         other = {name: (value, reference.result[name]) for name, value in told.items() if value != expected[name]}
