@@ -29,13 +29,14 @@ from evaluator.batch.compact import Numbering
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError, TaskBusy
 from evaluator.record.folder import checked_folder
-from evaluator.record.steps import Scrub
+from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
 _HEAD = re.compile(
     rb'\{"key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
+_compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
 
@@ -268,10 +269,10 @@ class BatchFolder:
 
 def _written(data: dict[str, Any]) -> str:
     try:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+        return _compact(data)
     except ValueError:
         # JSON has no word for them; a scorer or a row of Python's own may hold one.
-        return json.dumps(_finite(data), separators=(",", ":"))
+        return _compact(_finite(data))
 
 
 def _finite(value: Any) -> Any:

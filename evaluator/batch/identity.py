@@ -10,7 +10,6 @@ name. The scorers are no part of the identity: changing one judges anew, without
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -21,8 +20,10 @@ from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
+from evaluator.record.steps import json_encoder
 
 SCHEMA = "evaluator-batch/1"
+_canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
 # What of a profile changes how long a call may take or what it costs, and not what is asked.
 _WITHOUT_EFFECT = frozenset(
@@ -36,8 +37,8 @@ def digest(value: Any) -> str:
     Raises: UsageError, if it is not JSON.
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = _canonical(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON value: {error}") from error
     return blake2b(text.encode(), digest_size=16).hexdigest()
 

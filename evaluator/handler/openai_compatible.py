@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import json
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from evaluator.handler._failures import (
 )
 from evaluator.handler._stream import Assembly, EventLines
 from evaluator.handler.backend import ModelRequest, ModelResponse
+from evaluator.record.steps import json_encoder
 
 if TYPE_CHECKING:
     import aiohttp
@@ -306,7 +306,7 @@ def _plain(value: Any) -> Any:
 
 
 # NaN is no JSON, and a server would say so less clearly.
-_encode = json.JSONEncoder(separators=(",", ":"), default=_plain, allow_nan=False).encode
+_encode = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
 
 
 def _checked_host(base_url: str) -> str:

@@ -545,7 +545,8 @@ class Handler:
         duration = time.perf_counter() - started
         if response.usage.cost_usd is None:
             cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
-            response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
+            if cost_usd is not None:
+                response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
         passage.leave(response.usage, None, duration)
         self.budget.partial = response.content or self.budget.partial
         try:

@@ -35,7 +35,7 @@ from evaluator.memory import Memory
 from evaluator.nodes import Function, Node
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
-from evaluator.record.steps import Header
+from evaluator.record.steps import Header, Scrub
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.results import TaskError, TaskId
 
@@ -221,38 +221,45 @@ class Evaluator:
             start = start_of(self.library, request, values, ask_model)
             if isinstance(start, TaskError):
                 return start
+            profile, roles = handler or self._profile, {**self._roles, **(model_roles or {})}
+            origin = self._origin(start, profile, roles, target=target, epoch=epoch, labels=labels)
             start = replace(
                 start, max_depth=self._max_depth, model=model or self._model, target=target, epoch=epoch,
-                profile=handler or self._profile, roles={**self._roles, **(model_roles or {})},
-                on_text=on_text, on_event=on_event,
+                profile=profile, roles=roles, on_text=on_text, on_event=on_event, origin=origin,
             )  # fmt: skip
-            named = {"labels": dict(labels)} if labels else {}
-            start = replace(start, origin={**start.origin, **self._origin(start), **named})
-            self._services.mcp.check(self._services.profile(start.profile).mcp)
+            self._services.mcp.check(self._services.profile(profile).mcp)
         except Exception as error:
             return to_task_error(error)
         return await record_run(self._services, start)
 
-    def _origin(self, start: RunStart) -> dict[str, Any]:
+    def _origin(
+        self,
+        start: RunStart,
+        profile: str | None,
+        roles: Mapping[str, str],
+        *,
+        target: str | None = None,
+        epoch: int = 1,
+        labels: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         """What a task file says besides, so that its run can be started again: where it is not the default."""
+        origin: dict[str, Any] = {**start.origin}
         store = self._services.store
-        if store is None:
-            return {}
-        hidden: list[str] = []
-        if start.inputs and store.redactor is not None:
-            scrub = store.redactor
-            hidden = [name for name, value in start.inputs.items() if scrub.redact_value(value) != value]
-        said = {
-            "handler": start.profile,
-            "target": start.target,
-            "epoch": start.epoch if start.epoch != 1 else None,
-            "model_roles": start.roles or None,
-            "max_depth": start.max_depth if start.max_depth != DEFAULT_MAX_DEPTH else None,
-            "reparse": self._services.reparse or None,
-            "redacted_inputs": hidden or None,
-            "root": self._root,
-        }
-        return {key: value for key, value in said.items() if value is not None}
+        if store is not None:
+            said = {
+                "handler": profile,
+                "target": target,
+                "epoch": epoch if epoch != 1 else None,
+                "model_roles": roles or None,
+                "max_depth": self._max_depth if self._max_depth != DEFAULT_MAX_DEPTH else None,
+                "reparse": self._services.reparse or None,
+                "redacted_inputs": _redacted(start.inputs, store.redactor) or None,
+                "root": self._root,
+            }
+            origin.update((key, value) for key, value in said.items() if value is not None)
+        if labels:
+            origin["labels"] = dict(labels)
+        return origin
 
     async def resume(
         self,
@@ -344,11 +351,11 @@ class Evaluator:
         from evaluator.interpreter.compile import compile_task
 
         def finish(start: RunStart) -> RunStart:
-            start = replace(
-                start, max_depth=self._max_depth, model=model or self._model, roles=self._roles,
-                profile=handler or self._profile,
+            profile = handler or self._profile
+            return replace(
+                start, max_depth=self._max_depth, model=model or self._model, roles=self._roles, profile=profile,
+                origin=self._origin(start, profile, self._roles),
             )  # fmt: skip
-            return replace(start, origin={**start.origin, **self._origin(start)})
 
         return await compile_task(
             self._services, words, allow_scripts=allow_scripts, allow_tools=allow_tools, finish=finish
@@ -386,7 +393,7 @@ class Evaluator:
                 None, CHAT, {}, model=self._model, profile=self._profile, roles=self._roles,
                 max_depth=self._max_depth, on_text=on_text,
             )  # fmt: skip
-            start = replace(start, origin=self._origin(start))
+            start = replace(start, origin=self._origin(start, self._profile, self._roles))
             return await chat(self._services, session, start)
         except Exception as error:
             return to_task_error(error)
@@ -562,6 +569,11 @@ def _given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str
     from evaluator.handler.cache import ResponseCache
 
     return ResponseCache(cache, notice=notice)
+
+
+def _redacted(inputs: Mapping[str, Any], scrub: Scrub | None) -> list[str]:
+    """The inputs that a task file does not hold as they are."""
+    return [] if scrub is None else [name for name, value in inputs.items() if scrub.redact_value(value) != value]
 
 
 def _can_go_on(task: TaskSummary) -> bool:

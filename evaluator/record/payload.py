@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from json import encoder
 from typing import Any, cast
 
 from evaluator.errors import UsageError
@@ -41,6 +42,7 @@ def loads(text: str) -> Any:
 
 _compact = json_encoder((", ", ": "), ascii_only=False)
 _ascii = json_encoder((", ", ": "), ascii_only=True)
+_quoted = encoder.encode_basestring
 
 # Control characters would act on a terminal, \r is changed by editors, and surrogates have no UTF-8.
 _UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -142,7 +144,8 @@ def _json(value: Any) -> str:
         for key, item in cast("dict[Any, Any]", value).items():
             if type(key) is not str:
                 break
-            lines.append(f"  {_compact(key)}: {_compact(item)}")
+            text = _quoted(item) if type(item) is str else _compact(item)
+            lines.append(f"  {_quoted(key)}: {text}")
         else:
             text = "{\n" + ",\n".join(lines) + "\n}"
             return text if _encodes(text) else _ascii(value)

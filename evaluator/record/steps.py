@@ -244,16 +244,26 @@ def plain_json(value: object) -> object:
 _PERSON = b"steps %d" % FORMAT_VERSION
 
 
-def json_encoder(separators: tuple[str, str], *, ascii_only: bool, sort_keys: bool = False) -> Callable[[Any], str]:
-    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value."""
+def json_encoder(
+    separators: tuple[str, str],
+    *,
+    ascii_only: bool,
+    sort_keys: bool = False,
+    allow_nan: bool = True,
+    default: Callable[[Any], Any] = plain_json,
+) -> Callable[[Any], str]:
+    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value.
+
+    What it returns raises TypeError, ValueError, and RecursionError also for a value that holds itself.
+    """
     make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
     if make is None:
         return json.JSONEncoder(
-            ensure_ascii=ascii_only, separators=separators, sort_keys=sort_keys, default=plain_json
+            ensure_ascii=ascii_only, separators=separators, sort_keys=sort_keys, allow_nan=allow_nan, default=default
         ).encode
     quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
     between, after_key = separators
-    fast = make(None, plain_json, quoted, None, after_key, between, sort_keys, False, True)
+    fast = make(None, default, quoted, None, after_key, between, sort_keys, False, allow_nan)
 
     def encode(value: Any) -> str:
         return "".join(fast(value, 0))

@@ -14,7 +14,9 @@ from evaluator.record.redact import Redactor
 SHAPES = [
     ("api-key", "sk-" + "ant-api03-" + "a1B2" * 6),
     ("aws-key", "AKIA" + "Q" * 16),
-    ("github-token", "ghp_" + "x1" * 18),
+    ("aws-key", "ASIA" + "Q" * 16),
+    *(("github-token", f"gh{kind}_" + "x1" * 18) for kind in "pousr"),
+    ("github-token", "github_" + "pat_" + "x1" * 18),
     ("google-key", "AIza" + "z" * 35),
     ("slack-token", "xoxb-" + "12345678901-abc"),
     ("hugging-face-token", "hf_" + "k" * 34),
