@@ -9,20 +9,15 @@ first answer that was stored under a key stays. Requests are there as hashes, re
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
-from evaluator.errors import ConfigurationError
 from evaluator.handler.cache_key import Asked
+from evaluator.record import database
+from evaluator.record.database import transaction
 
-SCHEMA = 1
-_APPLICATION = 0x45765263
 _NEAR = 50
 _TABLES = """
 CREATE TABLE response (
@@ -36,6 +31,7 @@ CREATE INDEX response_first ON response (first);
 CREATE INDEX response_task ON response (task);
 CREATE TABLE missed (model TEXT PRIMARY KEY, count INTEGER NOT NULL);
 """
+FORMAT = database.Format("cache", 0x45765263, 1, _TABLES, "name another file", incremental=True)
 _NAMES = ("key", "epoch", "endpoint", "model", "settings", "tools", "schema", "system", "messages", "task")
 _PARTS = ", ".join(_NAMES)
 
@@ -50,86 +46,8 @@ class Row(NamedTuple):
 
 
 def connect(path: Path, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
-    """Opens the database at `path`, made where it is missing if `make`; waits `busy_s` for other processes.
-
-    Raises: ConfigurationError, for a database of a newer version or of another program; OSError or
-    sqlite3.Error, if it cannot be opened or is damaged.
-    """
-    if make and not path.exists():
-        _make(path)
-    path.stat()
-    connection = _opened(path, busy_s)
-    try:
-        if _version(connection, path) != SCHEMA:
-            _fill(connection, path)  # an empty file
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
-    # By SQLite alone: closing another descriptor of the file would drop the locks that this process has on it.
-    place = f"file:{quote(str(path.absolute()))}?mode=rw"
-    connection = sqlite3.connect(place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
-
-
-def _make(path: Path) -> None:
-    """Makes the file whole under another name first, so that no other process sees it half made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Readable by its owner only; the journal files that SQLite makes beside it take its mode.
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    try:
-        with closing(_opened(Path(name), 0.0)) as connection:
-            _fill(connection, path)
-        with suppress(FileExistsError):  # another process was first
-            os.link(name, path)
-    finally:
-        os.unlink(name)
-
-
-def _fill(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    connection.execute("PRAGMA journal_mode = WAL")
-    with transaction(connection):
-        if _version(connection, path) == SCHEMA:
-            return
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    # In one statement, which sees one state: another process may be making the file.
-    version, application, tables = connection.execute(
-        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
-        " FROM pragma_user_version, pragma_application_id"
-    ).fetchone()
-    if application != _APPLICATION and (tables or application or version):
-        raise ConfigurationError(f"{path}: a database of another program; name another file for the cache")
-    if version > SCHEMA:
-        raise ConfigurationError(
-            f"{path}: a cache of schema {version}, made by a newer evaluator; this one reads up to {SCHEMA}. "
-            "Upgrade, or name another file"
-        )
-    return version
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """All or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:  # a full disk has ended it already
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+    """Opens the database at `path`. Raises: as `database.connect`."""
+    return database.connect(path, FORMAT, busy_s, make=make)
 
 
 def find(connection: sqlite3.Connection, key: str) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ from operator import mul
 from typing import Protocol
 
 from evaluator.errors import ContextError
-from evaluator.memory.store import transaction
+from evaluator.record.database import transaction
 
 _BATCH = 64
 _SHARE = 0.5

@@ -25,6 +25,7 @@ from evaluator.memory.embedding import Embedder
 from evaluator.memory.index import ContextRequest, RelevantPath, relevant_path, request_terms, request_text
 from evaluator.memory.indexer import MAX_FILE_BYTES, IndexReport, Kind, index_root
 from evaluator.memory.ranking import MOST, Ranking
+from evaluator.record.database import transaction
 
 # With an embedder: as many candidates by words, and as many by meaning.
 _CANDIDATES = 50
@@ -150,7 +151,7 @@ class GlobalIndex:
     def _search(
         self, connection: sqlite3.Connection, request: ContextRequest | str, limit: int, query: array[float] | None
     ) -> list[RelevantPath]:
-        with store.transaction(connection, "DEFERRED"):
+        with transaction(connection, "DEFERRED"):
             ranking = Ranking(connection, request_terms(request))
             # A file that lies below two roots is two candidates and one result.
             enough = limit * min(_MOST_OVERLAPS, store.count_roots(connection))
@@ -184,7 +185,7 @@ class GlobalIndex:
         """
 
         def count(connection: sqlite3.Connection) -> IndexStats:
-            with store.transaction(connection, "DEFERRED"):
+            with transaction(connection, "DEFERRED"):
                 counts = {question: store.count_of(connection, question) for question in store.STATISTICS}
             roots = {self._folder(place): files for place, files in counts["roots"].items()}
             return IndexStats(

@@ -23,6 +23,7 @@ from evaluator.handler.tools.threads import in_thread
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describers import Describers, Wanted, together
 from evaluator.memory.store import Stamp
+from evaluator.record.database import transaction
 
 MAX_FILE_BYTES = 4_000_000
 """Larger files are skipped."""
@@ -126,7 +127,7 @@ class _Run:
     def find(self, stamps: Iterable[Stamp]) -> None:
         """Lists what is there and what of it has to be read; takes out what is gone."""
         connection = self.connection
-        with store.transaction(connection):
+        with transaction(connection):
             connection.execute(
                 "INSERT OR IGNORE INTO root (place, kind, describers) VALUES (?, ?, ?)",
                 (self._place, self._kind, describe.VERSION),
@@ -138,11 +139,11 @@ class _Run:
         connection.execute(_FOUND)
         rows = ((s.path, s.size, s.mtime_ns, s.ctime_ns, s.seen_ns) for s in stamps)
         while page := list(islice(rows, _PAGE)):
-            with store.transaction(connection, "DEFERRED"):
+            with transaction(connection, "DEFERRED"):
                 connection.executemany("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?, ?)", page)
         connection.execute(_WANTED, {"root": self._root, "anew": self._anew, "tick": _TICK_NS})
         while gone := [row[0] for row in connection.execute(f"{_GONE} LIMIT {_PAGE}", (self._root,))]:
-            with store.transaction(connection):
+            with transaction(connection):
                 store.forget(connection, gone)
             self.counts.removed += len(gone)
 
@@ -180,7 +181,7 @@ class _Run:
     def finish(self, skips: walk.Skips) -> int:
         """Notes what the root is; adds what describers skipped to `skips`. Returns: files in the index."""
         connection = self.connection
-        with store.transaction(connection):
+        with transaction(connection):
             connection.execute(
                 "UPDATE root SET kind = ?, describers = ? WHERE id = ?", (self._kind, describe.VERSION, self._root)
             )

@@ -13,20 +13,18 @@ else. No column holds text of a file beyond its description.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import ConfigurationError, ContextError
+from evaluator.errors import ContextError
+from evaluator.record import database
+from evaluator.record.database import transaction
 
-SCHEMA = 1
-_APPLICATION = 0x45766D31
 _BUSY_S = 30.0
 _CACHE_KIB = 32_768
 # Parameters in one statement; 999 is what the oldest SQLite takes.
@@ -50,6 +48,7 @@ CREATE TABLE vector (file INTEGER PRIMARY KEY, embedder TEXT NOT NULL, numbers B
 CREATE TABLE total (described INTEGER NOT NULL);
 INSERT INTO total VALUES (0);
 """
+FORMAT = database.Format("index", 0x45766D31, 1, _TABLES, "delete the file and index again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,66 +70,13 @@ def connect(path: Path) -> sqlite3.Connection:
     Raises: ConfigurationError, for a database of a newer version or of another program; ContextError, if
     it cannot be opened or is damaged.
     """
-    connection: sqlite3.Connection | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The journal files that SQLite makes beside it take its mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        _prepare(connection, path)
+        connection = database.connect(path, FORMAT, _BUSY_S)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     except (OSError, sqlite3.Error) as error:
-        if connection is not None:
-            connection.close()
         said = error.strerror if isinstance(error, OSError) else str(error)
         raise ContextError(f"{path}: the index cannot be opened: {said}") from error
-    except BaseException:
-        if connection is not None:
-            connection.close()
-        raise
     return connection
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    if _version(connection, path) == SCHEMA:
-        return
-    connection.execute("PRAGMA journal_mode = WAL")
-    with transaction(connection):
-        if _version(connection, path) == SCHEMA:
-            return  # another process was first
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's version; 0 for an empty database."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != _APPLICATION and (tables or application or version):
-        raise ConfigurationError(f"{path}: a database of another program; name another file for the index")
-    if version > SCHEMA:
-        raise ConfigurationError(
-            f"{path}: an index of schema {version}, made by a newer evaluator; this one reads up to {SCHEMA}. "
-            "Upgrade, or delete the file and index again"
-        )
-    return version
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Generator[None]:
-    """All or nothing. `DEFERRED` for reading: one state of the database throughout."""
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:  # a full disk has ended it already
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def write_files(connection: sqlite3.Connection, root: int, batch: Sequence[tuple[Stamp, dict[str, Any]]]) -> None:

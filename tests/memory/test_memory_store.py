@@ -26,12 +26,14 @@ def run(coroutine: Any) -> Any:
 def test_an_index_of_a_newer_schema_is_refused_and_left_alone(database: Path) -> None:
     GlobalIndex(database).close()
     with sqlite3.connect(database) as connection:
-        connection.execute(f"PRAGMA user_version = {store.SCHEMA + 1}")
+        connection.execute(f"PRAGMA user_version = {store.FORMAT.schema + 1}")
     connection.close()
-    with pytest.raises(ConfigurationError, match=rf"schema {store.SCHEMA + 1}.*newer evaluator.*Upgrade, or delete"):
+    with pytest.raises(
+        ConfigurationError, match=rf"schema {store.FORMAT.schema + 1}.*newer evaluator.*Upgrade, or delete"
+    ):
         GlobalIndex(database)
     with sqlite3.connect(database) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (store.SCHEMA + 1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (store.FORMAT.schema + 1,)
     connection.close()
 
 
