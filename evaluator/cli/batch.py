@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 import sys
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 EXIT_GATE, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
 _MANY = "May be repeated."
+# A scorer that is a function in a file.
+_FILE = re.compile(r"[^:]+\.py:")
 
 
 @click.command(
@@ -197,7 +200,7 @@ def _definition(path: Path | None, folder: Path | None, options: dict[str, Any])
                 f"there: evaluator.batch(…, output={str(folder)!r}, resume=True)"
             )
         base = definition_from(known)
-        _go_to(manifest.get("cwd"))
+        options = _in_its_place(manifest.get("cwd"), folder, base, options)
     elif path is not None:
         base = read_definition(path)
     elif not options["templates"] and Path(DEFAULT_FILE).is_file():
@@ -209,16 +212,34 @@ def _definition(path: Path | None, folder: Path | None, options: dict[str, Any])
     return _with_options(base, options, adds=folder is not None)
 
 
-def _go_to(cwd: str | None) -> None:
-    """To the folder in which the batch was begun: its files and profiles are named from there."""
-    if cwd is None or cwd == os.getcwd():
-        return
-    if not os.path.isdir(cwd):
+def _in_its_place(place: str | None, folder: Path, base: BatchDefinition, options: dict[str, Any]) -> dict[str, Any]:
+    """Goes to where the batch was begun: its files, profiles and scorers are named from there.
+
+    Returns: the options, with the files that they name from here still meant. Raises: UsageError, if the place is
+    gone, unless --root says which folder tasks may read: then this one takes its place.
+    """
+    here = os.getcwd()
+    if place is None or place == here:
+        return options
+    shown = visible(place)
+    try:
+        os.chdir(place)
+    except (FileNotFoundError, NotADirectoryError):
+        if options["roots"]:
+            click.echo(f"{shown}, where the batch was begun, is not there; its files are looked for here", err=True)
+            return options
+        roots = " ".join(f"--root {shlex.quote(root)}" for root in base.roots or (".",))
         raise UsageError(
-            f"the batch was begun in {cwd}, which is not there any more; begin it anew where its files are"
-        )
-    click.echo(f"in the folder {visible(cwd)}, where the batch was begun", err=True)
-    os.chdir(cwd)
+            f"the batch was begun in {shown}, which is not there; its rows, handlers/, templates/ and scorers were "
+            f"named from there. Where they are now, give: {_resuming(folder)} {roots}"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"the batch was begun in {shown}, which cannot be entered: {error.strerror}") from error
+    click.echo(f"in the folder {shown}, where the batch was begun", err=True)
+    named = {name: options[name] and os.path.join(here, options[name]) for name in ("rows", "cache")}
+    named |= {name: tuple(Path(here, path) for path in options[name]) for name in ("folders", "roots")}
+    scorers = tuple(os.path.join(here, text) if _FILE.match(text) else text for text in options["scorers"])
+    return {**options, **named, "scorers": scorers}
 
 
 def _with_options(base: BatchDefinition, options: dict[str, Any], *, adds: bool) -> BatchDefinition:

@@ -34,6 +34,8 @@ _SEEN: dict[str, Callable[[Scored], Any]] = {
     "result": lambda scored: scored.outcome,
     "recording": lambda scored: scored.recording(),
 }
+# The names under which files were imported, which say where they are, and the files' own names.
+_FILES: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,8 @@ class FunctionScorer:
 
     def describe(self) -> dict[str, Any]:
         function = self.function.func if isinstance(self.function, partial) else self.function
-        where = (
-            f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
-        )
+        module = getattr(function, "__module__", "")
+        where = f"{_FILES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
         more = {}
         if isinstance(self.function, partial):
             more["arguments"] = repr((self.function.args, sorted(self.function.keywords.items())))
@@ -169,7 +170,7 @@ def _file_module(place: str) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError("it is no Python module")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name], _FILES[name] = module, path.name
     try:
         spec.loader.exec_module(module)
     except BaseException:
