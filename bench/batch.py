@@ -1,10 +1,11 @@
 """Scored samples a second of a whole batch, against a bare client loop and against peers.
 
-    python bench/batch.py [--n 2000] [--concurrency 64] [--delay-ms 0] [--rounds 3] [--peers PYTHON] [--profile]
+    python bench/batch.py [--n 2000] [--concurrency 64] [--delay-ms 0] [--rounds 3] [--peers PYTHON]
+                          [--promptfoo COMMAND] [--profile]
 
 Each sample is one call and one `includes` scorer; task files and results are on disk in a fresh folder. Rounds
 alternate: bare aiohttp loop, batch, each peer; a ratio is the median over the rounds of neighbours. `--peers` names a
-Python that has the peers (see `peers.txt`); those that are missing are left out and named.
+Python that has the peers (see `peers.txt`), `--promptfoo` the program; those that are missing are left out and named.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import cProfile
 import gc
 import json
 import pstats
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,12 +25,14 @@ from typing import Any
 
 import tasks
 from figures import HERE, Figure, creation_us, parser_for, remarks, report, serving, work_folder
+from peers import promptfoo
 
 from evaluator import Evaluator, HandlerConfig
 
 CONTENT = "The answer is 42."
 GOAL_OF_BARE, GOAL_OF_IDEAL, GOAL_OF_PEERS = 0.4, 0.9, 5.0
-PEERS = ("pydantic-evals", "inspect-ai", "dspy")
+PYTHON_PEERS = ("pydantic-evals", "inspect-ai", "dspy")
+PEERS = (*PYTHON_PEERS, "promptfoo")
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -78,9 +82,13 @@ async def batch(url: str, folder: Path, output: Path, count: int, concurrency: i
     return count / elapsed
 
 
-def peer(python: str, name: str, url: str, count: int, concurrency: int) -> float | None:
+def peer(arguments: Any, name: str, folder: Path, url: str) -> float | None:
     """Samples a second of a peer, in a process of its own; None where it is not installed."""
-    command = [python, str(HERE / "peers.py"), name, url, str(count), str(concurrency)]
+    count, concurrency = arguments.n, arguments.concurrency
+    if name == "promptfoo":
+        program = shutil.which(arguments.promptfoo)
+        return promptfoo(str(Path(program).absolute()), folder, url, count, concurrency) if program else None
+    command = [arguments.peers, str(HERE / "peers.py"), name, url, str(count), str(concurrency)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 3:
         return None
@@ -93,6 +101,7 @@ def measure(arguments: Any, folder: Path) -> list[Figure]:
     say = remarks(arguments.json)
     count, concurrency, delay_s = arguments.n, arguments.concurrency, arguments.delay_ms / 1000
     rates: dict[str, list[float]] = {}
+    asked = (PYTHON_PEERS if arguments.peers else ()) + (("promptfoo",) if arguments.promptfoo else ())
     creation = creation_us(folder)
     with serving(CONTENT, arguments.delay_ms) as url:
         asyncio.run(bare(url, min(count, 4 * concurrency), concurrency))
@@ -101,8 +110,8 @@ def measure(arguments: Any, folder: Path) -> list[Figure]:
             rates.setdefault("bare", []).append(asyncio.run(bare(url, count, concurrency)))
             output = folder / f"round-{number}"
             rates.setdefault("batch", []).append(asyncio.run(batch(url, folder, output, count, concurrency)))
-            for name in PEERS if arguments.peers else ():
-                rate = peer(arguments.peers, name, url, count, concurrency)
+            for name in asked:
+                rate = peer(arguments, name, folder / f"{name}-{number}", url)
                 if rate is None:
                     say(f"{name} is not installed there")
                 else:
@@ -159,6 +168,7 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=float, default=0.0, help="how long the server waits before each answer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", metavar="PYTHON", help="a Python that has the peers installed")
+    parser.add_argument("--promptfoo", metavar="COMMAND", help="promptfoo's program, as a path or a name on PATH")
     parser.add_argument("--folder", type=Path, help="where everything is written, and stays")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     arguments = parser.parse_args()

@@ -4,16 +4,20 @@
 
 Each does what `batch.py` does: one call a sample, one scorer that looks for the target in the answer, so many at once.
 Every peer is used as its documentation says, with its own client where it has one. Exit code 3: not installed.
+promptfoo, a program of its own, is not among these: `batch.py` calls `promptfoo` here.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tasks
@@ -95,6 +99,37 @@ def dspy(url: str, count: int, concurrency: int) -> float:
     elapsed = time.perf_counter() - started
     check(round(score / 100 * count), count)
     return count / elapsed
+
+
+def promptfoo(command: str, folder: Path, url: str, count: int, concurrency: int) -> float:
+    """Samples a second of the program `command`, by the duration in its own results.
+
+    That covers calls, assertions and its database in `folder`, which is made; not the start of the process nor the
+    results' file. With telemetry off it still sends one event to say so: a proxy that is not there holds it back.
+    Raises: SystemExit, if not all samples passed.
+    """
+    folder.mkdir()
+    tests = [
+        {"vars": {"prompt": row["prompt"]}, "assert": [{"type": "contains", "value": row["target"]}]}
+        for row in rows(count)
+    ]
+    provider = {"id": "openai:chat:bench", "config": {"apiBaseUrl": url, "apiKey": KEY}}
+    config = {"prompts": ["{{prompt}}"], "providers": [provider], "tests": tests}
+    (folder / "promptfooconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    switched_off = ("TELEMETRY", "UPDATE", "SHARING", "REMOTE_GENERATION", "RUNTIME_WARNINGS")
+    environment = {**os.environ, **{f"PROMPTFOO_DISABLE_{what}": "1" for what in switched_off}}
+    environment |= {"PROMPTFOO_CONFIG_DIR": str(folder / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    arguments = ["--max-concurrency", str(concurrency), "--output", "results.json"]
+    switches = ["--no-cache", "--no-share", "--no-table", "--no-progress-bar"]
+    done = subprocess.run(
+        [command, "eval", "--config", "promptfooconfig.json", *arguments, *switches],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"promptfoo: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    stats = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]["stats"]
+    check(stats["successes"], count)
+    return count / (stats["evaluationDurationMs"] / 1000)
 
 
 def check(passed: int, count: int) -> None:

@@ -7,13 +7,16 @@ judged epochs are averaged before it is paired.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.compact import Numbering
+from evaluator.batch.records import SampleResult
+from evaluator.batch.sides import SideSamples, key_of
 from evaluator.batch.statistics import (
     FEW_CLUSTERS,
     Difference,
@@ -23,7 +26,6 @@ from evaluator.batch.statistics import (
     pairs_needed,
     smallest_difference,
 )
-from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.tables import Table, as_markdown, as_text
 from evaluator.errors import UsageError
 from evaluator.library.near import did_you_mean, listed
@@ -34,7 +36,6 @@ DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
 BOOTSTRAP_PAIRS = range(20, 5_001)
 """With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t says the same sooner."""
 _SHOWN_IDS = 20
-_MOST_FIELDS = 1_000
 _PASSES, _FAILS = 1.0, 0.0
 
 
@@ -136,36 +137,46 @@ def compare(
     bootstrap, with `seed`, for 20 to 5,000 pairs, and Student's t for other numbers of them. `cluster` names a
     metadata field of side a: pairs that share its value are not taken as independent, and a pair without it is a
     cluster of its own; the test is a cluster-robust t then. `warnings` say what else differs between the batches
-    (templates, scorers, inputs or targets), which pairs are in no cluster, and where interval and p disagree.
+    (templates, scorers, inputs or targets), which pairs are in no cluster, and where interval and p disagree. Pairs
+    are in the order of side a's ids, in whatever order results come; results are read once, and none is kept: a pair
+    takes some 250 bytes and its ids.
 
     Raises: UsageError, if a side has several templates or variants, no result has a score by that name, a sample has no
     such field, two samples of a side are equal in it, or no pair has a value of `cluster`.
     """
-    key = _key(by)
-    side_a, side_b = _Rows("a", key, scorer, cluster), _Rows("b", key, scorer, cluster)
+    key, keys = key_of(by), Numbering()
+    side_a, side_b = (SideSamples(name, keys, key, scorer, cluster) for name in ("a", "b"))
     for side, results in ((side_a, a), (side_b, b)):
         for result in results:
             side.add(result)
         side.check()
-    shared = sorted(side_a.samples.keys() & side_b.samples.keys())
-    pairs = [(name, *found) for name in shared if (found := _values(side_a, side_b, name)) is not None]
-    differences = [b_value - a_value for _, a_value, b_value in pairs]
+    both = (number for number in range(len(keys)) if number in side_a and number in side_b)
+    shared = array("i", sorted(both, key=side_a.encoded_id))
+    pairs, a_values, b_values = array("i"), array("d"), array("d")
+    for number in shared:
+        a_value, b_value = side_a.value(number), side_b.value(number)
+        if a_value is not None and b_value is not None:
+            pairs.append(number)
+            a_values.append(a_value)
+            b_values.append(b_value)
+    differences = array("d", (b_value - a_value for a_value, b_value in zip(a_values, b_values, strict=True)))
     clusters, notes = None, [*_warnings(side_a, side_b, shared)]
     if cluster is not None:
-        found = [side_a.samples[name].cluster for name, _, _ in pairs]
-        clusters = [each or (name,) for each, (name, _, _) in zip(found, pairs, strict=True)]
+        found = [side_a.cluster(number) for number in pairs]
+        # Those without one are numbered below 0.
+        clusters = [~number if each is None else each for each, number in zip(found, pairs, strict=True)]
         notes += _cluster_warnings(cluster, found, len(set(clusters)), side_a.fields)
-    difference = _difference([(a_value, b_value) for _, a_value, b_value in pairs], clusters, seed)
+    difference = _difference(a_values, b_values, differences, clusters, seed)
     notes += _disagreement(difference)
     plain = mean_difference(differences)
     return Comparison(
-        side_a.side(shared, [a_value for _, a_value, _ in pairs], side_b),
-        side_b.side(shared, [b_value for _, _, b_value in pairs], side_a),
+        _side_of(side_a, shared, a_values),
+        _side_of(side_b, shared, b_values),
         len(pairs),
-        len(side_a.samples.keys() | side_b.samples.keys()),
+        len(keys),
         difference,
-        tuple(side_a.samples[name].id for name in shared if _flipped(side_a, side_b, name)),
-        tuple(side_a.samples[name].id for name in shared if _flipped(side_b, side_a, name)),
+        tuple(side_a.id(number) for number in shared if _flipped(side_a, side_b, number)),
+        tuple(side_a.id(number) for number in shared if _flipped(side_b, side_a, number)),
         None if plain.se is None else plain.se * math.sqrt(plain.n),
         by,
         scorer,
@@ -184,154 +195,56 @@ def render_comparison_markdown(comparison: Comparison) -> str:
     return as_markdown(_tables(comparison))
 
 
-@dataclass(slots=True)
-class _Sample:
-    id: str
-    inputs: int
-    target: int
-    cluster: str | None
-    epochs: dict[int, tuple[float | None, bool | None, bool]] = field(
-        default_factory=dict[int, "tuple[float | None, bool | None, bool]"]
+def _side_of(side: SideSamples, shared: Sequence[int], values: Sequence[float]) -> Side:
+    valueless = [number for number in shared if side.value(number) is None]
+    errors = sum(side.is_error(number) for number in valueless)
+    return Side(
+        len(side),
+        len(side) - len(shared),
+        errors,
+        len(valueless) - errors,
+        math.fsum(values) / len(values) if values else None,
+        tuple(template for template, _ in side.groups),
+        tuple(variant for _, variant in side.groups),
+        tuple(sorted(side.scorers)),
     )
 
-    def value(self) -> float | None:
-        values = [value for value, _, _ in self.epochs.values() if value is not None]
-        return math.fsum(values) / len(values) if values else None
 
-    def passed(self) -> bool | None:
-        """Of most epochs that were judged; None where it is a tie, or none was."""
-        judged = [passed for _, passed, _ in self.epochs.values() if passed is not None]
-        balance = 2 * sum(judged) - len(judged)
-        return None if balance == 0 else balance > 0
+def _flipped(a: SideSamples, b: SideSamples, number: int) -> bool:
+    return a.passed(number) is False and b.passed(number) is True
 
 
-class _Rows:
-    """The results of one side, reduced as they come to what pairs need."""
-
-    def __init__(self, name: str, key: Callable[[SampleResult], str], scorer: str | None, cluster: str | None) -> None:
-        self.name, self.scorer, self.cluster = name, scorer, cluster
-        self.samples: dict[str, _Sample] = {}
-        self.groups: dict[tuple[str, str], None] = {}
-        self.scorers: dict[str, None] = {}
-        self.fields: dict[str, None] = {}
-        self._key = key
-
-    def add(self, result: SampleResult) -> None:
-        self.groups[result.template, result.variant] = None
-        if len(self.groups) > 1:
-            found = ", ".join(f"{template} × {variant}" for template, variant in self.groups)
-            raise UsageError(f"side {self.name} has results of {found}; compare one template and variant at a time")
-        self.scorers.update(dict.fromkeys(result.scores))
-        if self.cluster is not None and len(self.fields) < _MOST_FIELDS:
-            self.fields.update(dict.fromkeys(result.metadata))
-        key = self._key(result)
-        sample = self.samples.get(key)
-        if sample is not None and sample.id != result.sample_id:
-            raise UsageError(
-                f"side {self.name}: samples {sample.id!r} and {result.sample_id!r} are equal in what pairs are made by"
-            )
-        group = None if self.cluster is None else result.metadata.get(self.cluster)
-        if sample is None:
-            sample = self.samples[key] = _Sample(result.sample_id, 0, 0, None)
-        sample.inputs, sample.target = hash(_text(result.inputs)), hash(_text(result.target))
-        sample.cluster = None if group is None else _text(group)
-        sample.epochs[result.epoch] = self._judge(result)
-
-    def _judge(self, result: SampleResult) -> tuple[float | None, bool | None, bool]:
-        """Its value, whether it passed, and whether it is an error."""
-        if self.scorer is None:
-            passed = {Verdict.PASSED: True, Verdict.FAILED: False}.get(result.verdict)
-            return None if passed is None else float(passed), passed, result.verdict is Verdict.ERROR
-        score = result.scores.get(self.scorer)
-        if score is None:
-            return None, None, result.failure is not None
-        if fault_of(score) is not None:
-            return None, None, True
-        return score.value, score.passed, False
-
-    def check(self) -> None:
-        if self.scorer is not None and self.samples and self.scorer not in self.scorers:
-            known = ", ".join(self.scorers) or "none"
-            raise UsageError(f"side {self.name} has no score by {self.scorer!r}; there is {known}")
-
-    def side(self, shared: list[str], values: list[float], other: _Rows) -> Side:
-        errors = unscored = 0
-        for name in shared:
-            sample = self.samples[name]
-            if sample.value() is None:
-                if any(error for _, _, error in sample.epochs.values()):
-                    errors += 1
-                else:
-                    unscored += 1
-        return Side(
-            len(self.samples),
-            len(self.samples.keys() - other.samples.keys()),
-            errors,
-            unscored,
-            math.fsum(values) / len(values) if values else None,
-            tuple(template for template, _ in self.groups),
-            tuple(variant for _, variant in self.groups),
-            tuple(sorted(self.scorers)),
-        )
-
-
-def _key(by: str) -> Callable[[SampleResult], str]:
-    if by == "id":
-        return lambda result: result.sample_id
-    if by == "inputs":
-        return lambda result: _text(result.inputs)
-    kind, dot, name = by.partition(".")
-    if kind != "metadata" or not dot or not name:
-        raise UsageError(f"pairs are made by id, inputs or metadata.NAME, and not by {by!r}")
-
-    def read(result: SampleResult) -> str:
-        if name not in result.metadata:
-            raise UsageError(f"sample {result.sample_id!r} has no {name!r} in its metadata, by which pairs are made")
-        return _text(result.metadata[name])
-
-    return read
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _values(a: _Rows, b: _Rows, name: str) -> tuple[float, float] | None:
-    a_value, b_value = a.samples[name].value(), b.samples[name].value()
-    return None if a_value is None or b_value is None else (a_value, b_value)
-
-
-def _flipped(a: _Rows, b: _Rows, name: str) -> bool:
-    return a.samples[name].passed() is False and b.samples[name].passed() is True
-
-
-def _difference(pairs: list[tuple[float, float]], clusters: Sequence[Any] | None, seed: int) -> Difference:
-    differences = [b - a for a, b in pairs]
+def _difference(
+    a: Sequence[float], b: Sequence[float], differences: Sequence[float], clusters: Sequence[int] | None, seed: int
+) -> Difference:
     if clusters is not None:
         return mean_difference(differences, clusters)
-    if all(value in (_PASSES, _FAILS) for pair in pairs for value in pair):
-        both, only_a = pairs.count((_PASSES, _PASSES)), pairs.count((_PASSES, _FAILS))
-        only_b, neither = pairs.count((_FAILS, _PASSES)), pairs.count((_FAILS, _FAILS))
+    if all(value in (_PASSES, _FAILS) for values in (a, b) for value in values):
+        counts = Counter(zip(a, b, strict=True))
+        both, only_a = counts[_PASSES, _PASSES], counts[_PASSES, _FAILS]
+        only_b, neither = counts[_FAILS, _PASSES], counts[_FAILS, _FAILS]
         return mcnemar_difference(both, only_a, only_b, neither)
-    return bootstrap_difference(differences, seed) if len(pairs) in BOOTSTRAP_PAIRS else mean_difference(differences)
+    if len(differences) in BOOTSTRAP_PAIRS:
+        return bootstrap_difference(differences, seed)
+    return mean_difference(differences)
 
 
-def _warnings(a: _Rows, b: _Rows, shared: list[str]) -> Iterable[str]:
+def _warnings(a: SideSamples, b: SideSamples, shared: Sequence[int]) -> Iterable[str]:
     templates = [sorted({template for template, _ in side.groups}) for side in (a, b)]
     if all(templates) and templates[0] != templates[1]:
         yield f"the templates differ: {', '.join(templates[0])} and {', '.join(templates[1])}"
-    if a.samples and b.samples and a.scorers.keys() != b.scorers.keys():
+    if len(a) and len(b) and a.scorers.keys() != b.scorers.keys():
         only = sorted(a.scorers.keys() ^ b.scorers.keys())
         yield f"the scorers differ: only one side has {', '.join(only)}"
     for what, differs in (
-        ("inputs", sum(a.samples[name].inputs != b.samples[name].inputs for name in shared)),
-        ("target", sum(a.samples[name].target != b.samples[name].target for name in shared)),
+        ("inputs", sum(a.inputs(number) != b.inputs(number) for number in shared)),
+        ("target", sum(a.target(number) != b.target(number) for number in shared)),
     ):
         if differs:
             yield f"the {what} of {differs:,} of {len(shared):,} samples in both differ"
 
 
-def _cluster_warnings(cluster: str, found: Sequence[str | None], count: int, fields: Iterable[str]) -> Iterable[str]:
+def _cluster_warnings(cluster: str, found: Sequence[int | None], count: int, fields: Iterable[str]) -> Iterable[str]:
     without = found.count(None)
     if found and without == len(found):
         hint = did_you_mean(cluster, fields) or f"there is {listed(fields)}"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +141,74 @@ def test_epochs_are_averaged_before_they_are_paired() -> None:
 def test_of_two_results_for_one_sample_the_last_one_counts() -> None:
     found = compare([a_result("x", "e"), a_result("x", "p")], [a_result("x", "f")])
     assert (found.n, found.lost, found.a.errors) == (1, ("x",), 0)
+
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["b", "a", "é", "\U0001f600", "\uffff", "\ud83d"]), st.integers(1, 3), st.sampled_from("pfeu")
+    ),
+    max_size=30,
+)
+
+
+def by_hand(lines: list[tuple[str, int, str]]) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for sample, epoch, letter in lines:
+        found.setdefault(sample, {})[epoch] = letter
+    return found
+
+
+def mean_by_hand(epochs: dict[int, str]) -> float | None:
+    judged = [letter == "p" for letter in epochs.values() if letter in "pf"]
+    return math.fsum(judged) / len(judged) if judged else None
+
+
+@given(LINES, LINES)
+def test_results_in_any_order_come_to_the_same_as_by_hand(
+    first: list[tuple[str, int, str]], second: list[tuple[str, int, str]]
+) -> None:
+    found = compare(
+        *([a_result(sample, letter, epoch) for sample, epoch, letter in lines] for lines in (first, second))
+    )
+    a, b = by_hand(first), by_hand(second)
+    shared = sorted(a.keys() & b.keys())
+    means = {name: (mean_by_hand(a[name]), mean_by_hand(b[name])) for name in shared}
+    pairs = [(x, y) for x, y in means.values() if x is not None and y is not None]
+    assert (found.n, found.of) == (len(pairs), len(a.keys() | b.keys()))
+    assert found.a.mean == (math.fsum(x for x, _ in pairs) / len(pairs) if pairs else None)
+    for side, samples, which in ((found.a, a, 0), (found.b, b, 1)):
+        valueless = [name for name in shared if means[name][which] is None]
+        assert side.errors == sum("e" in samples[name].values() for name in valueless)
+        assert side.errors + side.unscored == len(valueless) and side.only == len(samples) - len(shared)
+    flips = [name for name, (x, y) in means.items() if x is not None and y is not None and x < 0.5 < y]
+    assert found.gained == tuple(flips)
+
+
+def test_pairs_take_a_few_hundred_bytes_whatever_their_inputs_hold() -> None:
+    def results(of: int) -> Iterator[SampleResult]:
+        for i in range(3_000):
+            inputs = {"q": f"{i} {'x' * 500}"}
+            yield a_result(f"sample-{i:08d}", "pf"[i * of % 7 % 2], inputs=inputs, metadata={"text": i // 4})
+
+    tracemalloc.start()
+    try:
+        found = compare(results(1), results(3), by="inputs", cluster="text")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.n == 3_000 and found.difference.clusters == 750
+    assert peak / 3_000 < 400
+
+
+def test_pairs_by_inputs_are_in_the_order_of_their_ids() -> None:
+    draw = random.Random(2)
+    a, b = ([draw.random() for _ in range(30)] for _ in range(2))
+    backwards = [replace(each, inputs={"q": f"{99 - i}"}) for i, each in enumerate(scored(a))]
+    others = [replace(each, inputs={"q": f"{99 - i}"}, sample_id=f"{i}") for i, each in enumerate(scored(b))]
+    found = compare(backwards, others, by="inputs", scorer="f1")
+    assert found.difference == compare(scored(a), scored(b), scorer="f1").difference
+    assert found.gained == tuple(sorted(found.gained)) and len(found.gained) > 1
+    assert found == compare(reversed(backwards), reversed(others), by="inputs", scorer="f1")
 
 
 def test_pairs_may_be_made_by_inputs_or_metadata() -> None:

@@ -40,6 +40,11 @@ def number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4g}"
 
 
+def standard_error(value: float | None) -> str:
+    """With four digits, as `number`; below 1 with two."""
+    return number(value) if value is None or value >= 1 else f"{value:.2g}"
+
+
 def span(estimate: Estimate, as_percent: bool) -> str:
     """An interval, "–" where there is none."""
     if estimate.low is None or estimate.high is None:
@@ -142,9 +147,9 @@ def _bounds(parts: Mapping[str, Part]) -> Iterator[str]:
 
 def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
     if group.part.scorers:
-        head = ["scorer", "n of N", "mean", "± se", "interval", "passed", "errors", "unscored", "no answer"]
+        head = ["scorer", "n of N", "mean", "± se", "interval", "passed", "failed"]
         rows = [_scorer(name, scorer) for name, scorer in group.part.scorers.items()]
-        yield Table(f"Scorers: {group.name}", head, rows)
+        yield Table(f"Scorers: {group.name}", head, rows, list(_valueless(group.part.scorers)))
     if group.by:
         yield _outcomes(f"By {summary.group_by}: {group.name}", group.by, summary.group_by or "")
     if group.reduced:
@@ -153,7 +158,7 @@ def _group(group: GroupSummary, summary: BatchSummary) -> Iterable[Table]:
                 f"{reduced.reducer} of {reduced.scorer or 'passed'}",
                 f"{reduced.n:,} of {reduced.of:,}",
                 number(reduced.estimate.mean),
-                number(reduced.estimate.se),
+                standard_error(reduced.estimate.se),
                 span(reduced.estimate, False),
             ]
             for reduced in group.reduced
@@ -178,13 +183,19 @@ def _scorer(name: str, scorer: ScorerSummary) -> list[str]:
         name,
         f"{scorer.n:,} of {scorer.of:,}",
         number(scorer.value.mean),
-        number(scorer.value.se),
+        standard_error(scorer.value.se),
         span(scorer.value, False),
-        f"{scorer.passed:,} of {scorer.passed + scorer.failed:,}",
-        f"{scorer.errors:,}",
-        f"{scorer.unscored:,}",
-        f"{scorer.absent:,}",
+        f"{scorer.passed:,}",
+        f"{scorer.failed:,}",
     ]
+
+
+def _valueless(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
+    """Why results have no value by a scorer."""
+    for name, scorer in scorers.items():
+        counts = {"errors": scorer.errors, "unscored": scorer.unscored, "without an answer to judge": scorer.absent}
+        if rest := [f"{count:,} {why}" for why, count in counts.items() if count]:
+            yield f"{name}: {', '.join(rest)}, of {scorer.of:,}"
 
 
 def _judges(judges: Judges) -> list[str]:

@@ -11,6 +11,7 @@ from evaluator.record.render import visible
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|www)(?=[:.])")
+_MOST_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Table:
 def as_text(tables: Iterable[Table], width: int) -> str:
     """Tables for a terminal of `width` columns, at least 20.
 
-    A table that is wider is written as a list, a row as a few lines. Ends with a newline.
+    A table that is wider is divided: the columns that do not fit stand below the others, the first one beside them
+    again. Where that takes more than three parts it is written as a list, a row as a few lines. Ends with a newline.
     """
     width = max(20, width)
     parts = [
@@ -54,11 +56,37 @@ def _rows(table: Table, width: int) -> list[str]:
         return []
     cells = [[_plain(cell) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.head))]
-    if sum(widths) + 2 * len(widths) > width:
+    parts = _parts(widths, width)
+    if len(parts) > _MOST_PARTS or any(_length(part, widths) > width for part in parts):
         return _list(cells, width)
-    return [
-        ("  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])).rstrip() for row in cells
-    ]
+    lines = [[_line(row, part, widths) for row in cells] for part in parts]
+    return [line for part in lines for line in ("", *part)][1:]
+
+
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The columns of each part: as few parts as can be, and those about as wide as each other."""
+    count = len(_filled(widths, width))
+    return next(parts for narrower in range(width + 1) if len(parts := _filled(widths, narrower)) == count)
+
+
+def _filled(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The columns of each part: the first one, and as many of the others as fit, at least one."""
+    parts = [[0]]
+    for column in range(1, len(widths)):
+        if len(parts[-1]) > 1 and _length([*parts[-1], column], widths) > width:
+            parts.append([0])
+        parts[-1].append(column)
+    return parts
+
+
+def _length(columns: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(2 + widths[column] for column in columns)
+
+
+def _line(row: Sequence[str], columns: Sequence[int], widths: Sequence[int]) -> str:
+    first, *others = columns
+    cells = [row[first].ljust(widths[first]), *(row[column].rjust(widths[column]) for column in others)]
+    return ("  " + "  ".join(cells)).rstrip()
 
 
 def _list(cells: list[list[str]], width: int) -> list[str]:

@@ -36,6 +36,7 @@ function showSummary(data) {
     ...byParts(groups),
     ...scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
     ...reducedTable(groups),
+    ...agreement(groups),
     ...costAgainstQuality(groups),
     make("h2", null, "What it used"),
     used(groups),
@@ -134,6 +135,46 @@ function reducedTable(groups) {
     }))
   );
   return rows.length ? [make("h2", null, "Epochs made one"), estimates("Epochs made one", rows, false)] : [];
+}
+
+const MEASURES = { cohen_kappa: "Cohen's κ", krippendorff_alpha: "Krippendorff's α" };
+
+/** How far judges agree beyond chance, of all the values that there can be: −1 to 1. */
+function agreement(groups) {
+  const rows = groups.flatMap((group) =>
+    (group.agreement || []).map((found) =>
+      make(
+        "tr",
+        null,
+        make("th", { scope: "row" }, group.name),
+        make("td", { class: "said judges" }, judgesText(found)),
+        make("td", { class: "measure" }, own(MEASURES, found.measure) || found.measure),
+        make("td", { class: "drawn" }, intervalPlot({ mean: found.value, low: found.low, high: found.high }, -1, 1)),
+        make("td", { class: "number strong" }, found.value === null ? "not defined" : short(found.value)),
+        make("td", { class: "number" }, spanText(found, short)),
+        make("td", { class: "number" }, ofAll(found.n, found.of)),
+        make("td", { class: "number" }, percent(found.same))
+      )
+    )
+  );
+  if (!rows.length) return [];
+  const axis = make("span", { class: "ends" }, make("span", null, "−1"), make("span", null, "0"), make("span", null, "1"));
+  const numbers = ["value", "95 % interval", "n of N", "all the same"].map(right);
+  return [
+    make("h2", null, "Agreement of judges"),
+    table("Agreement of judges", ["", "judges", "measure", axis, ...numbers], rows),
+    make(
+      "p",
+      { class: "remark" },
+      "On whether results passed: 1 is perfect agreement, 0 what chance would bring. It is not defined where every rating is the same. " +
+        "α has no interval here, nor has κ where its standard error is 0, as of judges who always agree, or of one who always says the same."
+    ),
+  ];
+}
+
+function judgesText(found) {
+  const names = found.judges.length === 2 ? found.judges.join(" and ") : `all ${found.judges.length}: ${found.judges.join(", ")}`;
+  return found.votes_of === null ? names : `${found.votes_of}: ${names}`;
 }
 
 function costAgainstQuality(groups) {
