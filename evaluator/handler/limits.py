@@ -70,6 +70,10 @@ class Budget:
         now = self._paused_at if self._pauses else self._clock()
         return now - self._started - self._paused_s
 
+    def waited_s(self) -> float:
+        """Seconds that it was paused."""
+        return self._paused_s + (self._clock() - self._paused_at if self._pauses else 0.0)
+
     def remaining_s(self) -> float | None:
         """Seconds left until the nearest time limit of this scope and those above; None without one."""
         own = None if self.timeout_s is None else self.timeout_s - self.elapsed_s()
@@ -244,8 +248,9 @@ class Budget:
         if spent is None or cost_usd is None:
             raise LimitReached(
                 "cost", spent or 0.0, self.max_cost_usd,
-                f"{self.owner} has a cost limit of ${self.max_cost_usd:g} but the model's price is unknown; "
-                "give the profile <prices input= output=> or remove max_cost",
+                f"{self.owner} has a cost limit of ${self.max_cost_usd:g} but what a turn may cost is unknown: its "
+                "price or its longest answer; give the profile <prices input= output=> and <limits "
+                "max_output_tokens=>, or remove max_cost",
             )  # fmt: skip
         if spent + self._reserved_cost + cost_usd > self.max_cost_usd:
             raise LimitReached(

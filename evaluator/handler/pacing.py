@@ -34,6 +34,7 @@ class Pacer:
     ) -> None:
         self._state = PacingState(pace, budget=budget, by_model=by_model)
         self._queues: dict[tuple[str, str], _Queue] = {}
+        self._stopped: str | None = None
         self._samples = 0
         self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
@@ -49,6 +50,8 @@ class Pacer:
             queue = self._queues[key] = _Queue()
         if not queue.waiting and self._state.earliest(call, now) <= now:
             return _Passage(self, queue, self._state.entered(call, now), loop)
+        if self._stopped is not None:
+            raise self._state.refuse(self._stopped)
         turn: asyncio.Future[_Passage] = loop.create_future()
         queue.waiting[turn] = call
         self._let_in(queue, loop)
@@ -60,6 +63,16 @@ class Pacer:
             elif queue.waiting.pop(turn, None) is not None:
                 self._let_in(queue, loop)
             raise
+
+    def stop(self, reason: str) -> None:
+        """Refuses those who wait, and from now on whoever would have to: what may be called at once still is, so that
+        what is under way comes to its end without waiting."""
+        self._stopped = reason
+        for queue in self._queues.values():
+            for turn in queue.waiting:
+                if not turn.done():
+                    turn.set_exception(self._state.refuse(reason))
+            queue.waiting.clear()
 
     def _let_in(self, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
         """Lets in who may enter by now, and sets the timer for who comes next."""

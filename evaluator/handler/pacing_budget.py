@@ -94,9 +94,11 @@ class SharedBudget:
         unit = "${:.6f}" if resource == "cost" else "{:,} tokens"
         shown = ("${:g}" if resource == "cost" else unit).format(limit)
         if needed is None:
-            unknown = "price is unknown; give the profile <prices input= output=>" if resource == "cost" else (
-                "longest answer is unknown; give the profile <limits max_output_tokens=>"
-            )  # fmt: skip
+            unknown = "longest answer is unknown; give the profile <limits max_output_tokens=>"
+            if resource == "cost" and call.output_tokens is None:
+                unknown += " (and <prices input= output=> for a model that is in no price table)"
+            elif resource == "cost":
+                unknown = "price is unknown; give the profile <prices input= output=>"
             raise LimitReached(
                 resource, used, limit,
                 f"the batch has a budget of {shown} but {call.label}'s {unknown} or remove the budget",

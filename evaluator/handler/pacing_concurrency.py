@@ -4,9 +4,9 @@ It grows while all is well and it is used: by one for each answer until the firs
 doubles in a round trip; after that by one in a round trip. On an overload (429, 503, 529) it is halved, at most
 once a round trip: calls that were begun before a change say nothing about what came of it.
 
-Where answers get slower it gives back a fifth, at most down to where it started: slowness is measured against what
-it was there. Answers are compared with answers of about the same length, by the median of sixteen, and with the
-smallest such median of late; a long answer is not a slow one, and one slow answer is no trend.
+Where answers get slower it gives back a fifth, at most down to half of where it started. Answers are compared with
+answers of about the same length, by the median of sixteen, and with the smallest such median of late; a long answer
+is not a slow one, and one slow answer is no trend.
 
 Source: slow start and congestion avoidance of TCP (RFC 5681), without its timers; the signal of growing latency as
 in TCP Vegas (Brakmo, Peterson, 1995).
@@ -29,10 +29,12 @@ _FORGET_S = 900.0
 class ConcurrencyLimit:
     """The limit of one model at one endpoint, in [`least`, `most`]. Times are in seconds of one clock."""
 
-    __slots__ = ("_changed_at", "_grows_fast", "_latencies", "_least", "_most", "_smallest", "_start", "_value")
+    __slots__ = ("_changed_at", "_grows_fast", "_latencies", "_least", "_least_slow", "_most", "_smallest", "_value")
 
     def __init__(self, start: int, least: int, most: int) -> None:
-        self._start, self._least, self._most = float(start), float(least), float(most)
+        self._least, self._most = float(least), float(most)
+        # Slowness alone does not take it below this: there may be other reasons for it than these calls.
+        self._least_slow = start / 2
         self._value = float(start)
         self._grows_fast = True
         self._changed_at = float("-inf")
@@ -49,7 +51,7 @@ class ConcurrencyLimit:
         if began < self._changed_at or self._least == self._most:
             return
         if self._is_slower(latency_s, output_tokens, now):
-            self._shrink(SLOWER, min(self._start, self._value), now)
+            self._shrink(SLOWER, min(self._least_slow, self._value), now)
         elif is_used:
             self._value = min(self._most, self._value + (1.0 if self._grows_fast else 1.0 / self._value))
 
@@ -61,7 +63,7 @@ class ConcurrencyLimit:
     def timed_out(self, began: float, now: float) -> None:
         """There was no answer in time: the slowest that there is."""
         if began >= self._changed_at:
-            self._shrink(SLOWER, min(self._start, self._value), now)
+            self._shrink(SLOWER, min(self._least_slow, self._value), now)
 
     def _shrink(self, factor: float, floor: float, now: float) -> None:
         self._value = max(self._least, floor, self._value * factor)

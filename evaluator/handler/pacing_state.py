@@ -141,6 +141,13 @@ class PacingState:
                 self.refused = error
             raise
 
+    def refuse(self, reason: str) -> LimitReached:
+        """That nobody is to wait any more; kept in `refused`, if it is the first."""
+        error = LimitReached("time", 0.0, 0.0, reason)
+        if self.refused is None:
+            self.refused = error
+        return error
+
     def _earliest(self, call: PlannedCall, now: float) -> float:
         budget, lane = self.budget, self._lane(call)
         budget.check_time(now, now)

@@ -31,6 +31,8 @@ from evaluator.record.steps import FinalStatus, Recording, Summary
 from evaluator.record.waiting import closed
 from evaluator.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 
+_WORTH_TELLING_S = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
@@ -95,8 +97,9 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
             if isinstance(steps.earlier, Resumed):
                 for used in steps.earlier.spent_in_vain():
                     budget.charge(Usage.from_dict(used))
-            outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget.cached_calls)
-            outcome = await _close(services, start, steps, outcome, time.perf_counter() - started)
+            outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget)
+            duration_s = time.perf_counter() - started - budget.waited_s()
+            outcome = await _close(services, start, steps, outcome, max(0.0, duration_s))
             span.ended(outcome)
     except BaseException as error:
         _abort(services, start, run, error, time.perf_counter() - started)
@@ -114,10 +117,13 @@ def _finished(outcome: Outcome, usage: Usage, task_id: TaskId | None) -> Outcome
     return TaskResult(outcome.status, outcome.content, outcome.parsed_content, outcome.notes, usage, task_id)
 
 
-def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None, cached_calls: int) -> Outcome:
+def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None, budget: Budget) -> Outcome:
     notes: dict[str, Any] = {**outcome.notes}
-    if cached_calls:
-        notes["cached_calls"] = cached_calls
+    if budget.cached_calls:
+        notes["cached_calls"] = budget.cached_calls
+    waited_s = budget.waited_s()
+    if waited_s >= _WORTH_TELLING_S:
+        notes["waited_s"] = round(waited_s, 3)
     if start.match_score is not None:
         notes["matched"] = {"template": start.template, "score": round(start.match_score, 4)}
     if isinstance(earlier, Resumed) and start.parent is None:

@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -118,6 +119,7 @@ def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, 
     return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
 
 
+@lru_cache(maxsize=4)
 def _owner_field(owner: Owner) -> str:
     text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
     return f"- **Owner**: {inline(text)}\n"

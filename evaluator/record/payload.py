@@ -177,7 +177,8 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
         return container
     copy: Any = None
     for key, item in container.items() if isinstance(container, dict) else enumerate(container):
-        if type(item) not in (str, dict, list):
+        kind = type(item)
+        if ("\n" not in item) if kind is str else (kind is not dict and kind is not list):
             continue
         # A key with a slash would read as two steps of a pointer.
         if isinstance(container, dict) and (type(key) is not str or "/" in key):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -201,12 +202,21 @@ def test_a_budget_of_the_batch_ends_a_task_as_its_own_limit_would(tmp_path):
     assert gate.refused is outcome.cause
 
 
-def test_an_unknown_price_with_a_budget_of_the_batch_is_an_error_before_the_first_call(tmp_path):
+def test_what_a_task_waited_at_the_gate_is_told_and_is_not_in_its_duration(tmp_path):
+    started = time.perf_counter()
+    outcome = evaluate(tmp_path, Watched(wait_s=0.05), SimulatedBackend(script=lambda r: "ok"))
+    elapsed_s = time.perf_counter() - started
+    summary = TaskStore(tmp_path / "tasks").read(outcome.task_id).summary
+    assert outcome.notes["waited_s"] >= 0.05
+    assert 0 < summary.duration_s <= elapsed_s - 0.05
+
+
+def test_an_unknown_cost_with_a_budget_of_the_batch_is_an_error_before_the_first_call(tmp_path):
     seen = []
     backend = Priced(script=lambda r: seen.append(r))
     outcome = evaluate(tmp_path, Pacer(budget=BatchBudget(max_cost_usd=0.5)), backend)
     assert isinstance(outcome, TaskError)
-    assert "price is unknown" in outcome.message
+    assert "longest answer is unknown" in outcome.message and "<prices" in outcome.message
     assert seen == []
 
 

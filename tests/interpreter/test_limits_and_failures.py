@@ -79,7 +79,7 @@ def test_a_cost_limit_with_an_unknown_price_is_refused_before_the_call(make_eval
     error = run(evaluator, model="mine/unheard-of")
     assert isinstance(error, TaskError)
     assert error.resource.name == "cost"
-    assert "price is unknown" in error.message
+    assert "its price or its longest answer" in error.message
 
 
 def test_an_answer_cut_at_its_output_limit_is_exhaustion_with_what_there_is(make_evaluator):
