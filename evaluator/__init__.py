@@ -84,15 +84,16 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    try:
-        module = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module 'evaluator' has no attribute {name!r}") from None
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # A type checker sees the imports above, and a name that is none of them as an error.
+    def __getattr__(name: str) -> Any:
+        try:
+            module = _HOME[name]
+        except KeyError:
+            raise AttributeError(f"module 'evaluator' has no attribute {name!r}") from None
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.interpreter.evaluator import Evaluator as _Evaluator
-from evaluator.interpreter.sync import run_sync
+from evaluator.interpreter.sync import sync_form
 
 if TYPE_CHECKING:
     from evaluator.batch import BatchLimits, BatchResult, Display, Engine, Selection, Stop
@@ -82,6 +82,6 @@ class Evaluator(_Evaluator):
         )  # fmt: skip
         return await run_plan(self, plan, output, settings)
 
-    def batch_sync(self, templates: str | Sequence[str], rows: Any, **options: Any) -> BatchResult:
-        """`batch` for code that is not async; works inside a running event loop too (a notebook's)."""
-        return run_sync(self.batch(templates, rows, **options))
+    batch_sync = sync_form(
+        batch, "`batch` for code that is not async; works inside a running event loop too (a notebook's)."
+    )

@@ -172,7 +172,7 @@ class TaskError:
         return Status.FAILED
 
     @property
-    def ok(self) -> bool:
+    def ok(self) -> Literal[False]:
         return False
 
     @property

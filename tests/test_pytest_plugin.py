@@ -177,6 +177,53 @@ def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
     assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        marked("quiz.ROWS", each="True") + "def test_each(): pass",
+        "def test_called(evaluator_batch): evaluator_batch('double', quiz.ROWS, epocs=2)",
+        marked() + "def test_shared(): pass",
+    ],
+    ids=["collected", "called", "set up"],
+)
+def test_what_is_wrong_is_said_once(run: Run, test: str) -> None:
+    done = run(test.replace("scorers=['exact']", "epocs=2"))
+    said = "evaluator_batch: epocs is not known here; did you mean `epochs`?"
+    text = done.stdout.str().partition("short test summary")[0]
+    assert done.ret != 0 and text.count(said) == 1
+    assert "During handling" not in text and "Traceback" not in text and "runs.py" not in text
+
+
+def test_two_markers_at_one_place_are_an_error_since_only_one_would_run(run: Run, pytester: pytest.Pytester) -> None:
+    one, each = marked("quiz.ROWS[:1]"), marked("quiz.ROWS[1:2]", each="True")
+    case = f"@pytest.mark.parametrize('n', [pytest.param(1, marks={one.strip()[1:]}), 2])\n"
+    done = run(
+        f"{one}{each}def test_two(): pass\n"
+        f"{each}{one}def test_other(): pass\n"
+        f"{one}{one}class TestTwo:\n    def test_method(self, batch): pass\n"
+        f"{marked('quiz.ROWS[2:3]')}{case}def test_case(n): pass\n"
+    )
+    done.assert_outcomes(errors=4, passed=1)
+    for place in ("test_two", "test_other", "TestTwo", "test_case?1?"):
+        done.stdout.fnmatch_lines([f"evaluator_batch: several markers stand at test_it.py::{place}; *"])
+    assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
+    assert calls(pytester) == ["3"], "the case without a marker of its own"
+
+
+def test_of_markers_at_several_places_the_nearest_counts(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(
+        f"pytestmark = {marked('quiz.ROWS[:1]').strip()[1:]}\n"
+        "def test_of_module(batch): assert batch.ok\n"
+        + marked("quiz.ROWS[1:2]") + "class TestIt:\n"
+        + "    def test_of_class(self, batch): assert [r.sample_id for r in batch.results()] == ['r2']\n"
+        + f"    {marked('quiz.ROWS[3:]', each='True')}    def test_own(self, sample): pass\n"
+        + "shared = pytest.mark.evaluator_batch('double', rows=quiz.ROWS[2:3], evaluator=quiz.make())\n"
+        + "@shared\n@pytest.mark.parametrize('n', [pytest.param(1, marks=shared)])\ndef test_same(n, batch): pass\n"
+    )  # fmt: skip
+    done.assert_outcomes(passed=3, errors=1)
+    assert calls(pytester) == ["1", "2", "3", "4"]
+
+
 def test_a_marker_that_no_hook_can_serve_does_not_pass(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         "import pytest\n"

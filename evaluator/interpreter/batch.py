@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
+from evaluator.errors import UsageError
 from evaluator.interpreter.frame import Outcome
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
-async def evaluate_rows(
+def evaluate_rows(
     evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
-) -> AsyncIterator[Outcome]:
+) -> AsyncGenerator[Outcome]:
     """At most `concurrency` rows run at once; at most AHEAD times as many results wait for an earlier row.
 
-    What iterating over `rows` raises is raised here, after the results of the rows before it.
+    What iterating over `rows` raises is raised here, after the results of the rows before it; a CancelledError or
+    GeneratorExit as a UsageError, since here it would mean the caller's own end. An asynchronous generator is closed.
+
+    Raises: UsageError, at once, for a text, a path, a mapping or a frame: iterating over one gives no rows.
     """
+    _check(rows)
+    return _evaluated(evaluate, rows, concurrency)
+
+
+def _check(rows: Any) -> None:
+    is_frame = hasattr(rows, "columns") and hasattr(rows, "shape")
+    if is_frame or isinstance(rows, str | bytes | bytearray | os.PathLike | Mapping):
+        raise UsageError(
+            f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping of names to values for each "
+            "row; batch takes files and frames"
+        )
+
+
+async def _evaluated(
+    evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
+) -> AsyncGenerator[Outcome]:
     running = asyncio.Semaphore(concurrency)
     unread = asyncio.Semaphore(AHEAD * concurrency)
     queue: asyncio.Queue[asyncio.Task[Outcome] | BaseException | None] = asyncio.Queue()
@@ -32,14 +54,16 @@ async def evaluate_rows(
 
     async def feed() -> None:
         try:
-            async for row in _aiter(rows):
-                await unread.acquire()
-                await running.acquire()
-                task = asyncio.ensure_future(one(row))
-                started.add(task)
-                task.add_done_callback(started.discard)
-                queue.put_nowait(task)
-        except Exception as error:
+            async with aclosing(_aiter(rows)) as given:
+                async for row in given:
+                    await unread.acquire()
+                    await running.acquire()
+                    task = asyncio.ensure_future(one(row))
+                    started.add(task)
+                    task.add_done_callback(started.discard)
+                    queue.put_nowait(task)
+        except BaseException as error:
+            # Whatever it is: without it the results would be waited for forever.
             queue.put_nowait(error)
         else:
             queue.put_nowait(None)
@@ -47,6 +71,8 @@ async def evaluate_rows(
     feeder = asyncio.ensure_future(feed())
     try:
         while (entry := await queue.get()) is not None:
+            if isinstance(entry, asyncio.CancelledError | GeneratorExit):
+                raise UsageError(f"the rows' iterator ended with {type(entry).__name__}") from entry
             if isinstance(entry, BaseException):
                 raise entry
             outcome = await entry
@@ -59,8 +85,12 @@ async def evaluate_rows(
         await asyncio.gather(feeder, *started, return_exceptions=True)
 
 
-async def _aiter(rows: Rows) -> AsyncIterator[Mapping[str, Any]]:
-    if isinstance(rows, AsyncIterable):
+async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:
+    if isinstance(rows, AsyncGenerator):
+        async with aclosing(rows):
+            async for row in rows:
+                yield row
+    elif isinstance(rows, AsyncIterable):
         async for row in rows:
             yield row
     else:

@@ -29,7 +29,7 @@ from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import is_request_type, start_of
 from evaluator.interpreter.runs import RunStart, record_run
 from evaluator.interpreter.services import Services
-from evaluator.interpreter.sync import run_sync
+from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.nodes import Function, Node
@@ -424,19 +424,11 @@ class Evaluator:
                 "see: evaluator tasks list --interrupted"
             )
 
-    def evaluate_sync(
-        self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None, **options: Any
-    ) -> Outcome:
-        """`evaluate` for code that is not async; works inside a running event loop too (a notebook's)."""
-        return run_sync(self.evaluate(request, inputs, **options))
-
-    def resume_sync(self, task_id: int, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
-        """`resume` for code that is not async."""
-        return run_sync(self.resume(task_id, inputs, **options))
-
-    def replay_sync(self, task: int | str | Path, **options: Any) -> Replay:
-        """`replay` for code that is not async."""
-        return run_sync(self.replay(task, **options))
+    evaluate_sync = sync_form(
+        evaluate, "`evaluate` for code that is not async; works inside a running event loop too (a notebook's)."
+    )
+    resume_sync = sync_form(resume, "`resume` for code that is not async.")
+    replay_sync = sync_form(replay, "`replay` for code that is not async.")
 
     def render(
         self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evaluator.errors import UsageError
 
 T = TypeVar("T")
+Owner = TypeVar("Owner")
+Arguments = ParamSpec("Arguments")
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -32,6 +35,21 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         future.cancel()
         _wait_for_cancelled()
         raise
+
+
+def sync_form(
+    method: Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]], doc: str
+) -> Callable[Concatenate[Owner, Arguments], T]:
+    """`method` for code that is not async, with the same arguments, for type checkers and `help` too."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+        # By its name: a subclass may have a method of its own.
+        return run_sync(getattr(self, name)(*args, **kwargs))
+
+    call.__name__, call.__qualname__, call.__doc__ = f"{name}_sync", f"{method.__qualname__}_sync", doc
+    return call
 
 
 def _is_inside() -> bool:

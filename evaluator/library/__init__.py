@@ -23,11 +23,12 @@ _HOMES = {
     "check": "checks",
 }
 
+if not TYPE_CHECKING:
+    # A type checker sees the imports above, and a name that is none of them as an error.
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{home}"), name)
+        return getattr(import_module(f"{__name__}.{home}"), name)

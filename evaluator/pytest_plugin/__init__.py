@@ -61,7 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for each sample, and one for the gates."""
     mark = metafunc.definition.get_closest_marker(MARKER)
-    if mark is None or not mark.kwargs.get("each"):
+    # Of a test with two markers its setup says what is wrong.
+    if mark is None or not mark.kwargs.get("each") or _crowded(metafunc.definition) is not None:
         return
     params, ids = _runs_of(metafunc.config).cells(mark, metafunc.definition.path.parent)
     metafunc.fixturenames.append(EACH)
@@ -97,6 +98,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True if shared is not None and shared.is_about_gates(pyfuncitem) else None
 
 
+def _crowded(item: pytest.Item) -> str | None:
+    """Where the nearest marker stands, if another one does too: which of the two is meant, nobody can say."""
+    found = list(item.iter_markers_with_node(MARKER))
+    nearest, mark = found[0]
+    return nearest.nodeid if any(node is nearest and each is not mark for node, each in found) else None
+
+
 def _runs_of(config: pytest.Config) -> Runs:
     if _runs not in config.stash:
         from evaluator.pytest_plugin.runs import Runs
@@ -127,6 +135,13 @@ def _evaluator_shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         pytest.fail(
             f"this test uses the batch of a marker and has none: add @pytest.mark.{MARKER}(…), or call the fixture "
             "evaluator_batch",
+            pytrace=False,
+        )
+    place = _crowded(item)
+    if place is not None:
+        pytest.fail(
+            f"{MARKER}: several markers stand at {place}; a test is about one batch: give it one marker, and call the "
+            f"fixture {MARKER} for further batches",
             pytrace=False,
         )
     shared = _runs_of(request.config).shared(item, mark, tmp_path_factory.getbasetemp())

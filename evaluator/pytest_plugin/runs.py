@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, Verdict, key_of
 from evaluator.batch.rows import RowSource
@@ -55,21 +56,10 @@ class Runs:
                 raise UsageError("rows of each=True are read twice: give a file, a list or a frame, not an iterator")
             samples = run_sync(_ids(plan.rows))
         except EvaluatorError as error:
-            pytest.fail(f"{MARKER}: {error}", pytrace=False)
-        templates = len({cell.template for cell, _ in plan.cells}) > 1
-        variants = len({cell.variant for cell, _ in plan.cells}) > 1
-        places: list[Place | None] = []
-        names: list[str] = []
-        for name in samples:
-            for epoch in range(1, plan.epochs + 1):
-                for cell, _ in plan.cells:
-                    places.append((name, epoch, cell.template, cell.variant))
-                    parts = [name, cell.template if templates else "", cell.variant if variants else ""]
-                    names.append("-".join([part for part in parts if part] + [f"epoch{epoch}"] * (plan.epochs > 1)))
-        if plan.gates:
-            places.append(None)
-            names.append("gates")
-        return places, names
+            problem = f"{MARKER}: {error}"
+        else:
+            return _tests_of(plan, samples)
+        pytest.fail(problem, pytrace=False)
 
     def note_selected(self, items: Sequence[pytest.Item]) -> None:
         """Which samples the tests to come are about: all, where one is about the whole batch."""
@@ -122,7 +112,8 @@ class Runs:
         try:
             return self.run(make_ready(self._config, what, rows, options, item.path.parent), folder, Stop())
         except EvaluatorError as error:
-            pytest.fail(f"{MARKER}: {error}", pytrace=False)
+            problem = f"{MARKER}: {error}"
+        pytest.fail(problem, pytrace=False)
 
     # -- both ----------------------------------------------------------------------------------------------------
 
@@ -245,6 +236,23 @@ class Shared:
 
 async def _ids(rows: RowSource) -> list[str]:
     return [sample.id async for sample in rows]
+
+
+def _tests_of(plan: BatchPlan, samples: Sequence[str]) -> tuple[list[Place | None], list[str]]:
+    templates = len({cell.template for cell, _ in plan.cells}) > 1
+    variants = len({cell.variant for cell, _ in plan.cells}) > 1
+    places: list[Place | None] = []
+    names: list[str] = []
+    for name in samples:
+        for epoch in range(1, plan.epochs + 1):
+            for cell, _ in plan.cells:
+                places.append((name, epoch, cell.template, cell.variant))
+                parts = [name, cell.template if templates else "", cell.variant if variants else ""]
+                names.append("-".join([part for part in parts if part] + [f"epoch{epoch}"] * (plan.epochs > 1)))
+    if plan.gates:
+        places.append(None)
+        names.append("gates")
+    return places, names
 
 
 def place_of(item: pytest.Item) -> Place | bool | None:

@@ -10,7 +10,37 @@ from typing import get_args
 import lxml.etree as etree
 import pytest
 
+import evaluator.batch
 from evaluator import Evaluator, TaskError, TaskResult, Usage
+from evaluator.batch import (
+    Batch,
+    BatchLimits,
+    BatchResult,
+    BatchSummary,
+    Ended,
+    Failure,
+    GateResult,
+    SampleResult,
+    Score,
+    Selection,
+    Snapshot,
+)
+from evaluator.batch.compare import Comparison, Side, compare
+from evaluator.batch.statistics import Difference, Estimate, Variance
+from evaluator.batch.summary import (
+    Accuracy,
+    Amount,
+    Confusion,
+    Counts,
+    ErrorKind,
+    GroupSummary,
+    Judges,
+    Part,
+    Percentiles,
+    Reduced,
+    ScorerSummary,
+    Spending,
+)
 from evaluator.binding import methods
 from evaluator.cli.main import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from evaluator.errors import ProviderErrorKind
@@ -107,6 +137,22 @@ def test_every_argument_and_field_of_the_python_interface_is_listed() -> None:
     arguments -= {"self"}
     fields = {name for record in (TaskResult, TaskError, Usage) for name in record.__dataclass_fields__}
     assert (arguments | fields) - listed == set()
+
+
+def test_every_argument_and_field_of_a_batch_is_listed() -> None:
+    arguments = {*inspect.signature(Evaluator.batch).parameters, *inspect.signature(compare).parameters} - {"self"}
+    records = (
+        Accuracy, Amount, Batch, BatchLimits, BatchResult, BatchSummary, Comparison, Confusion, Counts, Difference,
+        Ended, ErrorKind, Estimate, Failure, GateResult, GroupSummary, Judges, Part, Percentiles, Reduced,
+        SampleResult, Score, ScorerSummary, Selection, Side, Snapshot, Spending, Variance,
+    )  # fmt: skip
+    fields = {name for record in records for name in record.__dataclass_fields__}
+    read = {name for record in records for name, value in vars(record).items() if isinstance(value, property)}
+    assert (arguments | fields | read) - words("batch-python.md") == set()
+
+
+def test_every_public_name_of_batches_is_listed() -> None:
+    assert set(evaluator.batch.__all__) - words("batch-python.md") == set()
 
 
 def test_the_exit_codes_are_those_of_the_command_line() -> None:
