@@ -103,10 +103,10 @@ class SampleResult:
 
     `identity` is the hash of all that determines the answer (template, inputs, handler and model, epoch). `epoch`
     counts from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is seconds
-    from the start of the task to its end, scoring left out; `started` is an ISO time, UTC. `usage` is the task's own,
-    without its scorers'. `cached_calls` were answered by the cache and cost nothing. `task_file` is relative to the
-    batch's folder. `parts` are the hashes that `identity` was made of, `scored_by` that of the scorers, by which a
-    later run finds out what has changed.
+    from the start of the task to its end, without scoring and without waiting for its turn; `started` is an ISO time,
+    UTC. `usage` is the task's own, without its scorers'. `cached_calls` were answered by the cache and cost nothing.
+    `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made of, `scored_by` that
+    of the scorers, by which a later run finds out what has changed.
     """
 
     identity: str

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scored, Scorer, judge
+from evaluator.batch.scorers.fences import within_fences
 from evaluator.binding.types import read_typed
 from evaluator.errors import RecordError, UsageError
 from evaluator.interpreter.frame import Outcome
@@ -117,7 +118,8 @@ class Worker:
             started, duration_s = earlier.started, earlier.duration_s
         else:
             outcome = await self._evaluate(work)
-            duration_s = time.perf_counter() - clock
+            # Waiting for one's turn says something of the batch's limits, and nothing of the model.
+            duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
         if isinstance(outcome, TaskError) and (spent := self.budget_ended()) is not None:
             return Done(work, None, spent)
         failure = failure_of(outcome)
@@ -209,20 +211,25 @@ class Worker:
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             """A judge's call, recorded with the others, and gone on with where an earlier session began it."""
             label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
+            inputs = within_fences(self.evaluator.library, template, inputs)
             begun = self.unrecorded.get(label)
             if begun is not None:
                 return await self._resume(begun, inputs)
             return await self.evaluator.evaluate(
                 template, inputs, labels={SAMPLE_LABEL: label},
                 epoch=work.epoch + (options.get("repeat", 1) - 1) * EPOCHS_APART,
-                model_roles=self._grader(options.get("model")), handler=work.variant.handler,
+                model_roles=self._grader(options.get("model"), work.variant.handler),
+                handler=work.variant.handler,
             )  # fmt: skip
 
         return Scored(work.sample, outcome, lambda: self._recording(outcome.task_id), evaluate)
 
-    def _grader(self, model: str | None) -> dict[str, str] | None:
-        """Who judges, where it is not who usually does: a model, or another role that the evaluator has a model for."""
-        return None if model is None else {GRADER: self.evaluator.model_roles.get(model, model)}
+    def _grader(self, model: str | None, handler: str | None) -> dict[str, str] | None:
+        """Who judges, where it is not who usually does: a model, or another role that has one."""
+        if model is None:
+            return None
+        mapped = {**self.evaluator.services.profile(handler).roles, **self.evaluator.model_roles}
+        return {GRADER: mapped.get(model, model)}
 
 
 def failure_of(outcome: Outcome) -> Failure | None:

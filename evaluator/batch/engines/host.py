@@ -18,6 +18,7 @@ from typing import Any
 from evaluator.batch.engines.calls import RemoteGate
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
+from evaluator.batch.scorers.contract import words
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.record.owner import current_owner
@@ -57,6 +58,7 @@ class Host:
         self._worker: Worker | None = None
         self._own: OwnFolder | None = None
         self._spent: str | None = None
+        self._is_closing = False
 
     async def versions(self) -> str:
         return VERSIONS
@@ -108,6 +110,7 @@ class Host:
 
     async def close(self) -> None:
         """Cancels what is in flight, and returns when it has ended and its task files say so."""
+        self._is_closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -123,7 +126,10 @@ class Host:
         try:
             done = await self._worker.perform(work)
             self._send(self._said(number, done))
-        except Exception as error:
+        except BaseException as error:
+            if self._is_closing:
+                raise
+            # Whoever waits for this sample hears of it, whatever ended it.
             self._send(("raised", number, portable(error)))
         finally:
             for label in begun:
@@ -148,7 +154,7 @@ class Host:
 def portable(error: BaseException) -> EvaluatorError:
     """`error`, where it is one of ours and can be sent; else one that says the same."""
     if not isinstance(error, EvaluatorError):
-        return ConfigurationError(f"{type(error).__name__}: {error}")
+        return ConfigurationError(words(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

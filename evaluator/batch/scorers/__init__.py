@@ -2,6 +2,7 @@
 
 from evaluator.batch.scorers.contract import Evaluate, Scored, Scorer, judge
 from evaluator.batch.scorers.functions import FunctionScorer, scorer
+from evaluator.batch.scorers.majority import members
 from evaluator.batch.scorers.making import SCORERS, Spec, describe_scorer, make_scorer, make_scorers, parse_scorer
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "judge",
     "make_scorer",
     "make_scorers",
+    "members",
     "parse_scorer",
     "scorer",
 ]

@@ -1,14 +1,21 @@
-"""What a scorer is, what it sees, and the one place where it is called: one that crashes is an error, never a zero."""
+"""What a scorer is, what it sees, and the one place where it is called: one that crashes is an error, never a zero.
+
+What a scorer does to what it sees, nobody else sees: not the other scorers, not the other epochs and models that the
+same sample is for, and not the results.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator.batch.records import Sample, Score
+from evaluator.batch.scorers.values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.record.steps import Recording
 from evaluator.results import TaskError, TaskResult, Usage
@@ -41,13 +48,31 @@ class Scored:
     recording: Callable[[], Recording | None]
     evaluate: Evaluate
 
+    def apart(self) -> Scored:
+        """The same, sharing no list and no mapping with this one."""
+        return replace(self, sample=sample_apart(self.sample), outcome=outcome_apart(self.outcome))
+
+
+def sample_apart(sample: Sample) -> Sample:
+    """A sample that shares no list and no mapping with `sample`."""
+    return replace(
+        sample, inputs=copied(dict(sample.inputs)), target=copied(sample.target), metadata=copied(dict(sample.metadata))
+    )
+
+
+def outcome_apart(outcome: TaskResult) -> TaskResult:
+    """A result that shares no list and no mapping with `outcome`."""
+    return replace(outcome, parsed_content=copied(outcome.parsed_content), notes=copied(dict(outcome.notes)))
+
 
 @runtime_checkable
 class Scorer(Protocol):
     """Judges results. `name` is its key in `SampleResult.scores`, so it is unique in a batch.
 
     `describe` is JSON that says what determines the judgements: a change of it is a changed scorer. Names of templates
-    that it calls stand under `templates`. `score` may raise: see `judge`.
+    that it calls stand under `templates`, the model that it asks in the role `grader` under `model` (None: the one that
+    the role has). `score` may raise: see `judge`. What it is given is its own, to change as it likes: a copy, made for
+    each call.
     """
 
     @property
@@ -58,17 +83,31 @@ class Scorer(Protocol):
     async def score(self, scored: Scored) -> Score: ...
 
 
-async def judge(scorer: Scorer, scored: Scored) -> Score:
-    """What `scorer` says of a result. Whatever it raises, or gives that is no valid Score, becomes `Score.error`;
-    an answer is cut after 500 characters.
+class ReadsOnly:
+    """A scorer that changes nothing of what it sees, or copies it first: it is given what all share, and no copy."""
 
-    Raises: nothing but cancellation and KeyboardInterrupt.
+    __slots__ = ()
+
+
+async def judge(scorer: Scorer, scored: Scored) -> Score:
+    """What `scorer` says of a result. Whatever it raises, or gives that is no valid Score, becomes `Score.error`: so
+    does SystemExit, what ends a test (`pytest.fail`), and that something it waited for was cancelled. An answer is cut
+    after 500 characters.
+
+    Raises: nothing but KeyboardInterrupt, and asyncio.CancelledError where the task that calls this is cancelled.
     """
     try:
-        score = await scorer.score(scored)
+        score = await scorer.score(scored if isinstance(scorer, ReadsOnly) else scored.apart())
         if (problem := _problem(score)) is None:
-            return score if score.answer is None or len(score.answer) <= MAX_ANSWER_CHARS else _cut(score)
-    except (Exception, SystemExit) as error:
+            return _kept(score)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return Score(None, None, error="CancelledError: something that it waited for was cancelled")
+    except BaseException as error:
         return Score(None, None, error=words(error))
     usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
     return Score(None, None, error=f"scorer {scorer.name!r} gave {problem}", usage=usage)
@@ -77,26 +116,49 @@ async def judge(scorer: Scorer, scored: Scored) -> Score:
 def _problem(score: object) -> str | None:
     """What is wrong with a score, None where nothing is."""
     if type(score) is not Score:
-        return f"{type(score).__name__}, expected a Score"
+        return f"{type_name(score)}, expected a Score"
     # A function of somebody else's made it: nothing of it is sure.
-    value: Any = score.value
-    passed: Any = score.passed
+    value: Any = plain_scalar(score.value)
+    passed: Any = plain_scalar(score.passed)
     if value is not None and (
         isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
     ):
-        return f"the value {str(value)[:40]!r}, expected a finite number or None"
+        return f"the value {str(score.value)[:40]!r} ({type_name(score.value)}), expected a finite number or None"
     if passed is not None and not isinstance(passed, bool):
-        return f"passed={str(passed)[:40]!r}, expected True, False or None"
-    if not isinstance(score.answer, str | None) or not isinstance(score.explanation, str) or score.error == "":  # pyright: ignore[reportUnnecessaryIsInstance]
-        return "an answer, an explanation or an error that is no text"
+        return f"passed={str(score.passed)[:40]!r} ({type_name(score.passed)}), expected True, False or None"
+    texts: tuple[tuple[str, Any, bool], ...] = (
+        ("answer", score.answer, True), ("explanation", score.explanation, False), ("error", score.error, True),
+    )  # fmt: skip
+    for name, text, may_be_none in texts:
+        if not (isinstance(text, str) or (text is None and may_be_none)):
+            return f"{name}={str(text)[:40]!r} ({type_name(text)}), expected text{' or None' if may_be_none else ''}"
+    if score.error == "":
+        return "an error that says nothing, expected text or None"
+    if type(score.usage) is not Usage:
+        return f"usage={str(score.usage)[:40]!r}, expected a Usage"
     if value is None and passed is not None:
         return f"passed={passed} without a value"
-    if score.metadata:
+    if score.error is not None and value is not None:
+        return f"a value beside the error {score.error[:MAX_ERROR_CHARS]!r}, expected None with an error"
+    return _problem_of_metadata(score.metadata)
+
+
+def _problem_of_metadata(metadata: Any) -> str | None:
+    if not isinstance(metadata, Mapping):
+        return f"metadata={str(metadata)[:40]!r} ({type_name(metadata)}), expected a mapping"
+    if metadata:
         try:
-            json.dumps(score.metadata, allow_nan=False)
+            json.dumps(metadata, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             return f"metadata that is not JSON: {words(error)}"
     return None
+
+
+def _kept(score: Score) -> Score:
+    """A valid score as it is kept: plain numbers, a short answer."""
+    if type(score.value) not in (float, int, NoneType) or type(score.passed) not in (bool, NoneType):
+        score = replace(score, value=plain_scalar(score.value), passed=plain_scalar(score.passed))
+    return score if score.answer is None or len(score.answer) <= MAX_ANSWER_CHARS else _cut(score)
 
 
 def _cut(score: Score) -> Score:

@@ -1,7 +1,8 @@
 """Python functions as scorers, and where a command line finds them.
 
 A function names what it wants to see: `output` (the text), `parsed`, `target`, `inputs`, `metadata`, `result` (the
-TaskResult), `recording` (the task file, read when it is named). It returns a bool, a number in [0, 1] or a Score. One
+TaskResult), `recording` (the task file, read when it is named). Lists and mappings among them are copies of its own. It
+returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are numbers too. One
 that is not async runs on the event loop: make it async if it waits.
 """
 
@@ -20,18 +21,19 @@ from pathlib import Path
 from typing import Any, overload
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.contract import Scored, on_scale, words, yes_or_no
+from evaluator.batch.scorers.contract import ReadsOnly, Scored, on_scale, outcome_apart, words, yes_or_no
 from evaluator.batch.scorers.settings import check_name
+from evaluator.batch.scorers.values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.library.syntax import nearest
 
 _SEEN: dict[str, Callable[[Scored], Any]] = {
     "output": lambda scored: scored.outcome.content,
-    "parsed": lambda scored: scored.outcome.parsed_content,
-    "target": lambda scored: scored.sample.target,
-    "inputs": lambda scored: scored.sample.inputs,
-    "metadata": lambda scored: scored.sample.metadata,
-    "result": lambda scored: scored.outcome,
+    "parsed": lambda scored: copied(scored.outcome.parsed_content),
+    "target": lambda scored: copied(scored.sample.target),
+    "inputs": lambda scored: copied(dict(scored.sample.inputs)),
+    "metadata": lambda scored: copied(dict(scored.sample.metadata)),
+    "result": lambda scored: outcome_apart(scored.outcome),
     "recording": lambda scored: scored.recording(),
 }
 # The names under which files were imported, which say where they are, and the files' own names.
@@ -39,7 +41,7 @@ _FILES: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionScorer:
+class FunctionScorer(ReadsOnly):
     """A scorer made of a function, which it can still be called as. `pass_at` is for numbers.
 
     `describe` has the hash of the function's source: not of what it calls, nor of values that it closes over.
@@ -76,14 +78,15 @@ class FunctionScorer:
         given = self.function(**{name: _SEEN[name](scored) for name in self.wants})
         if inspect.isawaitable(given):
             given = await given
-        if isinstance(given, bool):
-            return yes_or_no(given)
-        if isinstance(given, int | float):
-            return on_scale(given, self.pass_at)
         if isinstance(given, Score):
             return given
+        found = plain_scalar(given)
+        if isinstance(found, bool):
+            return yes_or_no(found)
+        if isinstance(found, int | float):
+            return on_scale(found, self.pass_at)
         hint = "; is a return missing?" if given is None else ""
-        raise UsageError(f"{self.name} returned {type(given).__name__}, expected a bool, a number or a Score{hint}")
+        raise UsageError(f"{self.name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
 
 
 def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ counted all the same.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,8 @@ from evaluator.results import TaskError, TaskResult
 
 _REASONS = ("reason", "explanation", "feedback", "advice")
 _POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
+# What the judge is shown after a criterion's name, and may repeat.
+_WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
 
 
 class Unjudged(Exception):
@@ -87,8 +90,10 @@ class Grader(OfResult):
 
 
 def judgement(answer: TaskResult | TaskError, read: Callable[[Any], Score], about: Mapping[str, Any]) -> Score:
-    """A judge's outcome as a score, with what it used and the id of its task."""
-    metadata = {**about, "task_ids": [] if answer.task_id is None else [answer.task_id]}
+    """A judge's outcome as a score, with what it used, the model that was asked and the id of its task."""
+    model = answer.notes.get("model")
+    named = {"model": model} if isinstance(model, str) else {}
+    metadata = {**about, **named, "task_ids": [] if answer.task_id is None else [answer.task_id]}
     if isinstance(answer, TaskError):
         return Score(None, None, error=f"the judge failed: {answer}", metadata=metadata, usage=answer.usage)
     try:
@@ -148,6 +153,9 @@ class Rubric(Grader):
     one, the target is the rubric. `out_of` is needed where the text does not say the points. The inputs of the
     template are `rubric`, and `task` and `work`, or what `inputs` says in their place. The sum is made here, not
     taken from the judge.
+
+    Criteria of a table are told by their names, each judged once, in any order; case, spaces and punctuation do not
+    matter. Those of a text are told by their places.
     """
 
     type: ClassVar[str] = "rubric"
@@ -176,25 +184,60 @@ class Rubric(Grader):
         if rubric is None:
             return NO_TARGET
         most, highest = _scale(rubric, self.out_of)
+        names = list(cast("Mapping[str, float]", rubric)) if isinstance(rubric, Mapping) else None
         answer = await self.ask(scored, self.given(scored))
-        return judgement(answer, partial(self._read, most=most, highest=highest), self.about())
+        return judgement(answer, partial(self._read, most=most, highest=highest, names=names), self.about())
 
-    def _read(self, parsed: Any, most: float, highest: list[float] | None) -> Score:
+    def _read(self, parsed: Any, most: float, highest: list[float] | None, names: list[str] | None) -> Score:
         criteria: Any = cast("Mapping[str, Any]", parsed).get("criteria") if isinstance(parsed, Mapping) else None
         if not isinstance(criteria, list) or not criteria:
             raise Unjudged(f"expected the field criteria, got {type_of(parsed)} {_keys(parsed)}")
-        rows = [row if isinstance(row, Mapping) else {} for row in cast("list[Any]", criteria)]
+        rows: list[Mapping[str, Any]] = [
+            cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {} for row in cast("list[Any]", criteria)
+        ]
+        if names:
+            rows = _by_name(rows, names)
         if highest is not None and len(rows) != len(highest):
             raise Unjudged(f"it has {len(rows)} criteria, the rubric {len(highest)}")
         limits = [most] * len(rows) if highest is None else highest
         given = [points(row.get("points"), limit, "points") for row, limit in zip(rows, limits, strict=True)]
         if sum(given) > most:
             raise Unjudged(f"it gave {sum(given):g} points of {most:g}")
-        names = [{"criterion": str(row.get("criterion", "")), "points": n} for row, n in zip(rows, given, strict=True)]
+        called = names or [str(row.get("criterion", "")) for row in rows]
         return on_scale(
             sum(given) / most, self.pass_at, answer=f"{sum(given):g} of {most:g}", explanation=_reason(parsed),
-            metadata={"criteria": names},
+            metadata={"criteria": [{"criterion": n, "points": p} for n, p in zip(called, given, strict=True)]},
         )  # fmt: skip
+
+
+def _by_name(rows: list[Mapping[str, Any]], names: list[str]) -> list[Mapping[str, Any]]:
+    """The judge's rows in the order of the rubric. Raises: Unjudged, unless each criterion is there once."""
+    exact = {name.strip(): name for name in names}
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(_folded(name), []).append(name)
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        said = str(row.get("criterion", "")).strip()
+        spoken = (said, _WITH_POINTS.sub("", said).strip())
+        # Names such as "C" and "C#" are one without their punctuation: they have to be written as they are.
+        near = [folded.get(_folded(each), []) for each in spoken]
+        meant = [exact[each] for each in spoken if each in exact] or [each[0] for each in near if len(each) == 1]
+        name = meant[0] if meant else None
+        if name is None:
+            raise Unjudged(f"the rubric has no criterion {said!r:.60}; it has {', '.join(names)[:200]}")
+        if name in found:
+            raise Unjudged(f"it judges {name!r:.60} twice")
+        found[name] = row
+    if missing := [name for name in names if name not in found]:
+        raise Unjudged(f"it does not judge {', '.join(missing)[:200]}")
+    return [found[name] for name in names]
+
+
+def _folded(name: str) -> str:
+    """A criterion's name without case, spaces and punctuation."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(c for c in text if unicodedata.category(c)[0] not in "PZC")
 
 
 def _rubric_text(rubric: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -24,7 +24,7 @@ class Majority(Settings):
     fewer votes than `quorum` (default: more than half of the judges) the score is an error.
 
     `metadata`: `votes` by judge (true, false or null), `agreement`: the share of votes that are with the majority, None
-    where they are even, `errors` by judge, `task_ids`.
+    where they are even, `errors` by judge, `models`: who was asked, by judge, `task_ids`.
     """
 
     type: ClassVar[str] = "majority"
@@ -60,7 +60,7 @@ class Majority(Settings):
     def describe(self) -> dict[str, Any]:
         described = [judge.describe() for judge in self.judges]
         templates = sorted({name for each in described for name in each.get("templates", ())})
-        return {"type": self.type, "judges": described, "quorum": self._quorum(), "templates": templates}
+        return {"type": self.type, "members": described, "quorum": self._quorum(), "templates": templates}
 
     def _quorum(self) -> int:
         return len(self.judges) // 2 + 1 if self.quorum is None else self.quorum
@@ -74,6 +74,9 @@ class Majority(Settings):
         usage = sum((score.usage for score in given), Usage())
         tasks = [task for score in given for task in score.metadata.get("task_ids", ())]
         metadata: dict[str, Any] = {"votes": votes, "agreement": None, "errors": errors, "task_ids": tasks}
+        models = {name: score.metadata.get("model") for name, score in scores.items()}
+        if asked := {name: model for name, model in models.items() if isinstance(model, str)}:
+            metadata["models"] = asked
         if len(cast_votes) < self._quorum():
             if not errors:
                 return Score(None, None, explanation=given[0].explanation, metadata=metadata, usage=usage)
@@ -89,6 +92,15 @@ class Majority(Settings):
             return Score(0.5, None, explanation=explanation, metadata=metadata, usage=usage)
         metadata["agreement"] = max(yes, no) / len(cast_votes)
         return Score(float(yes > no), yes > no, explanation=explanation, metadata=metadata, usage=usage)
+
+
+def members(scorer: Scorer) -> Iterator[Scorer]:
+    """Those that judge for `scorer`: itself, or of a majority its judges, down to those that are none."""
+    if not isinstance(scorer, Majority):
+        yield scorer
+        return
+    for each in scorer.judges:
+        yield from members(each)
 
 
 def _copies(grader: Scorer, models: Sequence[str] | None, repeats: int) -> list[Scorer]:

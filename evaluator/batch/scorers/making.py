@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from evaluator.batch.identity import template_part
+from evaluator.batch.identity import digest, template_part
 from evaluator.batch.scorers.choice import Choice
-from evaluator.batch.scorers.contract import Scorer
+from evaluator.batch.scorers.contract import Scorer, words
 from evaluator.batch.scorers.functions import FunctionScorer, load_function, of_function
 from evaluator.batch.scorers.graders import Graded, Reference, Rubric
 from evaluator.batch.scorers.majority import Majority
@@ -18,11 +18,12 @@ from evaluator.batch.scorers.numeric import Numeric
 from evaluator.batch.scorers.overlap import F1, RougeL
 from evaluator.batch.scorers.pairwise import Pairwise
 from evaluator.batch.scorers.patterns import Regex
-from evaluator.batch.scorers.settings import Settings, build
+from evaluator.batch.scorers.settings import Settings, build, fits
 from evaluator.batch.scorers.similarity import Similarity
 from evaluator.batch.scorers.structure import JsonEqual, JsonSchema, JsonSubset
 from evaluator.batch.scorers.text import Exact, Includes
-from evaluator.errors import UsageError
+from evaluator.batch.scorers.values import type_name
+from evaluator.errors import EvaluatorError, UsageError
 from evaluator.library import TemplateLibrary
 from evaluator.library.syntax import nearest
 
@@ -80,12 +81,33 @@ def make_scorers(specs: Iterable[Spec]) -> tuple[Scorer, ...]:
 def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:
     """What determines a scorer's judgements: its own description, with the hash of each template that it calls.
 
-    Raises: UsageError, for a template that is not there; TemplateError, for one that has errors.
+    Raises: UsageError, for a description that fails or is no JSON object, and for a template that is not there;
+    TemplateError, for one that has errors.
     """
-    described = scorer.describe()
+    described = _description(scorer)
     if not described.get("templates"):
         return described
     return {**described, "templates": {name: template_part(library, name) for name in described["templates"]}}
+
+
+def _description(scorer: Scorer) -> dict[str, Any]:
+    """Raises: UsageError that names the scorer, where it says what is no description."""
+    try:
+        described: Any = scorer.describe()
+    except EvaluatorError:
+        raise
+    except Exception as error:
+        raise UsageError(f"scorer {scorer.name!r}: describe() failed: {words(error)}") from error
+    if not isinstance(described, dict):
+        raise UsageError(f"scorer {scorer.name!r}: describe() gave {type_name(described)}, expected a dict")
+    said = cast("dict[str, Any]", described)
+    try:
+        digest(said)
+    except UsageError as error:
+        raise UsageError(f"scorer {scorer.name!r}: describe() gave what is {error}") from error
+    if not fits(said.get("templates"), Sequence[str] | None):
+        raise UsageError(f"scorer {scorer.name!r}: describe() gave templates that are no list of names")
+    return said
 
 
 def parse_scorer(text: str) -> Scorer:

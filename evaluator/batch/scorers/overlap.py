@@ -57,7 +57,8 @@ class F1(OfResult):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RougeL(OfResult):
     """ROUGE-L's F measure of the text and the target; of several targets the best. `stem`: words are cut to their
-    English stems. `tokenizer="unicode"` is for languages other than English: the usual one knows a-z and 0-9 only.
+    English stems. `tokenizer="unicode"` is for languages other than English: the usual one knows a-z and 0-9 only; it
+    takes no `stem`.
 
     By the library rouge-score-rs, whose scores equal those of Google's rouge-score. Source: Lin, "ROUGE: A
     Package for Automatic Evaluation of Summaries", 2004.
@@ -69,6 +70,11 @@ class RougeL(OfResult):
     tokenizer: Literal["ascii", "unicode"] = "ascii"
 
     def check(self) -> None:
+        if self.stem and self.tokenizer == "unicode":
+            raise UsageError(
+                "rouge_l: stem cuts English words, which the tokenizer ascii reads; with tokenizer=unicode words stay "
+                "as they are: leave one of the two out"
+            )
         _rouge(self.stem, self.tokenizer)
 
     async def score(self, scored: Scored) -> Score:

@@ -57,9 +57,10 @@ class Pairwise(Grader):
             self.ask(scored, {**shared, "answer_a": mine, "answer_b": other}),
             self.ask(scored, {**shared, "answer_a": other, "answer_b": mine}),
         )
-        scores = [judgement(first, _read, {}), judgement(last, partial(_read, turned=True), {})]
+        about = self.about()
+        scores = [judgement(first, _read, about), judgement(last, partial(_read, turned=True), about)]
         usage = scores[0].usage + scores[1].usage
-        metadata = self.about()
+        metadata = {**scores[1].metadata, **scores[0].metadata}
         metadata["task_ids"] = [task for score in scores for task in score.metadata["task_ids"]]
         if errors := [score.error for score in scores if score.error is not None]:
             return Score(None, None, error=errors[0], metadata=metadata, usage=usage)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.contract import Scored
+from evaluator.batch.scorers.contract import ReadsOnly, Scored
 from evaluator.binding.scopes import plain
 from evaluator.binding.types import describe as type_of
 from evaluator.errors import UsageError
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(ReadsOnly):
     """What shipped scorers share. `name` defaults to the type. A subclass checks more in `check`.
 
     Raises: UsageError, for an argument of another type than its field.

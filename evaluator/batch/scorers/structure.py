@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.comparing import Rules, difference
 from evaluator.batch.scorers.contract import NO_TARGET, Scored, yes_or_no
 from evaluator.batch.scorers.reading import OfResult
+from evaluator.binding.types import describe as type_of
 from evaluator.errors import UsageError
 from evaluator.output import parse_output
 from evaluator.output.schema import BadSchema, Schema, SlowPattern, compile_schema
@@ -49,14 +51,20 @@ class _Comparing(_OfValue):
             return NO_TARGET
         value, problem = self.json(scored)
         if problem is None:
-            problem = difference(target, value, Rules(self.ignore_order, self.abs_tol, self.rel_tol, self.subset))
+            expected = target if isinstance(value, str) else _read(target)
+            problem = difference(expected, value, Rules(self.ignore_order, self.abs_tol, self.rel_tol, self.subset))
+            if problem is not None and isinstance(expected, str) and not isinstance(value, str):
+                problem += "; the target is a text, and no JSON object or array can be read from it"
         return yes_or_no(problem is None, explanation=problem or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonEqual(_Comparing):
     """The value is the target: 1 is 1.0, the order of keys does not count, nor that of arrays with `ignore_order`.
-    `abs_tol` and `rel_tol` are for every number in it. The explanation is the first difference, with its path."""
+    `abs_tol` and `rel_tol` are for every number in it. The explanation is the first difference, with its path.
+
+    A target that is a text is read as JSON where it is that of an object or array, unless the value is a text too: the
+    cells of a CSV file are nothing but texts."""
 
     type: ClassVar[str] = "json_equal"
 
@@ -72,8 +80,8 @@ class JsonSubset(_Comparing):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSchema(_OfValue):
     """The value keeps to `schema`: a JSON Schema, a `.json` file, a type such as `string[]`, or `module:Model`; without
-    one, the target is the schema. The explanation is the first violation, with its path; a pattern that takes too long
-    is an error."""
+    one, the target is the schema, or a text that is its JSON. The explanation is the first violation, with its path; a
+    pattern that takes too long is an error."""
 
     type: ClassVar[str] = "json_schema"
     schema: Mapping[str, Any] | str | None = None
@@ -88,11 +96,12 @@ class JsonSchema(_OfValue):
         return described if guide is None else {**described, "schema": guide.root}
 
     async def score(self, scored: Scored) -> Score:
-        declared = scored.sample.target if self.schema is None else self.schema
+        declared = _read(scored.sample.target) if self.schema is None else self.schema
         if declared is None:
             return NO_TARGET
         if self.schema is None and not isinstance(declared, Mapping):
-            raise UsageError("the target is no JSON Schema, which is an object")
+            kind = "a text" if isinstance(declared, str) else type_of(declared)
+            raise UsageError(f"the target is {kind} and no JSON Schema, which is an object")
         value, problem = self.json(scored)
         if problem is None:
             violation = _compiled(declared).check(value)
@@ -100,6 +109,16 @@ class JsonSchema(_OfValue):
                 raise UsageError(str(violation))
             problem = None if violation is None else str(violation)
         return yes_or_no(problem is None, explanation=problem or "")
+
+
+def _read(target: Any) -> Any:
+    """The object or array that a text is the JSON of, as a cell of a CSV file is; all else as it is."""
+    if not isinstance(target, str) or not target.lstrip().startswith(("{", "[")):
+        return target
+    try:
+        return json.loads(target)
+    except (ValueError, RecursionError):
+        return target
 
 
 def _compiled(declared: Any) -> Schema:

@@ -48,6 +48,15 @@ def test_each_verdict_is_its_own_outcome(tmp_path: Path) -> None:
     assert unscored.find("skipped").get("message") == "includes could not judge: there is no target"
 
 
+def test_an_unknown_cost_is_no_property_and_a_known_one_is_a_number(tmp_path: Path) -> None:
+    root = written(EACH, tmp_path / "out.xml")
+    costs = [
+        [each.get("value") for each in case.iterfind(".//property[@name='cost_usd']")] for case in root.iter("testcase")
+    ]
+    assert costs == [["0.0005"], ["0.0005"], [], ["0.0005"], ["0.0005"]]
+    assert "None" not in {each.get("value") for each in root.iter("property")}
+
+
 def test_a_suite_holds_one_template_and_variant_and_counts_its_own(tmp_path: Path) -> None:
     root = written(many(400), tmp_path / "out.xml")
     suites = {suite.get("name"): suite for suite in root}

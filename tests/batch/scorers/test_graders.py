@@ -149,13 +149,19 @@ def marks(*points: Any, total: float = 99) -> str:
     return said(criteria=rows, total=total, advice="shorter")
 
 
+def named(points: Mapping[str, Any] | list[tuple[str, Any]]) -> str:
+    pairs = points.items() if isinstance(points, Mapping) else points
+    rows = [{"criterion": name, "evidence": "e", "points": given} for name, given in pairs]
+    return said(criteria=rows, total=99, advice="shorter")
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer", "value", "passed"),
     [
         ({"rubric": RUBRIC}, marks(4, 1), 1.0, True),
         ({"rubric": RUBRIC}, marks(1, 1), 0.4, False),
         ({"rubric": RUBRIC, "pass_at": 0.4}, marks(1, 1), 0.4, True),
-        ({"rubric": {"Correctness": 4, "Form": 1.0}}, marks(3, 0.5), 0.7, True),
+        ({"rubric": {"Correctness": 4, "Form": 1.0}}, named({"Correctness": 3, "Form": 0.5}), 0.7, True),
         ({"rubric": "Be kind\nBe short", "out_of": 10}, marks(3, 1), 0.4, False),
         ({}, marks(2, 0), 0.4, False),
     ],
@@ -193,6 +199,51 @@ def test_points_that_the_rubric_does_not_have_are_an_error(
 ) -> None:
     given = bench(answer).score({"type": "rubric", **arguments}, "work", None)
     assert given.value is None and expected in (given.error or "")
+
+
+CLEAR = {"clear": 2, "right": 3}
+
+
+@pytest.mark.parametrize(
+    ("rubric", "answer", "given"),
+    [
+        (CLEAR, {"clear": 2, "right": 1}, [2, 1]),
+        (CLEAR, {"right": 3, "clear": 2}, [2, 3]),
+        (CLEAR, {"**Right:**": 3, " CLEAR ": 0}, [0, 3]),
+        (CLEAR, {"right (3 points)": 3, "Clear (2 points)": 1}, [1, 3]),
+        ({"Use of sources (1 point)": 1, "Form": 1.5}, {"form": 0.5, "use of sources (1 point)": 1}, [1, 0.5]),
+        ({"C": 1, "C#": 1, "C++": 1}, {"C#": 1, "C": 0, "c++": 1}, [0, 1, 1]),
+        ({"Größe": 1, "साफ़": 2}, {"साफ़": 2, "GRÖSSE": 1}, [1, 2]),
+    ],
+)
+def test_criteria_of_a_table_are_told_by_their_names(
+    bench: Any, rubric: dict[str, float], answer: dict[str, float], given: list[float]
+) -> None:
+    found = bench(named(answer)).score({"type": "rubric", "rubric": rubric})
+    assert (found.error, found.value) == (None, pytest.approx(sum(given) / sum(rubric.values())))
+    assert found.metadata["criteria"] == [
+        {"criterion": name, "points": points} for name, points in zip(rubric, given, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rubric", "answer", "expected"),
+    [
+        (CLEAR, [("right", 1), ("clear", 3)], "points is 3, expected a number from 0 to 2"),
+        (CLEAR, [("style", 2), ("tone", 3)], "no criterion 'style'; it has clear, right"),
+        (CLEAR, [("clear", 2)], "it does not judge right"),
+        (CLEAR, [("clear", 2), ("Clear", 2), ("right", 3)], "it judges 'clear' twice"),
+        (CLEAR, [("clear", 2), ("right", 3), ("style", 0)], "no criterion 'style'"),
+        (CLEAR, [("clear", 2), ("", 3)], "no criterion ''"),
+        ({"C": 1, "C#": 1}, [("c", 1), ("C#", 1)], "no criterion 'c'"),
+    ],
+)
+def test_a_judgement_of_other_criteria_than_the_tables_is_an_error(
+    bench: Any, rubric: dict[str, float], answer: list[tuple[str, float]], expected: str
+) -> None:
+    found = bench(named(answer)).score({"type": "rubric", "rubric": rubric})
+    assert (found.value, found.passed) == (None, None) and expected in (found.error or "")
+    assert found.usage.turns == 1
 
 
 def winner(letter: str) -> str:

@@ -1,13 +1,20 @@
-"""A scorer that crashes is an error and never a zero; cancellation passes through."""
+"""A scorer that crashes is an error and never a zero; what it does to what it sees, nobody else sees."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
+import numpy
 import pytest
 
 from evaluator.batch.records import Score, Verdict, verdict_of
-from evaluator.batch.scorers import Scorer, judge, make_scorer
+from evaluator.batch.scorers import Scored, Scorer, judge, make_scorer, scorer
+from evaluator.batch.scorers.values import copied
 from evaluator.results import Usage
 from tests.batch.scorers.looking import score, seen
 
@@ -38,26 +45,58 @@ def test_what_a_scorer_raises_is_an_error(raised: BaseException, expected: str) 
     assert verdict_of(None, [given]) is Verdict.ERROR
 
 
-@pytest.mark.parametrize("raised", [asyncio.CancelledError, KeyboardInterrupt])
-def test_cancellation_and_ctrl_c_pass_through(raised: type[BaseException]) -> None:
-    class Stops:
-        name = "stops"
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (lambda: pytest.fail("not good enough"), "Failed: not good enough"),
+        (lambda: pytest.skip("no time"), "Skipped: no time"),
+        (lambda: pytest.exit("enough"), "Exit: enough"),
+        (lambda: sys.exit("bye"), "SystemExit: bye"),
+    ],
+)
+def test_what_ends_a_test_or_a_process_is_an_error_of_the_sample(ends: Any, expected: str) -> None:
+    def checks(output: str) -> None:
+        ends()
 
-        def describe(self):
-            return {}
+    given = score(checks, "text")
+    assert given.error == expected and (given.value, given.passed) == (None, None)
 
-        async def score(self, scored):
-            raise raised
 
-    async def judged() -> bool:
-        coroutine = judge(Stops(), seen("x"))
-        try:
-            coroutine.send(None)
-        except raised:
-            return True
-        return False
+def test_ctrl_c_passes_through() -> None:
+    def interrupts(output: str) -> None:
+        raise KeyboardInterrupt
 
-    assert asyncio.run(judged())
+    coroutine = judge(make_scorer(interrupts), seen("x"))
+    with pytest.raises(KeyboardInterrupt):
+        coroutine.send(None)
+
+
+@pytest.mark.parametrize("spec", ["waits", {"type": "majority", "repeats": 2}])
+def test_a_scorer_that_waits_for_what_was_cancelled_is_in_error(spec: Any) -> None:
+    async def waits(*_: Any, **__: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    given = score(scorer(name="waits")(lambda: waits()) if spec == "waits" else spec, "text", "text", evaluate=waits)
+    assert "CancelledError: something that it waited for was cancelled" in (given.error or "")
+
+
+def test_cancelling_the_task_that_judges_passes_through() -> None:
+    async def run() -> None:
+        begun = asyncio.Event()
+
+        async def waits(output: str) -> None:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+
+        judging = asyncio.ensure_future(judge(make_scorer(waits), seen("x")))
+        await begun.wait()
+        judging.cancel()
+        await asyncio.gather(judging, return_exceptions=True)
+        assert judging.cancelled()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -70,6 +109,24 @@ def test_cancellation_and_ctrl_c_pass_through(raised: type[BaseException]) -> No
         Score(None, True),
         Score(1.0, 1),  # type: ignore[arg-type]
         Score(1.0, True, answer=5),  # type: ignore[arg-type]
+        Score(1.0, True, explanation=None),  # type: ignore[arg-type]
+        Score(1.0, True, explanation=b"why"),  # type: ignore[arg-type]
+        Score(None, None, error=5),  # type: ignore[arg-type]
+        Score(None, None, error=""),
+        Score(0.0, False, error="it broke"),
+        Score(1.0, True, metadata=["a"]),  # type: ignore[arg-type]
+        Score(1.0, True, metadata="abc"),  # type: ignore[arg-type]
+        Score(1.0, True, metadata=[]),  # type: ignore[arg-type]
+        Score(1.0, True, metadata=5),  # type: ignore[arg-type]
+        Score(1.0, True, metadata=None),  # type: ignore[arg-type]
+        Score(1.0, True, usage=None),  # type: ignore[arg-type]
+        Score(1.0, True, usage={"turns": 1}),  # type: ignore[arg-type]
+        Score(1.0, numpy.int64(1)),  # type: ignore[arg-type]
+        Score(numpy.bool_(True), True),  # type: ignore[arg-type]
+        Score(numpy.array([0.5, 0.5]), True),  # type: ignore[arg-type]
+        Score(numpy.float32("nan"), True),  # type: ignore[arg-type]
+        numpy.array([1.0, 0.0]),
+        Decimal("sNaN"),
         Score(1.0, True, metadata={"x": {1, 2}}),
         Score(1.0, True, metadata={"x": float("nan")}),
         None,
@@ -83,6 +140,7 @@ def test_cancellation_and_ctrl_c_pass_through(raised: type[BaseException]) -> No
 def test_what_is_no_score_is_an_error_and_its_usage_is_kept(given: object) -> None:
     result = score(lambda_of(given), "text")
     assert result.error and (result.value, result.passed) == (None, None)
+    assert result.metadata == {} and Score.from_dict(result.to_dict()) == result
 
 
 def lambda_of(given: object):
@@ -90,6 +148,96 @@ def lambda_of(given: object):
         return given
 
     return returns
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "passed"),
+    [
+        (numpy.bool_(True), 1.0, True),
+        (numpy.bool_(False), 0.0, False),
+        (numpy.float32(0.75), 0.75, True),
+        (numpy.float64(0.25), 0.25, False),
+        (numpy.int64(1), 1.0, True),
+        (numpy.array(0.75), 0.75, True),
+        (Decimal("0.75"), 0.75, True),
+        (Fraction(1, 4), 0.25, False),
+        (Score(numpy.float32(0.5), numpy.bool_(False)), 0.5, False),
+        (Score(Decimal("0.1"), True), 0.1, True),
+        (Score(3, True), 3, True),
+    ],
+    ids=repr,
+)
+def test_numbers_and_truth_values_of_other_libraries_are_pythons_own(given: Any, value: float, passed: bool) -> None:
+    result = score(lambda_of(given), "text")
+    assert (result.error, result.value, result.passed) == (None, value, passed)
+    assert type(result.value) is type(value) and type(result.passed) is bool
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (numpy.array([True, False]), "returned numpy.ndarray, expected a bool"),
+        (None, "returned NoneType, expected a bool, a number or a Score; is a return missing?"),
+        (Score(1.0, numpy.int64(1)), "passed='1' (numpy.int64), expected True, False or None"),  # type: ignore[arg-type]
+        (Score(1.0, True, metadata=["a"]), "metadata=\"['a']\" (list), expected a mapping"),  # type: ignore[arg-type]
+        (Score(0.0, False, error="it broke"), "a value beside the error 'it broke'"),
+    ],
+)
+def test_what_is_refused_is_named_with_its_type(given: object, expected: str) -> None:
+    assert expected in (score(lambda_of(given), "text").error or "")
+
+
+class Spoils:
+    """A scorer that changes all that it is given."""
+
+    name = "spoils"
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    async def score(self, scored: Scored) -> Score:
+        spoil(
+            scored.sample.inputs, scored.sample.target, scored.sample.metadata, scored.outcome.parsed_content,
+            scored.outcome.notes,
+        )  # fmt: skip
+        return Score(1.0, True)
+
+
+def spoil(*values: Any) -> None:
+    for value in values:
+        value["list"].append("spoilt")
+        value["list"][0]["deep"] = "spoilt"
+        value["spoilt"] = True
+        del value["gone"]
+
+
+def spoils_as_a_function(inputs: Any, target: Any, metadata: Any, parsed: Any, result: Any) -> bool:
+    spoil(inputs, target, metadata, parsed, result.parsed_content, result.notes)
+    return True
+
+
+@pytest.mark.parametrize("spec", [Spoils(), spoils_as_a_function], ids=["scorer", "function"])
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a majority"])
+def test_a_scorer_cannot_change_what_it_is_given(spec: Any, alone: bool) -> None:
+    def value() -> dict[str, Any]:
+        return {"list": [{"deep": 1}, [2]], "gone": None}
+
+    given = seen("text", value(), parsed=value(), inputs=value(), metadata=value())
+    given = replace(given, outcome=replace(given.outcome, notes=value()))
+    scorer = make_scorer(spec if alone else {"type": "majority", "graders": [spec, "json_equal"]})
+    assert asyncio.run(judge(scorer, given)).passed is True
+    sample, outcome = given.sample, given.outcome
+    for left in (sample.inputs, sample.target, sample.metadata, outcome.parsed_content, outcome.notes):
+        assert left == value()
+
+
+def test_a_value_of_any_depth_is_copied() -> None:
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    copy = copied(deep)
+    copy[0].append(1)
+    assert len(deep[0]) == 1
 
 
 def test_an_invalid_score_keeps_what_it_cost() -> None:

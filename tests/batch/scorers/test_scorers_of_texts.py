@@ -204,6 +204,14 @@ def test_rouge_l_of_a_language_that_it_cannot_read_is_an_error_and_no_zero() -> 
     assert error and "tokenizer='unicode'" in error
 
 
+@pytest.mark.parametrize("spec", ["rouge_l:stem=true,tokenizer=unicode", "rouge_l:tokenizer=unicode,stem=true"])
+def test_rouge_l_does_not_leave_stems_out_without_a_word(spec: str) -> None:
+    assert score("rouge_l:stem=true", "cats running", "cat run").value == 1.0
+    with pytest.raises(UsageError, match=r"stem cuts English words.*leave one of the two out"):
+        make_scorer(spec)
+    assert score("rouge_l:stem=false,tokenizer=unicode", "cat run", "cat run").value == 1.0
+
+
 def test_rouge_l_of_long_texts() -> None:
     text = "a quick brown fox " * 5_000
     assert score("rouge_l", text, text).value == 1.0

@@ -302,6 +302,42 @@ def test_the_value_is_the_parsed_one_or_read_from_the_text(content: str, parsed:
     assert passed or given.explanation
 
 
+@pytest.mark.parametrize(
+    ("spec", "target", "found", "passed"),
+    [
+        ("json_equal", ' {"a": [1.0]}\n', {"a": [1]}, True),
+        ("json_equal", "[1, 2]", [1, 2], True),
+        ("json_equal:ignore_order=true", "[2, 1]", [1, 2], True),
+        ("json_equal", '{"a": 1}', {"a": 2}, False),
+        ("json_subset", '{"a": 1}', {"a": 1, "b": 2}, True),
+        # Texts stay texts: where the answer is one, and within a value.
+        ("json_equal", '{"a": 1}', '{"a": 1}', True),
+        ("json_equal", '{"a": 1}', '{"a":1}', False),
+        ("json_equal", {"a": "[1]"}, {"a": [1]}, False),
+        ("json_equal", '{"a": "[1]"}', {"a": "[1]"}, True),
+        # What is neither object nor array may be meant as it stands.
+        ("json_equal", "5", 5, False),
+        ("json_equal", "true", True, False),
+        ("json_equal", '"x"', "x", False),
+        ("json_equal", "{x}", {"x": 1}, False),
+        ("json_equal", "[" * 100_000, [1], False),
+    ],
+    ids=lambda given: f"{given}"[:30],
+)
+def test_a_target_that_is_the_text_of_an_object_or_array_is_that(
+    spec: str, target: Any, found: Any, passed: bool
+) -> None:
+    given = score(spec, "", target, parsed=found)
+    assert given.error is None and given.passed is passed
+
+
+@given(st.text(), st.text())
+def test_two_texts_are_compared_as_texts(target: str, found: str) -> None:
+    for text in (target, found):
+        given = score("json_equal", "", target, parsed=text)
+        assert given.error is None and given.passed is (text == target)
+
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
 
 
