@@ -30,6 +30,9 @@ _WITHOUT_EFFECT = frozenset(
     {"name", "description", "api_key_env", "timeout_s", "max_cost_usd", "backoff_s", "prices", "cache"}
 )
 
+# What of it is a name that can be shown; other texts may be long, or hold what is nobody's business.
+_TOLD = frozenset({"model", "backend", "tool_calling"})
+
 
 def digest(value: Any) -> str:
     """The hash of a JSON value, 32 hexadecimal digits; the order of an object's keys does not matter.
@@ -64,6 +67,26 @@ def handler_settings(
             settings[field.name] = _plain(getattr(config, field.name))
     mapped = {**config.roles, **roles}
     return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}
+
+
+def told_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` (see `handler_settings`) as they may be kept: numbers and names as they are, of all else the hash."""
+    return {
+        name: value if name in _TOLD or value is None or isinstance(value, (bool, int, float)) else f"#{digest(value)}"
+        for name, value in settings.items()
+    }
+
+
+def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two that `told_settings` gave: `temperature (was not set, is 0.7)`, `system`."""
+    changed: list[str] = []
+    for name in {**was, **now}:
+        values = was.get(name), now.get(name)
+        if values[0] != values[1]:
+            is_told = not any(isinstance(value, str) and value.startswith("#") for value in values)
+            before, after = ("not set" if value is None else str(value) for value in values)
+            changed.append(f"{name} (was {before}, is {after})" if is_told else name)
+    return changed
 
 
 def _plain(value: Any) -> Any:

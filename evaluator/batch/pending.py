@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from evaluator.batch.folder import Entry
-from evaluator.batch.identity import Cell, changed_parts, digest
+from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant, Work
 
@@ -54,6 +54,7 @@ class Pending:
     metadata, are not those that it was judged by (then it is judged anew, without a call); or it answers another
     question. Of those `on_changed` says whether they "run" again, "keep" their place as they are, or are "leave"d
     alone: neither run nor counted, but named. `stale` has their keys. `on_kept` is told of each that stays.
+    `settings` are those of handlers (see `told_settings`), now and in earlier sessions, by their hash, where known.
     """
 
     cells: Sequence[tuple[Cell, Variant]]
@@ -64,6 +65,7 @@ class Pending:
     scorers_part: str
     retry_errors: bool = False
     on_changed: OnChanged = "leave"
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     counts: Counts = field(default_factory=Counts)
     stale: set[str] = field(default_factory=set[str])
 
@@ -98,7 +100,7 @@ class Pending:
         if entry.identity != work.identity.value.encode():
             counts.changed += 1
             if len(counts.explained) < MAX_EXPLAINED:
-                counts.explained.append(_explained(self.read_result(entry.offset), work))
+                counts.explained.append(self._explained(self.read_result(entry.offset), work))
             if self.on_changed == "run":
                 return work
             if self.on_changed == "leave":
@@ -121,16 +123,22 @@ class Pending:
         self.on_kept(entry.verdict)
         return None
 
+    def _explained(self, result: SampleResult, work: Work) -> Changed:
+        what: list[str] = []
+        for part in changed_parts(result.parts, work.identity.parts):
+            if part == "inputs":
+                now = work.sample.inputs
+                what += [
+                    f"input {name!r}" for name in {**result.inputs, **now}
+                    if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
+                ]  # fmt: skip
+            elif part == "handler":
+                what += self._changed_settings(result.parts.get("handler", ""), work.cell.handler_part)
+            else:
+                what.append(f"template {work.cell.template!r}" if part == "template" else part)
+        return Changed(result.sample_id, result.epoch, result.template, result.variant, tuple(what or ["the format"]))
 
-def _explained(result: SampleResult, work: Work) -> Changed:
-    what: list[str] = []
-    for part in changed_parts(result.parts, work.identity.parts):
-        if part == "inputs":
-            now = work.sample.inputs
-            what += [
-                f"input {name!r}" for name in {**result.inputs, **now}
-                if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
-            ]  # fmt: skip
-        else:
-            what.append({"template": f"template {work.cell.template!r}", "handler": "model or handler"}.get(part, part))
-    return Changed(result.sample_id, result.epoch, result.template, result.variant, tuple(what or ["the format"]))
+    def _changed_settings(self, was: str, now: str) -> list[str]:
+        before, after = self.settings.get(was), self.settings.get(now)
+        found = [] if before is None or after is None else changed_settings(before, after)
+        return found or ["model or handler"]

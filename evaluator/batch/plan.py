@@ -6,20 +6,31 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.definition import BatchLimits
+from evaluator.batch.fields import check_fields
 from evaluator.batch.gates import Gate
-from evaluator.batch.identity import SCHEMA, Cell, digest, handler_settings, roles_reached, template_part
+from evaluator.batch.identity import (
+    SCHEMA,
+    Cell,
+    digest,
+    handler_settings,
+    roles_reached,
+    template_part,
+    told_settings,
+)
+from evaluator.batch.judges import Judges, handlers_of
 from evaluator.batch.rows import RowSource
-from evaluator.batch.scorers import Scorer, describe_scorer
+from evaluator.batch.scorers import Scorer, describe_scorer, members
 from evaluator.batch.work import Variant
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Function, Input
 
 if TYPE_CHECKING:
+    from evaluator.handler.session import ModelChoice
     from evaluator.interpreter.evaluator import Evaluator
 
 _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
@@ -28,7 +39,10 @@ _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """What a session runs. `call_bound` is of one row in each cell, one epoch, judges left out; `described` what
-    determines the judgements of each scorer."""
+    determines the judgements of each scorer; `judges` who judges, no part of that.
+
+    Raises: UsageError, if no row has the metadata field `cluster` or `group_by` (see `check_fields`).
+    """
 
     name: str
     cells: Sequence[tuple[Cell, Variant]]
@@ -43,6 +57,15 @@ class BatchPlan:
     cluster: str | None = None
     group_by: str | None = None
     reducers: tuple[str, ...] | None = None
+    judges: Judges = field(default_factory=Judges)
+
+    def __post_init__(self) -> None:
+        check_fields(self.rows, {"cluster": self.cluster, "group_by": self.group_by})
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What its author may not have meant, a line each."""
+        return self.judges.notices
 
     @property
     def scorers_part(self) -> str:
@@ -71,18 +94,24 @@ def cells_of(evaluator: Evaluator, templates: Sequence[str], variants: Sequence[
     Raises: UsageError or TemplateError, for a template that is not there or cannot be used; ConfigurationError,
     for a model or profile that cannot be used: a missing key is found here, before anything runs.
     """
-    library, services = evaluator.library, evaluator.services
     found: list[tuple[Cell, Variant]] = []
     for template in templates:
-        part, named = template_part(library, template), roles_reached(library, [template])
+        part = template_part(evaluator.library, template)
         for variant in variants:
-            config = services.profile(variant.handler)
-            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
-            settings = handler_settings(config, choice.label, evaluator.model_roles, named)
+            choice, settings = _settled(evaluator, template, variant)
             is_simulated = choice.backend.name == "simulated"
             name = variant.name or choice.label
             found.append((Cell(template, name, part, digest(settings), is_simulated), replace(variant, name=name)))
     return found
+
+
+def _settled(evaluator: Evaluator, template: str, variant: Variant) -> tuple[ModelChoice, dict[str, Any]]:
+    """The model of a cell, and what determines its answers besides the template."""
+    services = evaluator.services
+    config = services.profile(variant.handler)
+    choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+    named = roles_reached(evaluator.library, [template])
+    return choice, handler_settings(config, choice.label, evaluator.model_roles, named)
 
 
 def described(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> dict[str, Any]:
@@ -96,9 +125,11 @@ def described(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[t
         said = describe_scorer(scorer, evaluator.library)
         templates = said.get("templates")
         if templates:
-            named = roles_reached(evaluator.library, templates)
+            # A scorer's model may be the name of a role.
+            asked = {model for each in members(scorer) if isinstance(model := each.describe().get("model"), str)}
+            named = roles_reached(evaluator.library, templates) | asked
             said["judges"] = {}
-            for handler in sorted({variant.handler or "" for _, variant in cells}):
+            for handler in handlers_of(cells):
                 config = services.profile(handler or None)
                 label = services.chooser.choose(evaluator.model, None, config).label
                 said["judges"][handler] = digest(handler_settings(config, label, evaluator.model_roles, named))
@@ -150,7 +181,12 @@ def manifest_of(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, A
              "handler_part": cell.handler_part, "simulated": cell.is_simulated}
             for cell, variant in plan.cells
         ],
+        "settings": {
+            cell.handler_part: told_settings(_settled(evaluator, cell.template, variant)[1])
+            for cell, variant in plan.cells
+        },
         "scorers": dict(plan.described),
+        "judges": dict(plan.judges.models),
         "count_as_failed": sorted(plan.count_as_failed),
         "limits": plan.limits.to_dict(),
         "gates": [str(gate) for gate in plan.gates],

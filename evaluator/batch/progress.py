@@ -7,6 +7,7 @@ never reaches it: only ids, counts and kinds of errors.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from evaluator.batch.records import SampleResult, Verdict
 from evaluator.record.render import visible
 from evaluator.results import Usage
 
+_log = logging.getLogger("evaluator")
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0
 _RATE_OVER_S = 30.0
@@ -139,6 +141,37 @@ class NoDisplay:
     def notice(self, line: str) -> None: ...
 
     def ended(self, snapshot: Snapshot, state: str) -> None: ...
+
+
+class Sheltered:
+    """`display` as a batch calls it. An exception of it is told once, as a warning, and ends neither the batch nor
+    anything else: it is not called again."""
+
+    def __init__(self, display: Display) -> None:
+        self._display: Display = display
+
+    def begun(self, name: str, snapshot: Snapshot) -> None:
+        self._call(lambda: self._display.begun(name, snapshot))
+
+    def result(self, result: SampleResult) -> None:
+        self._call(lambda: self._display.result(result))
+
+    def progress(self, snapshot: Snapshot) -> None:
+        self._call(lambda: self._display.progress(snapshot))
+
+    def notice(self, line: str) -> None:
+        self._call(lambda: self._display.notice(line))
+
+    def ended(self, snapshot: Snapshot, state: str) -> None:
+        self._call(lambda: self._display.ended(snapshot, state))
+
+    def _call(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        except Exception as error:
+            name, said = type(self._display).__name__, visible(f"{type(error).__name__}: {error}")
+            self._display = NoDisplay()
+            _log.warning("the batch's display %s failed and is not called again: %s", name, said)
 
 
 class PlainDisplay:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,18 +16,19 @@ from evaluator.batch.definition import BatchLimits, read_limits, read_reasons, r
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.folder import BatchFolder, Entry
 from evaluator.batch.gates import GateResult, check_fit, check_gates, parse_gate
+from evaluator.batch.judges import judges_of
 from evaluator.batch.pending import OnChanged
 from evaluator.batch.plan import BatchPlan, calls_of, cells_of, described, inputs_of, manifest_of, variants_of
-from evaluator.batch.progress import Display, Endpoint, NoDisplay
+from evaluator.batch.progress import Display, Endpoint, NoDisplay, Sheltered, Tally
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.batch.rows import RowMapping, Selection, open_rows
 from evaluator.batch.scorers import FunctionScorer, make_scorers
-from evaluator.batch.session import Ended, Session, Stop, unrecorded_tasks
+from evaluator.batch.session import Ended, Session, Stop, broken_off, unrecorded_tasks
 from evaluator.batch.statistics import reducer
-from evaluator.batch.summary import BatchSummary
+from evaluator.batch.summary import BatchSummary, render_markdown
 from evaluator.batch.work import Worker
-from evaluator.errors import UsageError
+from evaluator.errors import EvaluatorError, UsageError
 from evaluator.handler.pacing import BatchBudget, Pace, Pacer
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.record.journal import now
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
 
 BATCHES = "batches"
-PACE_START = 16
+STOPPED = "the batch was asked to stop before this call's turn came"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,23 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What came of a batch: its numbers, and where everything is. `ended` says how the session ended."""
+    """What came of a batch: its numbers, and where everything is. `ended` says how the session ended; `folder` is
+    absolute."""
 
     folder: Path
     ended: Ended
     summary: BatchSummary
     gates: tuple[GateResult, ...] = ()
+
+    def __repr__(self) -> str:
+        gates = f", {sum(gate.met for gate in self.gates)} of {len(self.gates)} gates met" if self.gates else ""
+        return f"<BatchResult, {self.ended.state}: {self.summary.counts}{gates}, in {str(self.folder)!r}>"
+
+    def __str__(self) -> str:
+        return str(self.summary)
+
+    def _repr_markdown_(self) -> str:
+        return render_markdown(self.summary)
 
     @property
     def is_complete(self) -> bool:
@@ -147,7 +161,7 @@ def make_plan(
         checked,
         count_as_failed, calls_of(evaluator, cells),
         described(evaluator, made, cells), cluster, group_by,
-        needed,
+        needed, judges_of(evaluator, made, cells),
     )  # fmt: skip
 
 
@@ -160,21 +174,29 @@ async def run_plan(
 ) -> BatchResult:
     """Runs what of `plan` is not in the folder `output` yet; `arguments` are kept in the manifest.
 
+    Cancelling it cancels the calls that are in flight; the folder then says that the session was stopped.
+
     Raises: RecordError, if the folder cannot be used or written, or another process has it; UsageError, for a row
     that cannot be read, after what was in flight is finished and recorded.
     """
     if output is None and settings.resume:
         raise UsageError("resume goes on with what is in a folder: name it as output")
-    path = Path(output) if output is not None else new_folder(plan.name)
+    path = _from_the_root(new_folder(plan.name) if output is None else output)
     is_there = settings.resume and (path / "manifest.json").exists()
     with BatchFolder.open(path) if is_there else BatchFolder.create(path) as folder:
         manifest = manifest_of(plan, evaluator, arguments or {})
         before = folder.manifest() if is_there else {}
         started = now()
         manifest |= {"created": before.get("created", started), "state": "running", "total": plan.total}
+        manifest["settings"] = {**before.get("settings", {}), **manifest["settings"]}
         manifest["sessions"] = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
         folder.write_manifest(manifest)
-        ended = await _session(evaluator, plan, folder, settings, _was_clean(before))
+        tally = Tally()
+        try:
+            ended = await _session(evaluator, plan, folder, settings, _was_clean(before), tally)
+        except BaseException as error:
+            _write_broken_off(folder, manifest, tally.ran, error)
+            raise
         manifest["sessions"][-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
         manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
         folder.write_manifest(manifest)
@@ -187,6 +209,21 @@ async def run_plan(
         return BatchResult(path, ended, summary, tuple(check_gates(summary, plan.gates)))
 
 
+def _from_the_root(path: str | Path) -> Path:
+    """`path` so that it stays the same wherever the process goes meanwhile or afterwards."""
+    return Path(os.path.abspath(path))
+
+
+def _write_broken_off(folder: BatchFolder, manifest: dict[str, Any], ran: int, error: BaseException) -> None:
+    """The end of a session that `error` ended. What cannot be written of it is left: `error` is what is raised. The
+    numbers are left too: counting takes its time, and who cancels has none."""
+    state, reason = broken_off(error)
+    manifest["sessions"][-1] |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
+    manifest["state"] = state
+    with suppress(EvaluatorError, OSError):
+        folder.write_manifest(manifest)
+
+
 def _was_clean(manifest: Mapping[str, Any]) -> bool:
     """Whether every task of the earlier sessions has its result."""
     sessions = manifest.get("sessions", [])
@@ -194,11 +231,12 @@ def _was_clean(manifest: Mapping[str, Any]) -> bool:
 
 
 async def _session(
-    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, settings: BatchSettings, is_clean: bool
-) -> Ended:
+    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, settings: BatchSettings, is_clean: bool,
+    tally: Tally,
+) -> Ended:  # fmt: skip
     limits = plan.limits
     pace = Pace(
-        start=min(max(PACE_START, limits.concurrency // 2), limits.concurrency),
+        start=limits.concurrency,
         most=limits.concurrency,
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
@@ -210,6 +248,7 @@ async def _session(
         return None if pacer.refused is None else str(pacer.refused)
 
     earlier: dict[str, Entry] = folder.index()
+    display = Sheltered(settings.display)
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(evaluator.behind(pacer, folder.tasks, settings.cache, [folder.path]))
         store = own.services.store
@@ -221,11 +260,15 @@ async def _session(
             return tuple(Endpoint(state.label, state.in_flight, state.limit, state.waiting) for state in pacer.state())
 
         session = Session(
-            plan, folder, settings.engine or LocalEngine(limits.concurrency), worker, settings.display, settings.stop,
-            settings.retry_errors, settings.on_changed, store.redactor, endpoints,
+            plan, folder, settings.engine or LocalEngine(limits.concurrency), worker, display, settings.stop,
+            settings.retry_errors, settings.on_changed, store.redactor, endpoints, tally,
         )  # fmt: skip
+        for line in plan.notices:
+            display.notice(line)
         if folder.torn_bytes:
-            settings.display.notice(f"{folder.path}: a torn line of {folder.torn_bytes} bytes was cut off the results")
+            display.notice(f"{folder.path}: a torn line of {folder.torn_bytes} bytes was cut off the results")
+        loop = asyncio.get_running_loop()
+        stack.enter_context(settings.stop.told_to(lambda: loop.call_soon_threadsafe(pacer.stop, STOPPED)))
         with own.services.tracer.batch(plan.name) as span:
             ended = await session.run(earlier)
             span.ended(ended)

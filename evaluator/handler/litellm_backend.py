@@ -67,6 +67,10 @@ class LiteLLMBackend:
         self._max_bytes = max_response_bytes
         self._litellm: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A module is imported again where it is used.
+        return {**vars(self), "_litellm": None}
+
     @property
     def name(self) -> str:
         return "litellm"

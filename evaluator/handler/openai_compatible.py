@@ -40,8 +40,9 @@ class OpenAICompatibleBackend:
     """Chat completions at `base_url` (the part before `/chat/completions`, `…/v1` as a rule).
 
     `connections` bounds the open connections of one event loop; more calls wait inside their own timeout.
-    Usable from several event loops, each with a pool of its own. `api_key` and the values of `headers` are
-    secrets: no error message and no repr holds them.
+    Usable from several event loops, each with a pool of its own, and taken to another process without them. `api_key`
+    and the values of `headers` are secrets: no error message and no repr holds them; what is pickled does.
+    `await aclose()` closes the pools; a backend that was given to an Evaluator is closed by its owner.
 
     Raises: ConfigurationError, for a URL or a header that cannot be used.
     """
@@ -75,6 +76,13 @@ class OpenAICompatibleBackend:
         # OpenAI's newer models refuse the old name; most other servers know only that one.
         self._max_tokens_field = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        _live.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_sessions": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
         _live.add(self)
 
     @property
@@ -348,6 +356,8 @@ def _close_soon(session: aiohttp.ClientSession, gone: threading.Event) -> None:
     closing = asyncio.ensure_future(session.close())
     _closing.add(closing)
     closing.add_done_callback(_closing.discard)
+    # A loop that ends at once cancels the task before its first step.
+    closing.add_done_callback(lambda _: _abandon(session))
     closing.add_done_callback(lambda _: gone.set())
 
 

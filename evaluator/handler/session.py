@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -188,7 +190,7 @@ class Handler:
             self._warnings.append(f"context is at {self._context_tokens} of {limit} tokens")
 
     def _turn_cost(self) -> float | None:
-        """The most that the next turn may cost in US dollars; None where the price is unknown."""
+        """The most that the next turn may cost in US dollars; None where its price or its longest answer is unknown."""
         output = self._most_output()
         if output is None:
             return None
@@ -525,7 +527,7 @@ class Handler:
         started = time.perf_counter()
         heard: list[str] = []
         try:
-            response = await self.choice.backend.complete(request, on_text=self._hearing(heard))
+            response = await self._complete(request, heard)
         except ProviderError as error:
             duration = time.perf_counter() - started
             passage.leave(None, error, duration)
@@ -556,6 +558,16 @@ class Handler:
             self.budget.charge(response.usage)
             raise
         return response
+
+    async def _complete(self, request: ModelRequest, heard: list[str]) -> ModelResponse:
+        """What the backend answers. One that ends more than its call, on its own account, has failed at this call."""
+        try:
+            return await self.choice.backend.complete(request, on_text=self._hearing(heard))
+        except (asyncio.CancelledError, SystemExit) as error:
+            if _is_from_outside(error, self._on_text):
+                raise
+            message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
+            raise ProviderError(message, kind="other", maybe_billed=True, partial="".join(heard) or None) from error
 
     def _charge_in_doubt(self, most: float | None) -> Mapping[str, Any] | None:
         """Counts an attempt that may have been billed as one whose cost is unknown; for the record, what it used."""
@@ -719,6 +731,17 @@ class Handler:
         # A tool's error is an answer to the model, hence a completed step; the record still says that it failed.
         await steps.fail(number, answer, duration, outcome.error or "tool error")
         return answer, ()
+
+
+def _is_from_outside(error: asyncio.CancelledError | SystemExit, on_text: Callable[[str], None] | None) -> bool:
+    """Whether this task is being cancelled, or the program is ended by `on_text` or by a signal's handler, which may
+    come upon any code."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    outside = on_text, *map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(each, "__code__", None) for each in outside}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _takes(label: str, attachment: Attachment) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -454,12 +454,14 @@ class Evaluator:
         *,
         concurrency: int = 16,
         **options: Any,
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncGenerator[Outcome, None]:
         """Evaluates `name` with each row as its inputs; results come in the order of the rows.
 
         At most `concurrency` evaluations run at once and at most four times as many results wait for an
         earlier one, so memory does not grow with the number of rows. A row that fails is a TaskError in its
         place; nothing is left out. Closing the iterator cancels what still runs.
+
+        Raises: UsageError, at once, for text, a path, a mapping or a frame: `batch` takes those.
         """
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}, expected 1 or more")

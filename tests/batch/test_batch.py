@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ProviderError
+from evaluator import Evaluator, HandlerConfig, ProviderError, TaskStore
 from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch
 from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
@@ -211,6 +212,30 @@ def test_asked_to_stop_it_finishes_what_is_in_flight_and_goes_on_later(run: Run,
     calls.otherwise = lambda prompt: "x"
     second = run(resume=True)
     assert second.is_complete and second.ended.ran == 7 and len(calls) == 10
+
+
+def test_asked_to_stop_it_does_not_wait_for_calls_that_are_not_due_yet(run: Run, calls: Calls) -> None:
+    stop = Stop()
+    calls.otherwise = lambda prompt: stop.ask() or "x"
+    first = run(stop=stop, limits={"concurrency": 5, "requests_per_minute": 1})
+    assert (first.ended.state, first.ended.ran, len(calls)) == ("stopped", 1, 1)
+    second = run(resume=True, limits={"concurrency": 5})
+    assert second.is_complete and second.ended.ran == 9 and len(calls) == 10
+
+
+def test_waiting_for_a_calls_turn_is_not_in_a_samples_duration(run: Run) -> None:
+    started = time.perf_counter()
+    result = run([{**ROWS[0], "id": str(n)} for n in range(11)], limits={"requests_per_minute": 600})
+    elapsed_s = time.perf_counter() - started
+    store = TaskStore(result.folder / "tasks")
+    waited = {}
+    for sample in result.results():
+        summary = store.read(sample.task_id).summary
+        assert summary is not None
+        waited[sample.sample_id] = summary.result["notes"].get("waited_s", 0.0), sample.duration_s
+    longest_s, duration_s = max(waited.values())
+    assert longest_s > 0
+    assert duration_s <= elapsed_s - longest_s
 
 
 def test_cancelled_it_keeps_what_was_done_and_makes_no_call_twice_but_those_in_flight(

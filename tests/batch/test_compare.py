@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.compare import compare, render_comparison, render_comparison_markdown
+from evaluator.batch.compare import Comparison, compare, render_comparison, render_comparison_markdown
+from evaluator.batch.gates import GateStatus
+from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import mcnemar_difference, mean_difference, pairs_needed
 from evaluator.errors import UsageError
@@ -108,6 +110,56 @@ def test_a_field_to_cluster_by_that_no_pair_has_is_refused() -> None:
     with pytest.raises(UsageError, match="there is `text`"):
         compare(a, a, cluster="nope")
     assert compare([], [], cluster="nope").n == 0
+
+
+def passages(passing: int, cluster: str | None = "passage") -> Results:
+    """100 questions on ten passages, of which the first `passing` are understood, in a batch clustered by `cluster`."""
+    letters = ("p" if i // 10 < passing else "f" for i in range(100))
+    results = (a_result(f"s{i:02d}", letter, metadata={"passage": i // 10}) for i, letter in enumerate(letters))
+    return Results(results, Declared(100, cluster=cluster))
+
+
+def test_batches_that_are_clustered_by_the_same_field_are_compared_by_it() -> None:
+    found = compare(passages(3), passages(5))
+    assert found.difference == compare(list(passages(3)), list(passages(5)), cluster="passage").difference
+    assert found.cluster == found.to_dict()["cluster"] == "passage" and found.difference.clusters == 10
+    assert found.difference.p == pytest.approx(0.168, abs=5e-4) and found.difference.se == pytest.approx(
+        0.1333, abs=5e-5
+    )
+    assert "paired t, clustered by passage" in " ".join(render_comparison(found).split())
+    independent = compare(passages(3), passages(5), cluster="")
+    assert independent.difference == compare(list(passages(3)), list(passages(5))).difference
+    assert independent.cluster is None and independent.design_effect is None
+    assert independent.difference.method.startswith("exact McNemar") and independent.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [("passage", None, "by 'passage' and side b by nothing"), (None, "text", "by nothing and side b by 'text'"),
+     ("passage", "text", "by 'passage' and side b by 'text'")],
+)  # fmt: skip
+def test_batches_that_are_clustered_otherwise_are_compared_with_a_warning(a: str, b: str, said: str) -> None:
+    found = compare(passages(3, a), passages(5, b))
+    assert found.cluster is None and found.difference.clusters is None
+    assert [warning for warning in found.warnings if said in warning and "as independent" in warning]
+    named = compare(passages(3, a), passages(5, b), cluster="passage")
+    assert named.difference.clusters == 10 and not any(said in warning for warning in named.warnings)
+
+
+def test_a_field_of_the_batches_own_that_no_pair_has_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"no pair has 'passge' .* both batches are clustered; did you mean `passage`\?"
+    ):
+        compare(passages(3, "passge"), passages(5, "passge"))
+
+
+def test_a_comparison_is_a_line_in_a_prompt_and_its_tables_in_print_and_a_notebook() -> None:
+    found = compare(passages(3), passages(5))
+    assert repr(found) == (
+        "<Comparison of passed: b − a is +0.2, 95 % interval -0.1016 to +0.5016, p = 0.1679, 100 of 100 samples make a pair>"
+    )
+    assert repr(compare([], [])) == "<Comparison of passed: 0 of 0 samples make a pair>"
+    assert str(found) == render_comparison(found) and found._repr_markdown_() == render_comparison_markdown(found)  # pyright: ignore[reportPrivateUsage]
 
 
 @given(st.lists(st.tuples(st.sampled_from("pf"), st.sampled_from("pf")), min_size=1, max_size=40))
@@ -288,3 +340,182 @@ def test_what_is_shown_cannot_act() -> None:
     assert "\x1b" not in text
     markdown = render_comparison_markdown(compare([a_result(bad, "p")], [a_result(bad, "f")]))
     assert "\x1b" not in markdown and "<b>" not in markdown
+
+
+def declared(results: list[SampleResult], total: int | None = None, **said: Any) -> Results:
+    return Results(iter(results), Declared(len(results) if total is None else total, **said))
+
+
+def test_a_side_that_is_not_complete_is_told_with_its_n_of_N() -> None:
+    found = compare(declared(side("p" * 50)), declared(side("p" * 39), 50, unfinished="it was stopped"))
+    assert (found.a.results, found.a.of, found.a.pending, found.a.unfinished) == (50, 50, 0, "")
+    said = "it was stopped; 11 of 50 results are pending"
+    assert (found.b.results, found.b.of, found.b.pending, found.b.unfinished) == (39, 50, 11, said)
+    assert found.warnings == (f"side b is not complete: {said}",)
+    assert found.at_least(-1) == (GateStatus.INCOMPLETE, f"side b is not complete: {said}")
+    kept = found.to_dict()["b"]
+    assert (kept["results"], kept["of"], kept["pending"], kept["unfinished"]) == (39, 50, 11, said)
+    for text in (render_comparison(found), render_comparison_markdown(found)):
+        assert "39 of 50" in text and "11 of 50 results are pending" in " ".join(text.split())
+
+
+def test_results_are_counted_by_epochs_and_once_each() -> None:
+    a = [a_result("x", "e"), *(a_result("x", "p", epoch) for epoch in (1, 2)), a_result("y", "p")]
+    found = compare(declared(a, 4), declared(a, 3))
+    assert (found.a.samples, found.a.results, found.a.pending) == (2, 3, 1)
+    assert found.b.unfinished == "" and found.at_least(-1)[1].startswith("side a is not complete: 1 of 4 results")
+
+
+def test_a_batch_whose_size_nobody_knows_is_not_complete_and_a_list_says_nothing() -> None:
+    unknown = compare(Results(iter(side("pp")), Declared()), side("pp"))
+    assert unknown.warnings == ("side a is not complete: how many results there will be is not known",)
+    assert unknown.at_least(-1)[0] is GateStatus.INCOMPLETE
+    assert (unknown.b.of, unknown.b.pending, unknown.b.unfinished) == (None, None, "")
+    assert compare(side("pp"), side("pp")).at_least(-1) == (GateStatus.MET, "")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "least", "status", "why"),
+    [
+        ("p" * 200, "p" * 200, -0.05, GateStatus.MET, ""),
+        ("p" * 200, "p" * 100 + "f" * 100, -0.05, GateStatus.MISSED, "expected at least -0.05"),
+        ("p" * 200, "p" * 60 + "e" * 140, -0.5, GateStatus.INCOMPLETE, "140 of 200 samples with an error"),
+        ("p" * 60 + "e" * 140, "p" * 200, 0.1, GateStatus.INCOMPLETE, "140 of 200 samples with an error"),
+        ("p" * 60 + "e" * 140, "p" * 200, -0.1, GateStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "e", -0.05, GateStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "u", -0.05, GateStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "e", -0.02, GateStatus.INCOMPLETE, "expected at least -0.02"),
+        ("p" * 200, "f" * 199 + "e", -0.5, GateStatus.MISSED, "the interval begins at -1"),
+        ("p" * 200, "e" * 200, -0.5, GateStatus.INCOMPLETE, "there is no interval"),
+        ("p" * 200, "-" * 200 + "p" * 200, -0.5, GateStatus.INCOMPLETE, "there is no interval"),
+        ("u" * 50 + "p" * 150, "u" * 50 + "p" * 150, -0.05, GateStatus.MET, ""),
+    ],
+)
+def test_a_threshold_is_met_only_where_no_error_could_change_that(
+    a: str, b: str, least: float, status: GateStatus, why: str
+) -> None:
+    told = compare(side(a), side(b)).at_least(least)
+    assert told[0] is status and (why in told[1] if why else told[1] == "")
+
+
+def decided(letters: list[tuple[str, str]], a_as: str, b_as: str) -> Comparison:
+    """The pairs with errors and unscored ones of each side made something else; without those nobody could score."""
+    known = [
+        (a_as if a in "eu" else a, b_as if b in "eu" else b) if {a, b} <= set("pfeu") and (a, b) != ("u", "u") else ("-", "-")
+        for a, b in letters
+    ]  # fmt: skip
+    return compare(side("".join(a for a, _ in known)), side("".join(b for _, b in known)))
+
+
+@given(st.lists(st.tuples(st.sampled_from("pfeu-"), st.sampled_from("pfeu-")), max_size=25))
+def test_what_errors_could_change_is_bounded(letters: list[tuple[str, str]]) -> None:
+    found = compare(side("".join(a for a, _ in letters)), side("".join(b for _, b in letters)))
+    assert found.if_worst == decided(letters, "p", "f").difference
+    assert found.if_best == decided(letters, "f", "p").difference
+    counted = [pair for pair in letters if "-" not in pair and pair != ("u", "u") and set("eu") & set(pair)]
+    assert found.undecided == len(counted)
+    assert ("had they come out worst or best" in " ".join(render_comparison(found).split())) == bool(counted)
+
+
+def test_an_epoch_that_is_an_error_is_bounded_in_its_pair() -> None:
+    a = [a_result("x", letter, epoch) for epoch, letter in enumerate("pp", 1)]
+    b = [a_result("x", letter, epoch) for epoch, letter in enumerate("ppe", 1)]
+    found = compare([*a, a_result("y")], [*b, a_result("y")])
+    assert (found.n, found.undecided, found.b.errors, found.difference.mean) == (2, 1, 0, 0.0)
+    assert found.if_worst is not None and found.if_worst.mean == pytest.approx(-1 / 6)
+    assert found.if_best is not None and found.if_best.mean == 0
+
+
+def test_bounds_are_clustered_as_the_difference_is() -> None:
+    a = [a_result(f"s{i}", "p", metadata={"text": i // 3}) for i in range(12)]
+    b = [a_result(f"s{i}", "e" if i < 3 else "p", metadata={"text": i // 3}) for i in range(12)]
+    found = compare(a, b, cluster="text")
+    assert found.difference.clusters == 3 and found.if_worst is not None
+    assert (found.if_worst.clusters, found.if_worst.mean) == (4, -0.25)
+
+
+@pytest.mark.parametrize(
+    ("scorers", "worst"),
+    [({"f1": {"type": "f1"}}, -0.25), ({"f1": {"type": "function"}}, None), ({}, None), (None, None)],
+)
+def test_what_a_function_of_ones_own_could_say_has_no_bounds(scorers: Any, worst: float | None) -> None:
+    a, b = scored([1.0, 0.5, 0.5, 0.5]), [a_result("s0000", "e"), *scored([0.0, 0.5, 0.5, 0.5])[1:]]
+    found = compare(declared(a, scorers=scorers), declared(b, scorers=scorers), scorer="f1")
+    assert (None if found.if_worst is None else found.if_worst.mean) == worst
+    assert (found.undecided, found.difference.mean) == (1, 0.0)
+    if worst is None:
+        assert "need not lie in [0, 1]" in " ".join(render_comparison(found).split())
+        status, why = found.at_least(-5)
+        assert (
+            status is GateStatus.INCOMPLETE
+            and "what 1 of 4 samples with an error or no score could change is not known" in why
+        )
+
+
+@pytest.mark.parametrize("least", [math.nan, math.inf])
+def test_a_threshold_is_a_finite_number(least: float) -> None:
+    with pytest.raises(UsageError, match="expected a finite number"):
+        compare(side("p"), side("p")).at_least(least)
+
+
+def test_the_pairs_needed_are_those_in_clusters_like_these() -> None:
+    clustered, plain = compare(passages(3), passages(5)), compare(passages(3), passages(5), cluster="")
+    effect, se = clustered.design_effect, clustered.difference.se
+    assert effect is not None and se is not None and plain.spread is not None and plain.difference.se is not None
+    assert clustered.spread == plain.spread and effect == pytest.approx((se / plain.difference.se) ** 2, rel=0.02)
+    assert clustered.smallest() == pytest.approx(2.8016 * se, rel=1e-4)
+    assert clustered.needed(0.05) == pytest.approx((plain.needed(0.05) or 0) * effect, abs=effect + 1)
+    assert clustered.to_dict()["design_effect"] == effect and plain.to_dict()["design_effect"] is None
+    text = " ".join(render_comparison(clustered).split())
+    assert f"in clusters like these (design effect {effect:.4g}); these 100 pairs show one of 0.3735" in text
+
+
+def test_pairs_that_are_clusters_of_their_own_need_as_many_as_independent_ones() -> None:
+    a, b = (declared([*passages(passing)]) for passing in (3, 5))
+    own = [replace(each, metadata={"own": each.sample_id}) for each in a]
+    found, plain = compare(own, [*b], cluster="own"), compare(own, passages(5), cluster="")
+    assert found.design_effect == pytest.approx(1) and found.smallest() == pytest.approx(plain.smallest())
+
+
+def test_clusters_whose_differences_cancel_out_say_nothing_of_the_pairs_needed() -> None:
+    a = [a_result(f"s{i}", "pf"[i % 2], metadata={"text": i // 2}) for i in range(8)]
+    b = [a_result(f"s{i}", "fp"[i % 2]) for i in range(8)]
+    found = compare(a, b, cluster="text")
+    assert found.spread is not None and (found.design_effect, found.needed(0.1), found.smallest()) == (None, None, None)
+    assert "Samples needed" not in render_comparison(found)
+
+
+INCLUDES = {"type": "includes", "ignore_case": False}
+JUDGE = {"type": "reference", "templates": {"grade": "1"}, "judges": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "warnings"),
+    [
+        ({"s": INCLUDES}, {"s": dict(INCLUDES)}, ()),
+        ({"s": INCLUDES}, {"s": {**INCLUDES, "ignore_case": True}}, ("the scorer s differs: ignore_case (false and true)",)),
+        ({"s": JUDGE}, {"s": {**JUDGE, "judges": ["b"]}}, ("the scorer s differs: its judge's model or settings",)),
+        ({"s": JUDGE}, {"s": {**JUDGE, "templates": {"grade": "2"}}}, ("the scorer s differs: its templates",)),
+        ({"s": {"labels": "x" * 50}}, {"s": {"labels": "y"}}, ("the scorer s differs: labels",)),
+        ({"s": INCLUDES}, {"t": INCLUDES}, ("the scorers differ: only one side has s, t",)),
+        ({"s": INCLUDES}, None, ("the scorers differ: only one side has s",)),
+    ],
+)  # fmt: skip
+def test_scorers_are_compared_by_what_the_batches_say_of_them(a: Any, b: Any, warnings: tuple[str, ...]) -> None:
+    assert compare(declared(side("pp"), scorers=a), declared(side("pp"), scorers=b)).warnings == warnings
+
+
+def test_what_counts_as_failed_on_one_side_only_is_told() -> None:
+    a, b = (declared(side("pp"), count_as_failed=reasons) for reasons in ((), ("timeout",)))
+    assert compare(a, b).warnings == ("only one side counts as failed what ends with timeout",)
+
+
+def test_a_side_of_nothing_but_errors_has_no_other_scorers_for_that() -> None:
+    a, b = scored([0.5, 0.6]), [a_result("s0000", "e"), a_result("s0001", "e")]
+    assert compare(a, b).warnings == ()
+    said = {"f1": {"type": "f1"}}
+    for ours, theirs in ((a, b), (declared(a, scorers=said), declared(b, scorers=said))):
+        found = compare(ours, theirs, scorer="f1")
+        assert (found.n, found.b.errors, found.warnings) == (0, 2, ())
+    with pytest.raises(UsageError, match="side b has no score by 'f2'; there is f1"):
+        compare(declared(b, scorers={"f2": {}}), declared(b, scorers=said), scorer="f2")

@@ -273,6 +273,13 @@ def test_a_gate_that_the_batch_can_never_answer_is_refused_before_it_runs(text: 
         check_fit([parse_gate("errors <= 1"), parse_gate(text)], reducers=None, **BATCH)
 
 
+@pytest.mark.parametrize("name", ["pass@4", "pass^9", "pass@1000000000"])
+def test_epochs_cannot_be_reduced_by_more_of_them_than_the_batch_has(name: str) -> None:
+    with pytest.raises(UsageError, match=r"reducers: .* needs [0-9,]+ epochs, and the batch has 3"):
+        check_fit([], reducers=["mean", name], **BATCH)
+    assert check_fit([], reducers=["mean", "pass@3"], **BATCH) == ("mean", "pass@3")
+
+
 def test_without_a_scorer_nothing_can_pass() -> None:
     for text in ("accuracy >= 0.5", "pass@1 >= 0.5"):
         with pytest.raises(UsageError, match="has no scorer, so that nothing passes"):

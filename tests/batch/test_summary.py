@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.batch.gates import GateStatus, check_gates, parse_gate
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import (
     cohen_kappa,
@@ -260,11 +261,69 @@ def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
         a_result(f"s{i}", "passed" if i else "error", metadata={"level": level}, scores={"s": Score(0.5, True)})
         for i, level in enumerate(levels)
     ]
-    group = only(summarise(results, group_by="level"))
+    summary = summarise(results, group_by="level")
+    group = only(summary)
+    assert summary.notes[0] == "1 of 5 results have no 'level': they are the group (none)"
+    assert (summary.with_group_by, summary.with_cluster) == (4, None)
     assert list(group.by) == ["(none)", "3", "easy", "hard"]
     assert (group.by["easy"].counts.error, group.by["easy"].accuracy.judged) == (1, 1)
     assert group.by["easy"].scorers["s"].n == 2
     assert "By level: quiz × small" in render_summary(summarise(results, group_by="level"))
+
+
+def test_a_value_that_reads_as_none_is_not_a_missing_one() -> None:
+    values = ["(none)", None, '"(none)"', "(none)", None, None]
+    group = only(
+        summarise([a_result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)], group_by="level")
+    )
+    assert {name: part.counts.results for name, part in group.by.items()} == {
+        "(none)": 3, '"(none)"': 2, '"\\"(none)\\""': 1,
+    }  # fmt: skip
+
+
+def test_a_cluster_that_no_result_has_leaves_no_interval_and_says_so() -> None:
+    scores = {"s": Score(0.5, True)}
+    results = [
+        a_result(f"s{i}", "passed" if i % 3 else "failed", metadata={"passage": i // 4}, scores=scores)
+        for i in range(40)
+    ]
+    summary = summarise(results, total=40, cluster="passge", reducers=["mean"])
+    assert (summary.with_cluster, summary.to_dict()["with_cluster"]) == (0, 0)
+    assert summary.notes == ("no result has 'passge' in its metadata; did you mean `passage`?",)
+    part = only(summary).part
+    for estimate in (part.accuracy.estimate, part.scorers["s"].value, only(summary).reduced[0].estimate):
+        assert estimate.mean is not None and (estimate.se, estimate.low, estimate.high) == (None, None, None)
+    text = render_summary(summary)
+    assert (
+        "no result has 'passge', by which to cluster: shares and means have no intervals" in text
+        and "at 95 %" not in text
+    )
+    for gate in ("accuracy_low >= 0", "mean_low(s) >= 0", "pass_rate_low(s) >= 0"):
+        (found,) = check_gates(summary, [parse_gate(gate)])
+        assert found.status is GateStatus.INCOMPLETE and "no result has the field" in found.reason
+    lone = only(summarise([*results[:1]], cluster="passge", group_by="passage"))
+    assert lone.part.accuracy.estimate.low is None and lone.by["0"].accuracy.estimate.low is None
+    assert "intervals are at 95 %, with clusters by passage" in render_summary(summarise(results, cluster="passage"))
+
+
+def test_a_group_that_no_result_has_is_said_to_be_none() -> None:
+    notes = summarise(results_of("pf", metadata={"level": 1}), group_by="kind").notes
+    assert notes == ("no result has 'kind' in its metadata; there is `level`",)
+    assert summarise(results_of("pf"), group_by="kind").notes == (
+        "no result has 'kind' in its metadata; there is no metadata",
+    )
+    assert summarise([], cluster="kind", group_by="kind").notes == ()
+
+
+def test_a_summary_is_a_line_in_a_prompt_and_its_tables_in_print_and_a_notebook() -> None:
+    summary = summarise(results_of("ppfeu"), total=9)
+    assert repr(summary) == (
+        "<BatchSummary of 'quiz × small': 5 of 9 results (2 passed, 1 failed, 1 error, 1 unscored), not complete>"
+    )
+    two = [a_result("a", template="x"), a_result("b", template="y")]
+    assert repr(summarise(two)).startswith("<BatchSummary of 2 templates × variants: 2 results (2 passed,")
+    assert str(summary) == render_summary(summary) and summary._repr_markdown_() == render_markdown(summary)
+    assert summary == summarise(results_of("ppfeu"), total=9)
 
 
 def test_a_field_with_too_many_values_is_no_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 
 import httpx
 import pytest
@@ -49,6 +50,19 @@ def test_one_call_to_anthropic_is_one_post(reply: Reply) -> None:
         assert server.posts == 1
         assert error.kind in ("connection", "server", "authentication")
         assert KEY not in str(error)
+
+
+def test_a_backend_that_was_used_goes_to_another_process() -> None:
+    async def main() -> None:
+        backend = LiteLLMBackend(base_url=server.base_url, api_key=KEY)
+        await backend.complete(a_request(model="openai/m"))
+        taken = pickle.loads(pickle.dumps(backend))
+        assert (await taken.complete(a_request(model="openai/m"))).content == "ok"
+        await taken.aclose()
+        await backend.aclose()
+
+    with LoopbackServer() as server:
+        asyncio.run(main())
 
 
 def test_anthropics_own_shape_is_read() -> None:

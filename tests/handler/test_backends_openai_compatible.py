@@ -106,6 +106,23 @@ def test_one_backend_serves_loop_after_loop() -> None:
         assert "authorization" not in server.headers[-1]
 
 
+def test_a_backend_that_was_used_goes_to_another_process_without_its_connections() -> None:
+    async def main() -> None:
+        backend = OpenAICompatibleBackend(server.base_url, KEY)
+        await backend.complete(a_request())
+        taken = pickle.loads(pickle.dumps(backend))
+        assert repr(taken) == repr(backend)
+        assert (await taken.complete(a_request())).content == "ok"
+        await backend.complete(a_request())
+        await taken.aclose()
+        assert (await backend.complete(a_request())).content == "ok"
+        await backend.aclose()
+
+    with LoopbackServer() as server:
+        asyncio.run(main())
+        assert server.posts == 4 and server.headers[-1]["authorization"] == f"Bearer {KEY}"
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "api.example.com/v1", "ftp://x/v1", "http://", "http://x:port/v1", "http://x/v1?a=b", "http://[x"],

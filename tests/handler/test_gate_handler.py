@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -80,6 +82,52 @@ def test_a_call_that_is_cut_off_leaves_the_gate():
         assert gate.ends == [("cut off", None)]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("gave up"), SystemExit(2)], ids=lambda e: type(e).__name__)
+def test_a_backend_that_ends_more_than_its_call_has_failed_at_this_call_only(error):
+    def answer(request):
+        raise error
+
+    gate = Watched()
+    with pytest.raises(ProviderError, match=f"the backend ended with {type(error).__name__}") as failed:
+        asyncio.run(handler(gate, backend=SimulatedBackend(script=answer)).run([Message("user", "q")]))
+    assert (failed.value.kind, failed.value.retryable, failed.value.maybe_billed) == ("other", False, True)
+    assert failed.value.__cause__ is error
+    assert [end for end, _ in gate.ends] == ["failed"]
+
+
+def test_a_deadline_and_who_cancels_pass_through_a_backend():
+    async def hurried() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await handler(Watched(), backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                handler(Watched(), backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")]), 0.01
+            )
+
+    asyncio.run(hurried())
+
+
+@pytest.mark.parametrize("way", ["signal", "on_text"])
+def test_a_program_that_ends_ends_also_inside_a_backend(way):
+    source = """
+import asyncio, os, signal, sys
+from evaluator import Evaluator, SimulatedBackend
+def end(*_):
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+def answer(request):
+    if sys.argv[1] == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return "x"
+evaluator = Evaluator(backend=SimulatedBackend(script=answer), tasks_dir=None)
+evaluator.library.add('<task name="ask" type="atomic"><description>d</description></task>')
+asyncio.run(evaluator.evaluate("ask", on_text=end if sys.argv[1] == "on_text" else None))
+"""
+    ended = subprocess.run([sys.executable, "-c", source, way], capture_output=True, timeout=40)
+    assert ended.returncode == 7, ended.stderr
 
 
 def test_a_step_that_cannot_be_begun_leaves_the_gate_unused():

@@ -12,7 +12,7 @@ from evaluator.testing import Answer, LoopbackServer
 
 BEGIN = """
     import asyncio, sys
-    from evaluator import Evaluator, HandlerConfig, TemplateLibrary
+    from evaluator import Evaluator, HandlerConfig, OpenAICompatibleBackend, TemplateLibrary
     library = TemplateLibrary()
     library.add('<task name="t" type="atomic"><description>d</description></task>')
     config = HandlerConfig(backend="openai_compatible", base_url=sys.argv[1], model="m")
@@ -23,6 +23,20 @@ WAYS = {
     "async": "print(asyncio.run(evaluator.evaluate('t')).unwrap().content)",
     "two loops": "asyncio.run(evaluator.evaluate('t')).unwrap(); print(asyncio.run(evaluator.evaluate('t')).unwrap().content)",
     "dropped": "print(asyncio.run(evaluator.evaluate('t')).unwrap().content); del evaluator",
+    "given": """
+async def main():
+    backend = OpenAICompatibleBackend(sys.argv[1])
+    async with Evaluator(library, config, backend=backend, tasks_dir=None) as evaluator:
+        print((await evaluator.evaluate('t')).unwrap().content)
+asyncio.run(main())
+""",
+    "given, global": """
+backend = OpenAICompatibleBackend(sys.argv[1])
+async def main():
+    async with Evaluator(library, config, backend=backend, tasks_dir=None) as evaluator:
+        print((await evaluator.evaluate('t')).unwrap().content)
+asyncio.run(main())
+""",
 }
 
 

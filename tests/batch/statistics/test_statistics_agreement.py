@@ -25,9 +25,9 @@ OBSERVERS = [
 ]
 # Agresti, Categorical Data Analysis (2002), table 10.8: two pathologists, 118 slides of carcinoma.
 CARCINOMA = [[22, 2, 2, 0], [5, 7, 14, 0], [0, 2, 36, 0], [0, 1, 17, 10]]
-Level = Literal["nominal", "ordinal", "interval"]
-LEVELS: list[Level] = ["nominal", "ordinal", "interval"]
-ratings = st.lists(st.lists(st.sampled_from([_, 1, 2, 3, 5]), min_size=4, max_size=4), min_size=2, max_size=5)
+Level = Literal["nominal", "ordinal", "interval", "ratio"]
+LEVELS: list[Level] = ["nominal", "ordinal", "interval", "ratio"]
+ratings = st.lists(st.lists(st.sampled_from([_, 0, 1, 2, 5]), min_size=4, max_size=4), min_size=2, max_size=5)
 
 
 def judges(table: list[list[int]]) -> tuple[list[int], list[int]]:
@@ -35,7 +35,9 @@ def judges(table: list[list[int]]) -> tuple[list[int], list[int]]:
     return [i for i, _ in pairs], [j for _, j in pairs]
 
 
-@pytest.mark.parametrize(("level", "expected"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
+@pytest.mark.parametrize(
+    ("level", "expected"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849), ("ratio", 0.797)]
+)
 def test_alpha_is_as_printed(level: Level, expected: float) -> None:
     found = krippendorff_alpha(OBSERVERS, level)
     assert found.value == pytest.approx(expected, abs=5e-4)

@@ -1,0 +1,82 @@
+"""Fields by which to cluster and to group: one that no row has is refused before a call is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import Selection
+from evaluator.errors import UsageError
+from tests.batch.conftest import ROWS, Calls, Run
+
+PASSAGES = [{**row, "passage": n // 2} for n, row in enumerate(ROWS)]
+SPARSE = [*ROWS[:6], *PASSAGES[6:]]
+
+
+@pytest.mark.parametrize("purpose", ["cluster", "group_by"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("passge", r"no row has 'passge' in its metadata; did you mean `passage`\?"),
+        ("topic", "there is `passage`"),
+        ("question", "it is an input; to have it there too, name it in `metadata`"),
+        (" ", "expected the name of a metadata field"),
+        (3, "is 3, expected the name of a metadata field"),
+    ],
+)
+def test_a_field_that_no_row_has_is_refused_before_a_call(
+    run: Run, calls: Calls, tmp_path: Path, purpose: str, name: Any, said: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{purpose}.*{said}"):
+        run(PASSAGES, **{purpose: name})
+    assert calls == [] and not (tmp_path / "batch").exists()
+
+
+def test_a_field_that_only_rows_outside_the_selection_have_is_one_that_no_row_has(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no metadata"):
+        run(SPARSE, cluster="passage", select=Selection(limit=3))
+    drawn = run(SPARSE, cluster="passage", select=Selection(sample=5, seed=1), output=tmp_path / "drawn").summary
+    assert drawn.with_cluster is not None and drawn.counts.results == 5
+
+
+def test_where_only_some_rows_have_a_field_the_batch_says_how_many(run: Run) -> None:
+    summary = run(SPARSE, cluster="passage", group_by="passage").summary
+    assert (summary.with_cluster, summary.with_group_by) == (4, 4)
+    assert summary.notes[:2] == (
+        "6 of 10 results have no 'passage': each belongs with its sample",
+        "6 of 10 results have no 'passage': they are the group (none)",
+    )
+
+
+def test_an_input_may_be_a_field_too(run: Run) -> None:
+    assert run(PASSAGES, cluster="question", metadata=["question"]).summary.with_cluster == 10
+
+
+def test_of_a_file_each_row_is_looked_at_until_one_has_the_field(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in SPARSE))
+    assert run(rows, cluster="passage").summary.with_cluster == 4
+    with pytest.raises(UsageError, match="did you mean `passage`"):
+        run(rows, cluster="passages", output=tmp_path / "other")
+
+
+def test_a_row_that_cannot_be_used_is_told_when_the_batch_comes_to_it(run: Run, calls: Calls) -> None:
+    with pytest.raises(UsageError, match="stands twice"):
+        run([*ROWS[:3], ROWS[0]], cluster="passage")
+    assert len(calls) == 3
+
+
+async def one_by_one() -> AsyncIterator[dict[str, Any]]:
+    for row in PASSAGES:
+        yield row
+
+
+@pytest.mark.parametrize("rows", [lambda: iter(PASSAGES), one_by_one])
+def test_rows_that_can_be_read_only_once_are_told_of_at_the_end(run: Run, rows: Any) -> None:
+    result = run(rows(), cluster="passge", gates=["accuracy_low >= 0"])
+    assert "no result has 'passge' in its metadata; did you mean `passage`?" in result.summary.notes
+    assert not result.ok and "no result has the field to cluster by" in result.gates[0].reason

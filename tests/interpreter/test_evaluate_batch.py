@@ -1,0 +1,123 @@
+"""What goes into `evaluate_batch`: whatever becomes of the rows' iterator is told, and what gives no rows is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.errors import UsageError
+
+SAY = (
+    '<task name="say" type="atomic"><description>Say a word</description>'
+    '<inputs><input name="word" type="string" required="true">it</input></inputs>'
+    "<instructions>Say {{ word }}</instructions></task>"
+)
+
+
+def outcomes(evaluator: Any, rows: Any) -> tuple[list[bool], BaseException | None]:
+    """Whether each row came to an answer, and what ended them; fails where nothing ever does."""
+
+    async def main() -> tuple[list[bool], BaseException | None]:
+        seen: list[bool] = []
+        async with asyncio.timeout(20):
+            try:
+                async for outcome in evaluator.evaluate_batch("say", rows):
+                    seen.append(outcome.ok)
+            except (UsageError, OSError, KeyboardInterrupt, SystemExit) as error:
+                return seen, error
+            return seen, None
+
+    return asyncio.run(main())
+
+
+def ending_with(error: BaseException) -> Any:
+    yield {"word": "one"}
+    raise error
+
+
+async def ending_with_async(error: BaseException) -> Any:
+    yield {"word": "one"}
+    raise error
+
+
+@pytest.mark.parametrize("rows", [ending_with, ending_with_async])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (asyncio.CancelledError(), UsageError),
+        (GeneratorExit(), UsageError),
+        (OSError("gone"), OSError),
+        (SystemExit(3), SystemExit),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_rows_end_with_is_told_after_the_results_before_it(
+    make_evaluator: Any, rows: Callable[[BaseException], Any], error: BaseException, told: type[BaseException]
+) -> None:
+    seen, ended = outcomes(make_evaluator(SAY, script=lambda request: "yes"), rows(error))
+    assert seen == [True] and isinstance(ended, told)
+    if told is UsageError:
+        assert type(error).__name__ in str(ended) and ended.__cause__ is error
+
+
+def test_rows_that_wait_for_what_was_cancelled_end_the_results(make_evaluator: Any) -> None:
+    async def rows() -> Any:
+        yield {"word": "one"}
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    seen, ended = outcomes(make_evaluator(SAY, script=lambda request: "yes"), rows())
+    assert seen == [True] and isinstance(ended, UsageError)
+
+
+class Frame:
+    """As pandas, Polars and Arrow have it: what is iterated over is names of columns."""
+
+    columns, shape = ("word",), (1, 1)
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["rows.jsonl", b"rows", Path("rows.jsonl"), {"word": ["one"]}, Frame()],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_what_gives_no_rows_is_refused_at_once(make_evaluator: Any, rows: Any) -> None:
+    with pytest.raises(UsageError, match=f"rows is a {type(rows).__name__}, .*batch") as refused:
+        make_evaluator(SAY).evaluate_batch("say", rows)
+    assert "mapping" in str(refused.value)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_is_refused(make_evaluator: Any, library: str) -> None:
+    frame = pytest.importorskip(library).DataFrame({"word": ["one"]})
+    with pytest.raises(UsageError, match="rows is a DataFrame"):
+        make_evaluator(SAY).evaluate_batch("say", frame)
+
+
+def test_rows_are_closed_when_nobody_wants_more(make_evaluator: Any) -> None:
+    closed = False
+
+    async def rows() -> Any:
+        nonlocal closed
+        try:
+            for number in range(1_000):
+                yield {"word": str(number)}
+        finally:
+            closed = True
+
+    async def main() -> bool:
+        results = make_evaluator(SAY, script=lambda request: "yes").evaluate_batch("say", rows(), concurrency=1)
+        assert (await anext(results)).ok
+        await results.aclose()
+        return closed
+
+    assert asyncio.run(main())
