@@ -444,14 +444,37 @@ def test_real_models_are_used_only_where_they_are_asked_for(
             "answers of 1 simulated",
         ),
         (
-            {"folder": ["a", "a"], "samples": [1, 0], "input_tokens": [None, 0], "output_tokens": [5, 0],
-             "cost_usd": [None, 0.0], "simulated": [False, False]},
+            {"folder": ["a", "a"], "samples": [1, 0], "input_tokens": ["unknown", 0], "output_tokens": [5, 0],
+             "cost_usd": ["unknown", 0.0], "simulated": [False, False]},
             "evaluator: 1 batch, 1 sample evaluated, an unknown number of input and 5 output tokens, cost unknown",
         ),
     ],
 )  # fmt: skip
 def test_the_summary_says_what_was_used_and_what_is_unknown(said: dict[str, Any], line: str) -> None:
     assert summary_line(said) == line
+
+
+def test_what_is_unknown_is_a_word_in_junit_and_in_the_summary(run: Run, pytester: pytest.Pytester) -> None:
+    done = run(
+        "import dataclasses\n"
+        "class Unpriced(quiz.Model):\n"
+        "    async def complete(self, request, **options):\n"
+        "        response = await super().complete(request, **options)\n"
+        "        used = dataclasses.replace(response.usage, cost_usd=None, output_tokens=None)\n"
+        "        return dataclasses.replace(response, usage=used)\n\n"
+        "def made():\n"
+        "    backend = Unpriced(script=quiz.answer)\n"
+        "    return quiz.Evaluator(quiz.LIBRARY, 'offline', backend=backend, tasks_dir=None)\n\n"
+        "@pytest.mark.evaluator_batch('double', rows=quiz.ROWS[:2], evaluator=made(), scorers=['exact'])\n"
+        "def test_it(batch): assert batch.ok\n",
+        "--junit-xml=junit.xml",
+    )
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["evaluator: 1 batch, 2 samples *and an unknown number of output tokens, cost unknown*"])
+    properties = ElementTree.parse(pytester.path / "junit.xml").iter("property")
+    said = {each.get("name"): each.get("value") for each in properties}
+    assert said["evaluator.cost_usd"] == said["evaluator.output_tokens"] == "unknown"
+    assert int(said["evaluator.input_tokens"] or "") > 0 and said["evaluator.samples"] == "2"
 
 
 # -- where it is not used --------------------------------------------------------------------------------------------

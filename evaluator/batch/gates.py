@@ -180,22 +180,30 @@ def check_fit(
 
     Returns: the reducers given and those that gates name; None, as given, where neither says any.
     Raises: UsageError, for a scorer, template or variant that the batch does not have (says which name is near), for k
-    above `epochs`, for a share that is not within 0 and 1 or never met, and for what no scorer would judge.
+    above `epochs`, of `reducers` too, for a share that is not within 0 and 1 or never met, and for what no scorer would
+    judge.
     """
     needed: dict[str, None] = {}
+    for name in reducers or ():
+        _check_epochs("reducers", name, epochs)
     for gate in gates:
         _check_judged(gate, scorers)
         _check_scope(gate, cells)
         if gate.reducer is not None:
-            k = int(gate.reducer[len("pass@") :])
-            if k > epochs:
-                raise UsageError(f"{gate}: {gate.metric} needs {k:,} epochs, and the batch has {epochs:,}")
+            _check_epochs(str(gate), gate.reducer, epochs)
             needed[gate.reducer] = None
         if gate.metric in _SHARES or gate.reducer is not None or (gate.scorer in bounded):
             _check_share(gate)
     if reducers is None:
         reducers = None if not needed else ["mean"] if epochs > 1 else []
     return None if reducers is None else tuple(dict.fromkeys((*reducers, *needed)))
+
+
+def _check_epochs(where: str, name: str, epochs: int) -> None:
+    """Raises: UsageError, where `name` is pass@k or pass^k with k above `epochs`."""
+    found = _PASSES.fullmatch(name)
+    if found is not None and (k := int(found[1])) > epochs:
+        raise UsageError(f"{where}: {name} needs {k:,} epochs, and the batch has {epochs:,}")
 
 
 def _check_judged(gate: Gate, scorers: Collection[str]) -> None:
@@ -354,7 +362,7 @@ def _of_group(group: GroupSummary, gate: Gate) -> _Number:
             "accuracy_low": accuracy.estimate.low,
             "accuracy_if_failed": accuracy.if_failed,
         }[metric]
-        return _Number(value, accuracy.judged, accuracy.of, "no result was judged, or too few for an interval")
+        return _Number(value, accuracy.judged, accuracy.of, _no_number(gate, "no result was judged"))
     if metric in _OF_SCORER:
         scorer = group.part.scorers.get(gate.scorer or "")
         if scorer is None:
@@ -362,12 +370,18 @@ def _of_group(group: GroupSummary, gate: Gate) -> _Number:
             raise UsageError(f"{gate}: {group.name} has no scorer {gate.scorer!r}; there is {known}")
         estimate = scorer.value if metric.startswith("mean") else scorer.pass_rate
         value = estimate.low if metric.endswith("_low") else estimate.mean
-        unknown = "it scored nothing, or too little for an interval"
+        unknown = _no_number(gate, "it scored nothing")
         return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
     if gate.reducer is not None:
         reduced = _reduced(group, gate)
         return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has as many judged epochs")
     return _total(metric, group, group.part.counts, group.durations)
+
+
+def _no_number(gate: Gate, nothing: str) -> str:
+    if not gate.metric.endswith("_low"):
+        return nothing
+    return f"{nothing}, or too little for an interval, or no result has the field to cluster by"
 
 
 def _reduced(group: GroupSummary, gate: Gate) -> Reduced:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,34 @@ from evaluator.batch.export.about import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import BatchSummary, summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a batch itself says of its results, or of those of some cells.
+
+    `total` is how many there will be; None: nobody knows. `unfinished` says why the batch is not finished; empty where
+    it is. `cluster` is the metadata field by which it is clustered. `scorers` are what determines the judgements of
+    each, by its name, and `count_as_failed` which errors count as failed; None where the manifest does not say.
+    `judges` are the models that a scorer asks, by its name, where they are known.
+    """
+
+    total: int | None = None
+    unfinished: str = ""
+    cluster: str | None = None
+    scorers: Mapping[str, Mapping[str, Any]] | None = None
+    count_as_failed: tuple[str, ...] | None = None
+    judges: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+
+
+class Results(Iterator[SampleResult]):
+    """Results of a batch, one at a time, with what the batch says of them."""
+
+    def __init__(self, results: Iterator[SampleResult], declared: Declared) -> None:
+        self._results, self.declared = results, declared
+
+    def __next__(self) -> SampleResult:
+        return next(self._results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +59,42 @@ class Batch:
         """The templates and variants that the last session asked for."""
         return [(cell["template"], cell["variant"]) for cell in self.manifest.get("cells", [])]
 
-    def results(self, cell: tuple[str, str] | None = None) -> Iterator[SampleResult]:
+    @property
+    def cluster(self) -> str | None:
+        """The metadata field whose values cluster the batch's standard errors; None where none is named."""
+        return self.manifest.get("cluster") or None
+
+    def results(self, cell: tuple[str, str] | None = None) -> Results:
         """The current results of what the last session asked for, or of one cell of it, one at a time: neither
         those of rows that it did not have nor answers to other questions than its own.
 
         Raises: RecordError, where a line of the results was changed.
         """
-        is_left_out = self._left_out(set(self.cells) if cell is None else {cell})
-        return (result for result in BatchFolder.reader(self.folder).results() if not is_left_out(result))
+        cells = set(self.cells) if cell is None else {cell}
+        is_left_out = self._left_out(cells)
+        found = (result for result in BatchFolder.reader(self.folder).results() if not is_left_out(result))
+        return Results(found, self._declared(cells))
+
+    def _declared(self, cells: set[tuple[str, str]]) -> Declared:
+        manifest = self.manifest
+        handlers = {
+            cell.get("handler") or ""
+            for cell in manifest.get("cells", [])
+            if (cell["template"], cell["variant"]) in cells
+        }
+        scorers, reasons = manifest.get("scorers"), manifest.get("count_as_failed")
+        return Declared(
+            None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
+            About(manifest).unfinished,
+            self.cluster,
+            None if scorers is None else {name: _of_handlers(said, handlers) for name, said in scorers.items()},
+            None if reasons is None else tuple(reasons),
+            {name: _models(by_handler, handlers) for name, by_handler in manifest.get("judges", {}).items()},
+        )
 
     def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:
         keys = set(self.manifest.get("left_out", []))
-        return lambda result: (result.template, result.variant) not in cells or result.key in keys
+        return lambda result: (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
 
     def summarise(self) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`."""
@@ -70,3 +122,14 @@ def open_batch(folder: str | Path) -> Batch:
     if isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
     return Batch(path, manifest, totals)
+
+
+def _of_handlers(said: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:
+    """What a manifest says of a scorer, with the hashes of the judges under `handlers` only."""
+    judges = said.get("judges")
+    return said if judges is None else {**said, "judges": sorted({judges.get(name, "") for name in handlers})}
+
+
+def _models(by_handler: Mapping[str, Mapping[str, Collection[str]]], handlers: set[str]) -> list[str]:
+    roles = [by_handler.get(name, {}) for name in handlers]
+    return sorted({model for each in roles for models in each.values() for model in models})

@@ -8,13 +8,14 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from evaluator.cli.common import (
     library_option,
@@ -27,11 +28,14 @@ from evaluator.cli.common import (
     trace_option,
     warn_of_unknown_roles,
 )
+from evaluator.cli.dry_run import say_what_it_takes
+from evaluator.cli.ending import Shown, is_nothing_but_errors, report_ending, resuming
+from evaluator.cli.stderr import events, reader_may_go
 from evaluator.errors import UsageError
 from evaluator.record.render import visible
 
 if TYPE_CHECKING:
-    from evaluator.batch import BatchDefinition, BatchResult, Display, Stop
+    from evaluator.batch import BatchDefinition, BatchResult, BatchSettings, Display, Stop
     from evaluator.batch.gates import GateResult
     from evaluator.batch.plan import BatchPlan
     from evaluator.interpreter.evaluator import Evaluator
@@ -112,11 +116,12 @@ def batch(definition: Path | None, **options: Any) -> None:
     DEFINITION is a TOML file (default: evaluator.toml here, if there is one and no --template is given). Options
     stand above what it says. The summary goes to standard output, progress to standard error.
     """
-    from evaluator.batch import BatchSettings, Stop, make_engine, make_plan, run_plan
+    from evaluator.batch import Stop, make_plan
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers import parse_scorer
     from evaluator.front import Evaluator
 
+    _check_resuming(options)
     folder: Path | None = options["resume"] and options["resume"].absolute()
     wanted = _definition(definition, folder, options)
     library = load_library([Path(path) for path in wanted.library])
@@ -134,53 +139,96 @@ def batch(definition: Path | None, **options: Any) -> None:
         group_by=wanted.group_by, reducers=wanted.reducers,
     )  # fmt: skip
     if options["dry_run"]:
-        _say_what_it_takes(plan, options["as_json"])
+        can_begin = say_what_it_takes(evaluator, plan, as_json=options["as_json"])
+        raise click.exceptions.Exit(0 if can_begin else EXIT_INCOMPLETE)
+    output, stop = folder or Path(wanted.output or new_folder(plan.name)), Stop()
+    settings = _settings(plan, wanted, options, stop)
+    raise click.exceptions.Exit(_run(evaluator, plan, output, settings, wanted, options["as_json"]))
+
+
+def _check_resuming(options: dict[str, Any]) -> None:
+    """Raises: UsageError, for what means something for a batch that is gone on with only, and no other is named."""
+    if options["resume"] is not None:
         return
-    stop = Stop()
-    settings = BatchSettings(
-        folder is not None, options["retry_errors"], options["changed"], options["unfinished"],
-        make_engine(options["engine"], plan.limits), wanted.cache, _display(options["progress"]), stop,
+    source = click.get_current_context().get_parameter_source
+    for name in ("retry_errors", "changed", "unfinished"):
+        if source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is of a batch that is gone on with: say which, with --resume FOLDER")
+
+
+def _settings(plan: BatchPlan, wanted: BatchDefinition, options: dict[str, Any], stop: Stop) -> BatchSettings:
+    from evaluator.batch import BatchSettings, make_engine
+
+    if options["engine"] == "ray":
+        from evaluator.batch.engines.ray_cluster import import_ray
+
+        # Before there is a folder.
+        import_ray()
+    return BatchSettings(
+        options["resume"] is not None, options["retry_errors"], options["changed"], options["unfinished"],
+        make_engine(options["engine"], plan.limits), wanted.cache, Shown(_display(options["progress"])), stop,
     )  # fmt: skip
-    output = folder or Path(wanted.output or new_folder(plan.name))
+
+
+def _run(
+    evaluator: Evaluator, plan: BatchPlan, output: Path, settings: BatchSettings, wanted: BatchDefinition, as_json: bool
+) -> int:
+    """Runs the session, and says what came of it. Returns: the exit code."""
+    from evaluator.batch import run_plan
+
+    shown = settings.display
+    assert isinstance(shown, Shown)
+
+    async def run() -> BatchResult:
+        with _ctrl_c(settings.stop, shown):
+            return await run_plan(evaluator, plan, output, settings, wanted.to_dict())
+
     try:
-        result = asyncio.run(_run(evaluator, plan, output, settings, wanted.to_dict(), stop, run_plan))
-    except BaseException:
-        if (output / "manifest.json").is_file():
-            click.echo(f"\nwhat is done is kept; go on with: {_resuming(output)}", err=True)
+        result = asyncio.run(run())
+    except BaseException as error:
+        go_on = resuming(output, settings)
+        shown.close(output, str(error) or "interrupted", go_on)
+        if shown.has_begun and events() is None:
+            click.echo(f"\nwhat is done is kept; go on with: {go_on}", err=True)
         raise
-    _report(plan, result, as_json=options["as_json"])
-    raise click.exceptions.Exit(_exit_code(result, stop))
-
-
-async def _run(
-    evaluator: Evaluator, plan: BatchPlan, output: Any, settings: Any, arguments: Any, stop: Stop, run_plan: Any
-) -> BatchResult:
-    with _ctrl_c(stop, settings.display):
-        return await run_plan(evaluator, plan, output, settings, arguments)
+    with reader_may_go(sys.stdout):
+        _print(result, as_json=as_json)
+    code = _exit_code(result, settings.stop)
+    if not as_json or events() is not None:
+        report_ending(plan, result, output, settings, shown, code)
+    return code
 
 
 @contextmanager
 def _ctrl_c(stop: Stop, display: Display) -> Generator[None]:
-    """The first Ctrl-C, or SIGTERM, asks the session to end; the second cancels what is in flight."""
+    """The first Ctrl-C, SIGTERM or closed terminal asks the session to end; a second one cancels what is in flight.
+
+    A terminal that is closed may say so twice (the kernel does, and the shell), so that SIGHUP cancels nothing. What
+    is ignored stays ignored, as under nohup.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-    def heard() -> None:
+    def heard(number: int) -> None:
         if stop.state is None:
             stop.ask("stopped", "interrupted")
             display.notice("finishing what is in flight; once more to cut it off")
-        elif task is not None:
+        elif task is not None and number != signal.SIGHUP:
             task.cancel()
 
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-    for number in numbers:
-        loop.add_signal_handler(number, heard)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in before:
+        loop.add_signal_handler(number, heard, number)
     try:
         yield
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        for number in numbers:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def _definition(path: Path | None, folder: Path | None, options: dict[str, Any]) -> BatchDefinition:
@@ -231,7 +279,7 @@ def _in_its_place(place: str | None, folder: Path, base: BatchDefinition, option
         roots = " ".join(f"--root {shlex.quote(root)}" for root in base.roots or (".",))
         raise UsageError(
             f"the batch was begun in {shown}, which is not there; its rows, handlers/, templates/ and scorers were "
-            f"named from there. Where they are now, give: {_resuming(folder)} {roots}"
+            f"named from there. Where they are now, give: {resuming(folder)} {roots}"
         ) from None
     except OSError as error:
         raise UsageError(f"the batch was begun in {shown}, which cannot be entered: {error.strerror}") from error
@@ -279,6 +327,8 @@ def _with_options(base: BatchDefinition, options: dict[str, Any], *, adds: bool)
     }
     if selected:
         changes["select"] = {**base.select, **selected}
+    if options["seed"] is not None and changes["select"].get("sample") is None:
+        raise UsageError("--seed is of rows that are drawn: say how many, with --sample N")
     names = {"concurrency": "concurrency", "rpm": "requests_per_minute", "tpm": "tokens_per_minute",
              **{name: name for name in ("max_cost", "max_tokens", "max_time", "stop_after")}}  # fmt: skip
     limits = {name: options[key] for key, name in names.items() if options[key] is not None}
@@ -302,31 +352,13 @@ def _display(kind: str) -> Display:
         kind = "live" if stderr_is_terminal() else "plain"
     if kind == "none" or sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         return NoDisplay()
+    stream = events()
+    if stream is not None:
+        return JsonDisplay(stream.lines)
     return {"live": LiveDisplay, "plain": PlainDisplay, "json": JsonDisplay}[kind](sys.stderr)
 
 
-def _say_what_it_takes(plan: BatchPlan, as_json: bool) -> None:
-    bound = plan.call_bound
-    # Reading them all finds what is wrong with one of them, too.
-    read = asyncio.run(_count(plan.rows))
-    rows, total = read * plan.epochs, read * plan.epochs * len(plan.cells)
-    most = None if bound.max_calls is None else rows * bound.max_calls
-    least = rows * bound.min_calls
-    if as_json:
-        print_json({"samples": total, "min_calls": least, "max_calls": most, "cells": len(plan.cells),
-                    "epochs": plan.epochs, "scorers": [scorer.name for scorer in plan.scorers]})  # fmt: skip
-        return
-    click.echo(f"{plan.name}: {total:,} samples")
-    click.echo(bound.explanation)
-    click.echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, judges' not counted")
-
-
-async def _count(rows: AsyncIterable[Any]) -> int:
-    return sum([1 async for _ in rows])
-
-
-def _report(plan: BatchPlan, result: BatchResult, *, as_json: bool) -> None:
-    from evaluator.batch.folder import CHANGED
+def _print(result: BatchResult, *, as_json: bool) -> None:
     from evaluator.batch.summary import render_summary
 
     ended = result.ended
@@ -341,38 +373,12 @@ def _report(plan: BatchPlan, result: BatchResult, *, as_json: bool) -> None:
     click.echo(render_summary(result.summary, terminal_width()), nl=False)
     for gate in result.gates:
         click.echo(str(gate))
-    counts = ended.counts
-    if counts.changed:
-        click.echo(f"{counts.changed:,} results answer another question than the one asked now:", err=True)
-        for changed in counts.explained[:20]:
-            click.echo(f"  {visible(str(changed))}", err=True)
-        if counts.changed > 20:
-            click.echo(f"  and {counts.changed - 20:,} more, see {result.folder / CHANGED}", err=True)
-        click.echo(
-            "They were left alone. --changed run runs them again, --changed keep counts them as they are.", err=True
-        )
-    if ended.orphans:
-        click.echo(f"{len(ended.orphans):,} results in the folder are of rows that were not asked for", err=True)
-    if any(cell.is_simulated for cell, _ in plan.cells):
-        click.echo("note: answers are simulated", err=True)
-    click.echo(f"results: {result.folder}", err=True)
-    if not result.is_complete:
-        click.echo(f"{ended.state}: {visible(ended.reason)}" if ended.reason else ended.state, err=True)
-        click.echo(f"go on with: {_resuming(result.folder)}", err=True)
-
-
-def _resuming(folder: Path) -> str:
-    return f"evaluator batch --resume {shlex.quote(str(folder))}"
 
 
 def _exit_code(result: BatchResult, stop: Stop) -> int:
-    counts = result.summary.counts
     if stop.state == "stopped":
         return EXIT_INTERRUPTED
-    is_nothing = bool(counts.error) and not counts.passed and not counts.failed and not counts.unscored
-    if is_nothing:
-        click.echo("every sample ended with an error: nothing can be said", err=True)
-    return exit_code_of_gates(result.gates, is_complete=result.is_complete and not is_nothing)
+    return exit_code_of_gates(result.gates, is_complete=result.is_complete and not is_nothing_but_errors(result))
 
 
 def exit_code_of_gates(gates: Iterable[GateResult], *, is_complete: bool) -> int:

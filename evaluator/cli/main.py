@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from evaluator.cli.stderr import batch_stderr, events
 from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, RecordError, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -91,8 +92,14 @@ def main(argv: list[str] | None = None) -> Any:
     With `--json` the error is an object on standard output too. A fault of ours is named as one; with
     EVALUATOR_DEBUG set its traceback is shown.
     """
-    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
     _encode_anything()
+    with batch_stderr(arguments):
+        code = _exit_code_of(argv, as_json="--json" in arguments)
+    sys.exit(code)
+
+
+def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     code, message = 0, None
     try:
         with _terminated_like_interrupted():
@@ -104,10 +111,12 @@ def main(argv: list[str] | None = None) -> Any:
     except (click.Abort, KeyboardInterrupt):
         code, message = EXIT_INTERRUPTED, "interrupted"
     except click.ClickException as error:
-        error.show()
-        code, message = EXIT_USAGE, error.format_message()
-        _say_json(as_json, code, message)
-        message = None
+        code = EXIT_USAGE
+        if events() is None:
+            error.show()
+        else:
+            _say(error.format_message(), code)
+        _say_json(as_json, code, error.format_message())
     except OSError as error:
         if error.errno == errno.EPIPE:
             # The reader of our output has gone, as `| head` does; nothing is left to say.
@@ -121,9 +130,9 @@ def main(argv: list[str] | None = None) -> Any:
     except Exception as error:
         code, message = _of_exception(error)
     if message is not None:
-        _say(message)
+        _say(message, code)
         _say_json(as_json, code, message.removeprefix("error: "))
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _of_exception(error: Exception) -> tuple[int, str]:
@@ -176,8 +185,12 @@ def _drop_output() -> None:
         pass
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+def _say(line: str, code: int) -> None:
+    stream = events()
+    if stream is None:
+        click.echo(line, err=True)
+    else:
+        stream.event("error", message=line.removeprefix("error: "), exit_code=code)
 
 
 def _say_json(as_json: bool, code: int, message: str) -> None:

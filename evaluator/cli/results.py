@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.batch import EXIT_GATE, exit_code_of_gates
+from evaluator.cli.batch import EXIT_GATE, EXIT_INCOMPLETE, exit_code_of_gates
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.errors import UsageError
 from evaluator.library.near import listed
@@ -32,10 +32,13 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
               help="The model or handler of each side, where a batch has several. Once, or twice.")  # fmt: skip
 @click.option("--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed.")
 @click.option("--by", default="id", show_default=True, metavar="FIELD", help="id, inputs, or metadata.NAME.")
-@click.option("--cluster", metavar="FIELD", help="A metadata field whose equal values are not independent.")
+@click.option("--cluster", metavar="FIELD", help="A metadata field whose equal values are not independent. Default: "
+              "that of both batches.")  # fmt: skip
+@click.option("--no-cluster", is_flag=True, help="Take samples as independent, whatever the batches say.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
 @click.option("--min-difference", type=float, metavar="D",
-              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02.")  # fmt: skip
+              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 where that "
+              "cannot be told.")  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 def compare(
@@ -45,6 +48,7 @@ def compare(
     scorer: str | None,
     by: str,
     cluster: str | None,
+    no_cluster: bool,
     seed: int,
     min_difference: float | None,
     markdown: bool,
@@ -55,8 +59,9 @@ def compare(
     Says how many samples there are in both, the difference B - A with its interval and p-value, what flipped, and
     how many samples a smaller difference would take.
     """
+    from evaluator.batch.compare import at_odds, render_comparison, render_comparison_markdown
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.compare import render_comparison, render_comparison_markdown
+    from evaluator.batch.gates import GateStatus
     from evaluator.batch.reading import open_batch
 
     paths = list(batches)
@@ -64,7 +69,13 @@ def compare(
         raise UsageError(f"two batches are compared, not {len(paths)}")
     if len(paths) == 1 and len(variants) != 2 and len(templates) != 2:
         raise UsageError("give two batches, or one with two --variant or two --template")
+    if no_cluster and cluster is not None:
+        raise UsageError("give --cluster or --no-cluster, not both")
     a, b = open_batch(paths[0]), open_batch(paths[-1])
+    if min_difference is not None and cluster is None and not no_cluster and a.cluster != b.cluster:
+        raise UsageError(f"{at_odds(a.cluster, b.cluster)}; for --min-difference say --cluster FIELD or --no-cluster")
+    if no_cluster:
+        cluster = ""
     first = _cell(a, templates[0] if templates else None, variants[0] if variants else None)
     second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
     found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
@@ -77,11 +88,10 @@ def compare(
         click.echo(f"b: {visible(str(b.folder))}, {visible(' × '.join(second))}")
         click.echo(render_comparison(found, terminal_width()), nl=False)
     if min_difference is not None:
-        low = found.difference.low
-        if low is None or low < min_difference:
-            said = "unknown" if low is None else f"{low:g}"
-            click.echo(f"the interval begins at {said}, expected at least {min_difference:g}", err=True)
-            raise click.exceptions.Exit(EXIT_GATE)
+        status, why = found.at_least(min_difference)
+        if status is not GateStatus.MET:
+            click.echo(f"{status}: {visible(why)}", err=True)
+            raise click.exceptions.Exit(EXIT_GATE if status is GateStatus.MISSED else EXIT_INCOMPLETE)
 
 
 def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
@@ -109,11 +119,13 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
 @click.option("--max-samples", type=click.IntRange(min=0), help="At most so many in the page. Default: 20,000.")
 def report(batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None) -> None:
     """Write one self-contained HTML page: numbers, plots and samples, to be opened offline."""
+    from evaluator.batch.export.atomic import expect_free
     from evaluator.batch.reading import open_batch
     from evaluator.viewer import MAX_SAMPLES, ReportBatch, write_report
 
     found = [open_batch(path) for path in batches]
     path = output or batches[0] / "report.html"
+    expect_free(path)
     written = write_report(
         path,
         [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
@@ -129,9 +141,11 @@ def report(batches: tuple[Path, ...], output: Path | None, title: str, max_sampl
 def export(batch: Path, kind: str, output: Path) -> None:
     """Write a batch's results in another format; a file that is there is replaced."""
     from evaluator.batch.export import export as exported
+    from evaluator.batch.export.atomic import expect_free
     from evaluator.batch.reading import open_batch
 
     found = open_batch(batch)
+    expect_free(output)
     exported(found.results(), found.manifest, kind, output, total=found.totals)
     click.echo(str(output))
 
@@ -143,13 +157,19 @@ def export(batch: Path, kind: str, output: Path) -> None:
 @json_option
 def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) -> None:
     """Show a batch's numbers as they are now, and check gates; makes no call."""
-    from evaluator.batch.gates import check_gates, parse_gate
+    from evaluator.batch.gates import check_fit, check_gates, parse_gate
     from evaluator.batch.reading import open_batch
     from evaluator.batch.summary import render_markdown, render_summary
 
     found = open_batch(batch)
     numbers = found.summarise()
-    checked = check_gates(numbers, [parse_gate(gate) for gate in gates or found.manifest.get("gates", [])])
+    wanted = [parse_gate(gate) for gate in gates or found.manifest.get("gates", [])]
+    scorers = found.manifest.get("scorers", {})
+    check_fit(
+        wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,
+        bounded=[name for name, said in scorers.items() if said.get("type") != "function"],
+    )  # fmt: skip
+    checked = check_gates(numbers, wanted)
     if as_json:
         print_json({"summary": numbers.to_dict(), "gates": [gate.to_dict() for gate in checked]})
     else:

@@ -29,6 +29,8 @@ EACH = "_evaluator_each"
 _shared = pytest.StashKey["Shared"]()
 _runs = pytest.StashKey["Runs"]()
 _PREFIX = "evaluator."
+UNKNOWN = "unknown"
+"""What a test says of a cost or number of tokens that nobody knows."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -115,7 +117,9 @@ def _runs_of(config: pytest.Config) -> Runs:
 
 def _tell(item: pytest.Item, spent: Mapping[str, Any]) -> None:
     """For the summary, in whichever process that is made, and for JUnit's file."""
-    item.user_properties.extend((f"{_PREFIX}{name}", value) for name, value in spent.items())
+    item.user_properties.extend(
+        (f"{_PREFIX}{name}", UNKNOWN if value is None else value) for name, value in spent.items()
+    )
 
 
 # -- fixtures --------------------------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ class _Chosen:
     def __init__(self, rows: RowSource, ids: Collection[str]) -> None:
         self._rows, self._ids = rows, frozenset(ids)
         self.description, self.is_repeatable, self.total = rows.description, rows.is_repeatable, len(self._ids)
+        self.is_live = rows.is_live
 
     async def __aiter__(self) -> AsyncIterator[Sample]:
         async for sample in self._rows:

@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import BatchResult
+from evaluator.pytest_plugin import UNKNOWN
 from evaluator.record.render import visible
 
 _SHOWN = 10
@@ -100,7 +101,7 @@ def summary_line(said: Mapping[str, Sequence[Any]]) -> str:
 
 def _sum(values: Sequence[Any]) -> Any:
     """None where one is not known."""
-    return None if any(value is None for value in values) else sum(values)
+    return None if UNKNOWN in values else sum(values)
 
 
 def _cut(text: str) -> str:

@@ -17,11 +17,11 @@ from collections.abc import (
     Mapping,
     Sized,
 )
-from contextlib import aclosing, closing
+from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.delimited import read_delimited
@@ -65,6 +65,7 @@ class _Origin:
     count: Callable[[], int | None]
     path: Path | None = None
     is_repeatable: bool = True
+    is_live: bool = False
 
 
 class RowSource:
@@ -72,6 +73,8 @@ class RowSource:
 
     Rows are read as they are asked for and not kept, but for those of a `sample`. Reading gives way to the event loop
     every few milliseconds. An iterator can be gone through once.
+
+    An asynchronous generator that the rows come from is closed with the last of them that is asked for.
 
     Iterating raises: RowError, at the first row that cannot be used, after the samples before it; and if no row is
     selected at all. UsageError, for an iterator that was gone through before.
@@ -118,6 +121,12 @@ class RowSource:
         return self._origin.is_repeatable
 
     @property
+    def is_live(self) -> bool:
+        """Whether the rows are given as somebody else likes, an asynchronous iterator's: any of them may be long in
+        coming, and the last may never come."""
+        return self._origin.is_live
+
+    @property
     def total(self) -> int | None:
         """How many samples there will be; None where only reading them all tells: of iterators, CSV, JSON arrays,
         compressed files, and with `where`. Raises as `description`."""
@@ -140,6 +149,26 @@ class RowSource:
                     break
         for sample in this.finish():
             yield sample
+
+    def read_ahead(self) -> Iterator[Sample | None]:
+        """The samples, or all of which some are drawn, without being gone through. A last None: there may be others,
+        which cannot be looked at now: those of an iterator, those that have to be waited for, and what comes after a
+        row that cannot be used, which is told when the batch gets there."""
+        selection = self._selection
+        rows = self._origin.read() if self.is_repeatable else None
+        if not isinstance(rows, Generator):
+            yield None
+            return
+        this = self._pass(selection if selection.sample is None else replace(selection, sample=None, limit=None))
+        with closing(rows):
+            try:
+                for line, row in rows:
+                    if (sample := this.take(line, row)) is not None:
+                        yield sample
+                    if this.is_done:
+                        return
+            except UsageError:
+                yield None
 
 
 class _Pass:
@@ -247,7 +276,7 @@ def _origin(source: Any) -> _Origin:
         return _Origin(kind, kind, partial(read_pandas, source), partial(len, source))
     if isinstance(source, AsyncIterable):
         is_repeatable = not isinstance(source, AsyncIterator)
-        return _Origin(kind, kind, partial(_read_async, source, kind), _unknown, None, is_repeatable)
+        return _Origin(kind, kind, partial(_read_async, source, kind), _unknown, None, is_repeatable, True)
     if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray):
         is_repeatable = not isinstance(source, Iterator)
         count = partial(len, source) if isinstance(source, Sized) else _unknown
@@ -292,10 +321,14 @@ def _read_objects(source: Iterable[Any], kind: str) -> Rows:
 
 
 async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:
-    place = 0
-    async for row in source:
-        yield None, _checked(row, kind, place)
-        place += 1
+    rows, place = aiter(source), 0
+    async with AsyncExitStack() as stack:
+        if isinstance(rows, AsyncGenerator):
+            # What it holds is let go of when no more is read, not when the collector finds it.
+            await stack.enter_async_context(aclosing(cast("AsyncGenerator[Any]", rows)))
+        async for row in rows:
+            yield None, _checked(row, kind, place)
+            place += 1
 
 
 def _checked(row: Any, kind: str, place: int) -> dict[str, Any]:

@@ -10,14 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, Literal, get_args
 
+from evaluator.batch.statistics.arguments import check_choice, check_confidence, whole
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
 
 Weights = Literal["linear", "quadratic"]
-Level = Literal["nominal", "ordinal", "interval"]
+Level = Literal["nominal", "ordinal", "interval", "ratio"]
 Rating = Hashable | None
 _NO_SPREAD = 1e-12
 
@@ -65,8 +67,8 @@ def cohen_kappa(
     Sources: Cohen, Educational and Psychological Measurement 20 (1960); weighted: Cohen, Psychological Bulletin 70
     (1968); standard error: Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969).
 
-    Raises: UsageError, if the judges have different numbers of units, or a rating is not among the labels or has no
-    order where one is needed.
+    Raises: UsageError, if the judges have different numbers of units, a rating is not among the labels or has no
+    order where one is needed, there are no such `weights`, or `confidence` is not within 0 and 1.
     """
     if len(first) != len(second):
         raise UsageError(f"two judges rate the same units; one has {len(first)} and the other {len(second)}")
@@ -80,6 +82,10 @@ def cohen_kappa_of(
     confidence: float = CONFIDENCE,
 ) -> Agreement:
     """`cohen_kappa`, from how many units have which two ratings. Raises as it does."""
+    if weights is not None:
+        check_choice("weights", weights, get_args(Weights))
+    check_confidence(confidence)
+    _check_counts(counts)
     pairs = {pair: count for pair, count in counts.items() if None not in pair and count}
     order = _in_order([rating for pair in pairs for rating in pair], labels, needed=weights is not None)
     n, of, size = sum(pairs.values()), sum(counts.values()), len(order)
@@ -123,14 +129,15 @@ def krippendorff_alpha(
     """Krippendorff's alpha of any number of judges: `ratings` has a row a judge, a column a unit, None for a gap.
 
     Units with fewer than two ratings are not in n. `labels` are in order from least to most, for ordinal ratings
-    that are not numbers; interval ratings are numbers.
+    that are not numbers; interval ratings are numbers, and ratio ratings numbers from 0 on, which is where there is
+    nothing.
 
     Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), and Content Analysis (2004), chapter 11.
 
-    Raises: UsageError, if judges have different numbers of units, or a rating is not among the labels or not a
-    number where one is needed.
+    Raises: UsageError, if judges have different numbers of units, a rating is not among the labels or not a number
+    (of a ratio, a number from 0 on) where one is needed, or there is no such `level`.
     """
-    of = len(ratings[0]) if ratings else 0
+    of = len(ratings[0]) if len(ratings) else 0
     if any(len(row) != of for row in ratings):
         raise UsageError("every judge's row has one rating a unit, None where it is missing")
     return krippendorff_alpha_of(Counter(zip(*ratings, strict=True)), len(ratings), level, labels)
@@ -143,6 +150,8 @@ def krippendorff_alpha_of(
     labels: Sequence[Hashable] | None = None,
 ) -> Agreement:
     """`krippendorff_alpha`, from how many units have which ratings, in whatever order. Raises as it does."""
+    check_choice("level", level, get_args(Level))
+    _check_counts(counts)
     of = sum(counts.values())
     units = Counter[tuple[Any, ...]]()
     for ratings, count in counts.items():
@@ -151,8 +160,10 @@ def krippendorff_alpha_of(
             units[given] += count
     n = sum(units.values())
     order = _in_order([rating for unit in units for rating in unit], labels, needed=level != "nominal")
-    if level == "interval" and not all(map(_is_number, order)):
-        raise UsageError("interval ratings are finite numbers; nominal or ordinal ratings may be labels")
+    if level in ("interval", "ratio") and not all(map(_is_number, order)):
+        raise UsageError(f"{level} ratings are finite numbers; nominal or ordinal ratings may be labels")
+    if level == "ratio" and any(rating < 0 for rating in order):
+        raise UsageError("ratio ratings are numbers from 0 on; interval ratings may be below 0")
     size = len(order)
     coincidences = [[0.0] * size for _ in range(size)]
     for unit, times in units.items():
@@ -176,6 +187,8 @@ def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[
         return lambda i, j: float(i != j)
     if level == "interval":
         return lambda i, j: (values[i] - values[j]) ** 2
+    if level == "ratio":
+        return lambda i, j: 0.0 if i == j else ((values[i] - values[j]) / (values[i] + values[j])) ** 2
     ranks = [math.fsum(totals[:i]) + totals[i] / 2 for i in range(len(totals))]
     return lambda i, j: (ranks[i] - ranks[j]) ** 2
 
@@ -183,7 +196,7 @@ def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[
 def _in_order(ratings: list[Any], labels: Sequence[Hashable] | None, needed: bool) -> dict[Any, int]:
     """Every label, in order, with its place."""
     found = set(ratings)
-    if any(isinstance(rating, float) and not math.isfinite(rating) for rating in found):
+    if any(isinstance(rating, Real) and not math.isfinite(rating) for rating in found):
         raise UsageError("ratings are labels or finite numbers; a missing one is None")
     if labels is not None:
         if strange := sorted(repr(rating) for rating in found.difference(labels)):
@@ -195,4 +208,9 @@ def _in_order(ratings: list[Any], labels: Sequence[Hashable] | None, needed: boo
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _check_counts(counts: Mapping[tuple[Any, ...], int]) -> None:
+    for ratings, count in counts.items():
+        whole(f"the count of {ratings!r}", count)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from evaluator.errors import UsageError
+
 _NORMAL = NormalDist()
 _MOST_TERMS = 10_000
 _TINY = 1e-300
@@ -17,8 +19,16 @@ def normal_quantile(probability: float) -> float:
     """The value that a standard normal variable is below with `probability`, which lies strictly within 0 and 1.
 
     Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as Python's `statistics` has it.
+
+    Raises: UsageError, if `probability` is not within 0 and 1.
     """
+    _check_probability(probability)
     return _NORMAL.inv_cdf(probability)
+
+
+def _check_probability(probability: float) -> None:
+    if not 0 < probability < 1:
+        raise UsageError(f"a probability of {probability!r} has no quantile; expected one within 0 and 1")
 
 
 def normal_below(value: float) -> float:
@@ -38,7 +48,10 @@ def student_quantile(probability: float, df: float) -> float:
     """The value that a variable of Student's t is below with `probability`, strictly within 0 and 1.
 
     Found by halving an interval around it, so it is as accurate as `student_two_sided`.
+
+    Raises: UsageError, if `probability` is not within 0 and 1.
     """
+    _check_probability(probability)
     if probability < 0.5:
         return -student_quantile(1 - probability, df)
     outside = 2 * (1 - probability)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from evaluator.batch.statistics.intervals import check_finite, mean_of
+from evaluator.batch.statistics.arguments import check_finite
+from evaluator.batch.statistics.intervals import mean_of
 from evaluator.errors import UsageError
 
 _PASSES = re.compile(r"pass([@^])([1-9][0-9]{0,5})")
@@ -107,7 +108,7 @@ def variance(samples: Iterable[Sequence[float]]) -> Variance:
     k, n, squares, total = 0, 0, 0, 0.0
     sizes, means, inside = array("q"), array("d"), array("d")
     for values in samples:
-        if not values:
+        if not len(values):
             continue
         check_finite(values)
         mean = mean_of(values)

@@ -19,6 +19,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluator.batch.statistics.arguments import check_clusters, check_confidence, check_finite, check_share, whole
 from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.errors import UsageError
 
@@ -64,9 +65,12 @@ def mean_interval(
 ) -> Estimate:
     """The mean of `values`, by Student's t. `clusters` names the cluster of each value, in the same order.
 
-    Raises: UsageError, if a value is not finite, or the clusters are not as many as the values.
+    Raises: UsageError, if a value is not finite, the clusters are not as many as the values, or `confidence` is not
+    within 0 and 1.
     """
     check_finite(values)
+    check_clusters(values, clusters)
+    check_confidence(confidence)
     n = len(values)
     if n == 0:
         return Estimate(None, None, None, None, 0, None if clusters is None else 0, "t", confidence)
@@ -90,7 +94,7 @@ def score_interval(
 
     Raises: UsageError, as `mean_interval`.
     """
-    if values and all(value in (0, 1) for value in values):
+    if len(values) and all(value in (0, 1) for value in values):
         return proportion_interval(values, clusters, confidence)
     found = mean_interval(values, clusters, confidence)
     if found.mean is None or found.se is None or found.low is None or found.high is None:
@@ -114,9 +118,11 @@ def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estima
 
     `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not rest on it.
 
-    Raises: UsageError, if it is not 0 <= passed <= n.
+    Raises: UsageError, if it is not 0 <= passed <= n, both whole, or `confidence` is not within 0 and 1.
     """
-    if not 0 <= passed <= n:
+    check_confidence(confidence)
+    passed, n = whole("passed", passed), whole("n", n)
+    if passed > n:
         raise UsageError(f"{passed} of {n} is not a proportion")
     if n == 0:
         return Estimate(None, None, None, None, 0, None, "wilson", confidence)
@@ -137,8 +143,11 @@ def proportion_interval(
     Source: Korn and Graubard, Survey Methodology 24 (1998), with Wilson's interval as in Franco, Little, Louis and
     Slud, Journal of Survey Statistics and Methodology 7 (2019).
 
-    Raises: UsageError, if a value is neither 0 nor 1, or the clusters are not as many as the values.
+    Raises: UsageError, if a value is neither 0 nor 1, the clusters are not as many as the values, or `confidence` is
+    not within 0 and 1.
     """
+    check_confidence(confidence)
+    check_clusters(values, clusters)
     if any(value not in (0, 1) for value in values):
         raise UsageError("a proportion is of values that are all 0 or 1")
     n = len(values)
@@ -160,7 +169,12 @@ def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
 
     Source: Wilson, Journal of the American Statistical Association 22 (1927); method 3 of Newcombe, Statistics in
     Medicine 17 (1998) 857.
+
+    Raises: UsageError, if `share` is not from 0 to 1, or `n` not above 0.
     """
+    check_share("share", share)
+    if not n > 0:
+        raise UsageError(f"n is {n!r}, expected a number above 0")
     squared = quantile * quantile
     centre = share + squared / (2 * n)
     reach = quantile * math.sqrt(share * (1 - share) / n + squared / (4 * n * n))
@@ -179,8 +193,6 @@ def standard_error(
     if clusters is None:
         parts, count = [value - mean for value in values], n
     else:
-        if len(clusters) != n:
-            raise UsageError(f"{len(clusters)} clusters for {n} values")
         sums: dict[Hashable, float] = {}
         for value, cluster in zip(values, clusters, strict=True):
             sums[cluster] = sums.get(cluster, 0.0) + (value - mean)
@@ -192,15 +204,19 @@ def standard_error(
 
 def mean_of(values: Sequence[float]) -> float:
     """The mean of one value or more, within the least and the greatest of them."""
-    return min(max(math.fsum(values) / len(values), min(values)), max(values))
+    return float(min(max(math.fsum(values) / len(values), min(values)), max(values)))
 
 
 def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
     """The quantiles of `values` at each of `shares` (0 to 1); None for each, where there are no values.
 
     Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: between two values in a straight line.
+
+    Raises: UsageError, if a value is not finite, or a share not from 0 to 1.
     """
     check_finite(values)
+    for share in shares:
+        check_share("a share", share)
     ordered = sorted(values)
     if not ordered:
         return [None for _ in shares]
@@ -211,10 +227,3 @@ def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float 
         above = min(below + 1, len(ordered) - 1)
         found.append(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
     return found
-
-
-def check_finite(values: Sequence[float]) -> None:
-    """Raises: UsageError, at the first value that is NaN or infinite; says where it is."""
-    for place, value in enumerate(values):
-        if not math.isfinite(value):
-            raise UsageError(f"value {place} is {value}; statistics are of finite numbers only")

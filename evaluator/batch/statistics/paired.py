@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from evaluator.batch.statistics.arguments import check_confidence, whole
 from evaluator.batch.statistics.distributions import (
     binomial_below,
     normal_below,
@@ -63,7 +64,7 @@ def mean_difference(
 
     p is None where every difference is the same, as no spread can be seen, but 1 where each is 0.
 
-    Raises: UsageError, if a value is not finite, or the clusters are not as many as the values.
+    Raises: UsageError, as `mean_interval`.
     """
     seen = mean_interval(differences, clusters, confidence)
     method = "paired t" if clusters is None else "paired t, clustered"
@@ -84,10 +85,9 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
 
     Source: McNemar, Psychometrika 12 (1947), exact as in Agresti, Categorical Data Analysis (2002), chapter 10.
 
-    Raises: UsageError, if a count is negative.
+    Raises: UsageError, if a count is not whole or negative.
     """
-    if only_a < 0 or only_b < 0:
-        raise UsageError("counts of flipped pairs are not negative")
+    only_a, only_b = whole("only_a", only_a), whole("only_b", only_b)
     return min(1.0, 2 * binomial_below(min(only_a, only_b), only_a + only_b, 0.5))
 
 
@@ -99,10 +99,11 @@ def mcnemar_difference(both: int, only_a: int, only_b: int, neither: int, confid
     Source: method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
     on paired data", Statistics in Medicine 17 (1998) 2635.
 
-    Raises: UsageError, if a count is negative.
+    Raises: UsageError, if a count is not whole or negative, or `confidence` is not within 0 and 1.
     """
-    if min(both, only_a, only_b, neither) < 0:
-        raise UsageError("counts of pairs are not negative")
+    check_confidence(confidence)
+    both, neither = whole("both", both), whole("neither", neither)
+    only_a, only_b = whole("only_a", only_a), whole("only_b", only_b)
     n = both + only_a + only_b + neither
     method = "exact McNemar, Newcombe's interval"
     if n == 0:
@@ -147,9 +148,10 @@ def bootstrap_difference(
     the Bootstrap (1993), section 14.3; p-value: Davison and Hinkley, Bootstrap Methods and their Application (1997),
     section 4.4.
 
-    Raises: UsageError, if a value is not finite or `resamples` is below 100.
+    Raises: UsageError, if a value is not finite, `resamples` is not whole or below 100, or `confidence` is not within
+    0 and 1.
     """
-    if resamples < 100:
+    if whole("resamples", resamples) < 100:
         raise UsageError(f"{resamples} resamples are too few for an interval; at least 100")
     plain = mean_difference(differences, None, confidence)
     method = "paired bootstrap, BCa"
@@ -189,8 +191,8 @@ def pairs_needed(spread: float, difference: float, power: float = 0.8, confidenc
 
     Source: Miller (2024), on power analysis, whose ω² + σ_A²/K_A + σ_B²/K_B is spread².
 
-    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, or the power not within
-    one half and 1.
+    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, the power not within
+    one half and 1, or the confidence not within 0 and 1.
     """
     if not (math.isfinite(difference) and difference):
         raise UsageError("a difference to be seen is a number other than 0")
@@ -202,7 +204,7 @@ def smallest_difference(spread: float, pairs: int, power: float = 0.8, confidenc
 
     Raises: UsageError, if there is no pair, and as `pairs_needed`.
     """
-    if pairs < 1:
+    if whole("pairs", pairs) < 1:
         raise UsageError("without a pair no difference can be seen")
     return _reach(spread, power, confidence) / math.sqrt(pairs)
 
@@ -212,4 +214,5 @@ def _reach(spread: float, power: float, confidence: float) -> float:
         raise UsageError("the spread of differences is a number that is not negative")
     if not 0.5 <= power < 1:
         raise UsageError(f"a power of {power} is not within 0.5 and 1")
+    check_confidence(confidence)
     return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * spread

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.compact import Numbering
+from evaluator.batch.fields import MOST_FIELDS
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.shape import Amount, Spending
 from evaluator.errors import UsageError
@@ -146,7 +147,8 @@ def fault_of(score: Score) -> str | None:
 class Columns:
     """Every result that was added, as columns; equal places in them are one row.
 
-    `clusters` and `parts` number the values of the two metadata fields; NONE is a result without that field.
+    `clusters` and `parts` number the values of the two metadata fields; NONE is a result without that field. `fields`
+    are those that results have which lack one of the two.
     """
 
     def __init__(self, cluster: str | None, group_by: str | None) -> None:
@@ -163,6 +165,7 @@ class Columns:
         self.tokens = {name: array("i") for name in _TOKENS}
         self.clusters = None if cluster is None else array("i")
         self.parts = None if group_by is None else array("i")
+        self.fields: dict[str, None] = {}
         self.replaced_count = self.left_out_count = 0
         self._cluster, self._group_by = cluster, group_by
         self._replaced = {name: _Tally() for name in ("cost_usd", "scoring_cost_usd", *_TOKENS)}
@@ -206,9 +209,9 @@ class Columns:
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
         if self.clusters is not None:
-            self.clusters[row] = _number_in(self.cluster_names, result.metadata, self._cluster)
+            self.clusters[row] = self._number_in(self.cluster_names, result.metadata, self._cluster)
         if self.parts is not None:
-            self.parts[row] = _number_in(self.part_names, result.metadata, self._group_by)
+            self.parts[row] = self._number_in(self.part_names, result.metadata, self._group_by)
             if len(self.part_names.numbers) > MAX_VALUES:
                 raise UsageError(f"{self._group_by!r} has over {MAX_VALUES:,} values; group by a field with fewer")
         for name in result.scores:
@@ -259,6 +262,14 @@ class Columns:
         return Spending(
             **{name: tally.amount() for name, tally in self._replaced.items()}, cached_calls=self._replaced_cached
         )
+
+    def _number_in(self, names: Names, metadata: Mapping[str, Any], field: str | None) -> int:
+        value = metadata.get(field) if field is not None else None
+        if value is None:
+            if len(self.fields) < MOST_FIELDS:
+                self.fields.update(dict.fromkeys(metadata))
+            return NONE
+        return names.number(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
 
     def _row(self, group: int, sample: int, epoch: int) -> int:
         """The row of a result, the next one if it has none yet."""
@@ -318,13 +329,6 @@ class _Tally:
 
     def amount(self) -> Amount:
         return Amount(self.known, self.known_for, self.of)
-
-
-def _number_in(names: Names, metadata: Mapping[str, Any], field: str | None) -> int:
-    value = metadata.get(field) if field is not None else None
-    if value is None:
-        return NONE
-    return names.number(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
 
 
 def _run_of(result: SampleResult) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from typing import TypeAlias
 
+from evaluator.batch.fields import nearest_field
 from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import (
     FEW_CLUSTERS,
+    Estimate,
     Reducer,
     Variance,
     percentiles,
@@ -78,8 +82,10 @@ def summarise(
     in hand says so with their number.
 
     `cluster` and `group_by` name metadata fields. Results that share a value of `cluster` are not taken as
-    independent, and neither are a sample's epochs; a result without that field belongs with its sample. `reducers` are
-    names for `statistics.reducer`; None: mean, where a sample has several epochs.
+    independent, and neither are a sample's epochs; a result without that field belongs with its sample. Where none has
+    it, nobody knows what belongs together: shares and means have no interval. Results without `group_by` are the group
+    `(none)`; a text that reads so stands in quotes. `reducers` are names for `statistics.reducer`; None: mean, where a
+    sample has several epochs.
 
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more results than `total`.
     """
@@ -114,9 +120,11 @@ def summarise(
         columns.replaced_spending(),
         cluster,
         group_by,
-        tuple(_notes(columns, counts, cluster, unfinished, made)),
+        tuple(_notes(columns, counts, cluster, group_by, unfinished, made)),
         columns.left_out_count,
         unfinished,
+        _known(columns.clusters),
+        _known(columns.parts),
     )
 
 
@@ -181,7 +189,7 @@ class _Group:
         values = array("d", (columns.verdict[row] == _PASSED for row in judged))
         results = counts.results
         accuracy = Accuracy(
-            proportion_interval(values, self.clusters(judged)),
+            self.as_sure(proportion_interval(values, self.clusters(judged))),
             counts.passed,
             counts.judged,
             counts.total,
@@ -202,10 +210,10 @@ class _Group:
             states[FAULTY],
             states[UNSCORED],
             states[ABSENT],
-            score_interval(array("d", (scorer.value[row] for row in valued)), self.clusters(valued)),
+            self.as_sure(score_interval(array("d", (scorer.value[row] for row in valued)), self.clusters(valued))),
             passed,
             len(passes) - passed,
-            proportion_interval(passes, self.clusters(judged)),
+            self.as_sure(proportion_interval(passes, self.clusters(judged))),
         )
 
     def clusters(self, rows: Rows) -> Rows | None:
@@ -220,6 +228,16 @@ class _Group:
         number = self.columns.clusters[row]
         return number if number != NONE else -1 - self.columns.sample[row]
 
+    def as_sure(self, estimate: Estimate) -> Estimate:
+        """An estimate as sure as it can be: where no result has the field to cluster by, nobody knows how sure."""
+        if self.is_cluster_known:
+            return estimate
+        return replace(estimate, se=None, low=None, high=None, clusters=None)
+
+    @cached_property
+    def is_cluster_known(self) -> bool:
+        return _known(self.columns.clusters) != 0
+
     def cluster_count(self) -> int | None:
         """How many clusters its results are in; None where each is independent of the others."""
         clusters = self.clusters(self.rows)
@@ -230,7 +248,9 @@ class _Group:
         columns = self.columns
         if columns.parts is None:
             return {}
-        names = columns.part_names.texts()
+        names = [
+            json.dumps(name) if name == _WITHOUT or name[:1] == '"' else name for name in columns.part_names.texts()
+        ]
         found: dict[str, Rows] = {}
         for row in self.rows:
             number = columns.parts[row]
@@ -246,7 +266,7 @@ class _Group:
                         numbers.append(one.reduce(found))
                         clusters.append(0 if self.columns.clusters is None else self.cluster(row))
                 estimate = score_interval(numbers, None if self.columns.clusters is None else clusters)
-                yield Reduced(name, one.name, estimate, len(numbers), self.samples)
+                yield Reduced(name, one.name, self.as_sure(estimate), len(numbers), self.samples)
 
     def by_sample(self, name: str | None, passes: bool) -> Iterator[tuple[int, list[float]]]:
         """The first row of each sample that was judged, and what a scorer's epochs came to, or whether they passed.
@@ -316,6 +336,10 @@ def _counts(columns: Columns, rows: Rows, pending: int | None) -> Counts:
     return Counts(seen[_PASSED], seen[_FAILED], seen[_ERROR], seen[_UNSCORED], pending)
 
 
+def _known(numbers: Rows | None) -> int | None:
+    return None if numbers is None else sum(number != NONE for number in numbers)
+
+
 def _durations(columns: Columns, rows: Rows) -> Percentiles:
     return _percentiles(array("d", (columns.duration[row] for row in rows)))
 
@@ -334,17 +358,33 @@ def _errors(columns: Columns, rows: Rows) -> tuple[ErrorKind, ...]:
 
 
 def _notes(
-    columns: Columns, counts: Counts, cluster: str | None, unfinished: str, groups: Sequence[_Group]
+    columns: Columns,
+    counts: Counts,
+    cluster: str | None,
+    group_by: str | None,
+    unfinished: str,
+    groups: Sequence[_Group],
 ) -> Iterable[str]:
     if unfinished:
         yield f"not finished: {unfinished}"
     if counts.pending:
         yield f"{counts.pending:,} of {counts.total:,} results are pending: every number may still change"
-    if columns.clusters is not None:
-        without = sum(number == NONE for number in columns.clusters)
-        if without:
-            yield f"{without:,} of {len(columns):,} results have no {cluster!r}: each belongs with its sample"
-    few = [count for group in groups if (count := group.cluster_count()) is not None and count < FEW_CLUSTERS]
+    for name, numbers, otherwise in (
+        (cluster, columns.clusters, "each belongs with its sample"),
+        (group_by, columns.parts, f"they are the group {_WITHOUT}"),
+    ):
+        with_it = _known(numbers)
+        if name is None or with_it is None or with_it == len(columns):
+            continue
+        if with_it == 0:
+            yield f"no result has {name!r} in its metadata; {nearest_field(name, columns.fields)}"
+        else:
+            yield f"{len(columns) - with_it:,} of {len(columns):,} results have no {name!r}: {otherwise}"
+    few = (
+        []
+        if _known(columns.clusters) == 0
+        else [count for group in groups if (count := group.cluster_count()) is not None and count < FEW_CLUSTERS]
+    )
     if few:
         by = "samples with several epochs" if columns.clusters is None else f"{cluster!r}"
         yield f"clusters by {by}: {min(few):,}; with fewer than {FEW_CLUSTERS} intervals are only rough"

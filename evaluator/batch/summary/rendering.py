@@ -90,7 +90,10 @@ def _overall(summary: BatchSummary) -> Iterable[str]:
     if summary.replaced_spending is not None:
         yield f"earlier runs, besides: {_costs(summary.replaced_spending)}"
     yield f"duration: {_seconds(summary.durations)}"
-    yield "intervals are at 95 %" + (f", with clusters by {summary.cluster}" if summary.cluster else "")
+    if summary.with_cluster == 0 and counts.results:
+        yield f"no result has {summary.cluster!r}, by which to cluster: shares and means have no intervals"
+    else:
+        yield "intervals are at 95 %" + (f", with clusters by {summary.cluster}" if summary.cluster else "")
 
 
 def _spending(spending: Spending) -> Iterable[str]:

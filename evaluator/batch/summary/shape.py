@@ -25,6 +25,13 @@ class Counts:
     unscored: int = 0
     pending: int | None = None
 
+    def __str__(self) -> str:
+        of = "" if self.pending is None else f" of {self.total:,}"
+        return (
+            f"{self.results:,}{of} results ({self.passed:,} passed, {self.failed:,} failed, {self.error:,} error, "
+            f"{self.unscored:,} unscored)"
+        )
+
     @property
     def results(self) -> int:
         return self.passed + self.failed + self.error + self.unscored
@@ -324,7 +331,11 @@ class BatchSummary:
     `replaced` earlier results gave way to later ones of the same sample (retries), and `left_out` results are no part
     of what the batch asks for now; what they used is in `replaced_spending` and nowhere else. `unfinished` is why the
     batch is not complete although its counts may look so, empty where there is no such reason. `notes` say what a
-    reader of the numbers has to know.
+    reader of the numbers has to know. `with_cluster` results have the field `cluster`, and `with_group_by` the field
+    `group_by`; None where none is named. Where none has the field `cluster`, shares and
+    means have no interval.
+
+    As a text it is `render_summary`, in a notebook `render_markdown`.
     """
 
     counts: Counts
@@ -341,6 +352,22 @@ class BatchSummary:
     notes: tuple[str, ...] = ()
     left_out: int = 0
     unfinished: str = ""
+    with_cluster: int | None = None
+    with_group_by: int | None = None
+
+    def __repr__(self) -> str:
+        groups = f"{len(self.groups):,} templates × variants" if len(self.groups) != 1 else repr(self.groups[0].name)
+        return f"<BatchSummary of {groups}: {self.counts}{'' if self.complete else ', not complete'}>"
+
+    def __str__(self) -> str:
+        from evaluator.batch.summary.rendering import render_summary
+
+        return render_summary(self)
+
+    def _repr_markdown_(self) -> str:
+        from evaluator.batch.summary.rendering import render_markdown
+
+        return render_markdown(self)
 
     @property
     def complete(self) -> bool:
@@ -364,5 +391,7 @@ class BatchSummary:
             "replaced_spending": None if self.replaced_spending is None else self.replaced_spending.to_dict(),
             "cluster": self.cluster,
             "group_by": self.group_by,
+            "with_cluster": self.with_cluster,
+            "with_group_by": self.with_group_by,
             "notes": list(self.notes),
         }

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from evaluator.batch.compact import Numbering
+from evaluator.batch.fields import MOST_FIELDS
+from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
 from evaluator.errors import UsageError
 
 _NONE = -1
 _UNKNOWN = math.nan
-_MOST_FIELDS = 1_000
 
 
 def key_of(by: str) -> Callable[[SampleResult], str]:
@@ -44,7 +45,9 @@ def key_of(by: str) -> Callable[[SampleResult], str]:
 
 
 class SideSamples:
-    """The samples of one side by their numbers in `keys`; `groups`, `scorers` and metadata's `fields` as they came."""
+    """The samples of one side by their numbers in `keys`; `groups`, `seen` scorers and metadata's `fields` as they
+    came. `declared` is what the batch says of them, None where there is none to ask; `results` counts samples' epochs.
+    """
 
     def __init__(
         self,
@@ -53,11 +56,13 @@ class SideSamples:
         key: Callable[[SampleResult], str],
         scorer: str | None,
         cluster: str | None,
+        declared: Declared | None,
     ) -> None:
-        self.name = name
+        self.name, self.declared, self.results = name, declared, 0
         self.groups: dict[tuple[str, str], None] = {}
-        self.scorers: dict[str, None] = {}
+        self.seen: dict[str, None] = {}
         self.fields: dict[str, None] = {}
+        self._is_answered = False
         self._keys, self._key, self._scorer, self._cluster = keys, key, scorer, cluster
         self._places = array("i")
         self._ids = _Texts()
@@ -78,8 +83,9 @@ class SideSamples:
         if len(self.groups) > 1:
             found = ", ".join(f"{template} × {variant}" for template, variant in self.groups)
             raise UsageError(f"side {self.name} has results of {found}; compare one template and variant at a time")
-        self.scorers.update(dict.fromkeys(result.scores))
-        if self._cluster is not None and len(self.fields) < _MOST_FIELDS:
+        self.seen.update(dict.fromkeys(result.scores))
+        self._is_answered = self._is_answered or result.failure is None
+        if self._cluster is not None and len(self.fields) < MOST_FIELDS:
             self.fields.update(dict.fromkeys(result.metadata))
         place = self._place(result)
         self._inputs[place], self._targets[place] = hash(_text(result.inputs)), hash(_text(result.target))
@@ -88,12 +94,20 @@ class SideSamples:
             self._clusters[place] = _NONE if group is None else self._cluster_names.number(_text(group))
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()
-        self._epochs[result.epoch].put(place, *self._judged(result))
+        self.results += self._epochs[result.epoch].put(place, *self._judged(result))
+
+    @property
+    def scorers(self) -> Collection[str] | None:
+        """Their names. None: nobody says, and no result is one that a scorer would have judged."""
+        if self.declared is not None and self.declared.scorers is not None:
+            return self.declared.scorers.keys() | self.seen.keys()
+        return self.seen.keys() if self.seen or self._is_answered else None
 
     def check(self) -> None:
-        """Raises: UsageError, if there are results, and none has a score by the scorer."""
-        if self._scorer is not None and len(self) and self._scorer not in self.scorers:
-            known = ", ".join(self.scorers) or "none"
+        """Raises: UsageError, if no score is or will be by the scorer."""
+        scorers = self.scorers
+        if self._scorer is not None and scorers is not None and self._scorer not in scorers:
+            known = ", ".join(scorers) or "none"
             raise UsageError(f"side {self.name} has no score by {self._scorer!r}; there is {known}")
 
     def __contains__(self, number: int) -> bool:
@@ -124,6 +138,19 @@ class SideSamples:
         place = self._places[number]
         values = [value for epoch in self._epochs.values() if not math.isnan(value := epoch.value_of(place))]
         return math.fsum(values) / len(values) if values else None
+
+    def bounds(self, number: int) -> tuple[float, float]:
+        """What `value` would be, had each of its epochs without one the value 0, or 1."""
+        place = self._places[number]
+        values = [epoch.value_of(place) for epoch in self._epochs.values() if epoch.has(place)]
+        known = [value for value in values if not math.isnan(value)]
+        least = math.fsum(known)
+        return least / len(values), (least + len(values) - len(known)) / len(values)
+
+    def is_open(self, number: int) -> bool:
+        """Whether one of its epochs has no value."""
+        place = self._places[number]
+        return any(epoch.has(place) and math.isnan(epoch.value_of(place)) for epoch in self._epochs.values())
 
     def passed(self, number: int) -> bool | None:
         """Of most epochs that were judged; None where it is a tie, or none was."""
@@ -179,13 +206,19 @@ class _Epoch:
     def __init__(self) -> None:
         self._value, self._passed, self._error = array("d"), array("b"), array("b")
 
-    def put(self, place: int, value: float | None, passed: bool | None, error: bool) -> None:
+    def put(self, place: int, value: float | None, passed: bool | None, error: bool) -> bool:
+        """Returns: whether it is the first result of the sample."""
         _lengthen(self._value, place + 1, _UNKNOWN)
         _lengthen(self._passed, place + 1, _NONE)
-        _lengthen(self._error, place + 1, 0)
+        _lengthen(self._error, place + 1, _NONE)
+        is_first = not self.has(place)
         self._value[place] = _UNKNOWN if value is None else value
         self._passed[place] = _NONE if passed is None else passed
         self._error[place] = error
+        return is_first
+
+    def has(self, place: int) -> bool:
+        return place < len(self._error) and self._error[place] != _NONE
 
     def value_of(self, place: int) -> float:
         """NaN where there is none."""
@@ -195,7 +228,7 @@ class _Epoch:
         return self._passed[place] if place < len(self._passed) else _NONE
 
     def is_error(self, place: int) -> bool:
-        return place < len(self._error) and bool(self._error[place])
+        return place < len(self._error) and self._error[place] == 1
 
 
 class _Texts:

@@ -1,0 +1,200 @@
+"""Standard error and standard output of a batch: events a line, readers that go, and a terminal that is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.testing import Answer, LoopbackServer, Reply
+
+QUIZ = (
+    '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
+    '<inputs><input name="question" type="string" required="true">it</input></inputs>'
+    "<instructions>{{ question }}</instructions></task>"
+)
+PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
+<base_url>{url}</base_url></handler>"""
+ROWS = [{"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n)} for n in range(30)]
+
+
+@pytest.fixture(autouse=True)
+def quiz(write: Any) -> None:
+    write("templates/quiz.xml", QUIZ)
+    write("rows.jsonl", "\n".join(map(json.dumps, ROWS)))
+
+
+class HoldingServer(LoopbackServer):
+    """Answers nothing before `release`."""
+
+    def __init__(self, default: Reply | Answer) -> None:
+        super().__init__(default=default)
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._released.set)
+
+    async def _send(self, *args: Any) -> bool:
+        await self._released.wait()
+        return await super()._send(*args)
+
+
+@pytest.fixture
+def server(write: Any) -> Iterator[HoldingServer]:
+    with HoldingServer(Answer("2")) as running:
+        write("handlers/wire.xml", PROFILE.format(url=running.base_url))
+        yield running
+
+
+def batch(*more: Any, handler: str = "offline") -> list[Any]:
+    return ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", handler,
+            "--output", "b", *more]  # fmt: skip
+
+
+def told(err: str) -> list[dict[str, Any]]:
+    """Every line of `err`, each of which is an object that says which event it is."""
+    events = [json.loads(line) for line in err.splitlines()]
+    assert all(isinstance(event["event"], str) for event in events)
+    return events
+
+
+def manifest(tmp_path: Path) -> dict[str, Any]:
+    return json.loads((tmp_path / "b" / "manifest.json").read_text())
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def test_every_line_is_an_event_and_the_last_one_says_how_it_ended(cli: Any) -> None:
+    ran = cli(*batch("--progress", "json", "--model-role", "critic=m"))
+    events = told(ran.err)
+    notices = [event["message"] for event in events if event["event"] == "notice"]
+    assert ran.code == 0 and "30 of 30" in ran.out
+    assert [notice.partition(":")[0] for notice in notices] == ["warning", "note"]
+    last = events[-1]
+    assert last["event"] == "ended" and (last["state"], last["exit_code"], last["done"]) == ("complete", 0, 30)
+    assert (last["folder"], last["go_on"]) == ("b", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--gate", "accuracy >= 80"], 2, "80%"),
+        (["--handler", "none"], 3, "none"),
+        (["--nonsense"], 2, "--nonsense"),
+    ],
+)
+def test_an_error_is_an_event_too(cli: Any, options: list[str], code: int, said: str) -> None:
+    ran = cli(*batch("--progress=json", *options))
+    (error,) = told(ran.err)
+    assert (ran.code, error["event"], error["exit_code"]) == (code, "error", code) and said in error["message"]
+
+
+def test_nothing_but_errors_and_how_to_go_on_are_told_as_events(cli: Any, server: HoldingServer) -> None:
+    server.default = Reply((b"{}",), 401)
+    server.release()
+    ran = cli(*batch("--progress", "json", "--stop-after", 2, "--concurrency", 1, handler="wire"))
+    events = told(ran.err)
+    assert any("every sample ended with an error" in event.get("message", "") for event in events)
+    last = events[-1]
+    assert (ran.code, last["state"], last["exit_code"]) == (5, "repeated error", 5)
+    assert last["go_on"] == "evaluator batch --resume b" and "2 samples in a row" in last["reason"]
+
+
+def test_a_session_that_is_cut_off_ends_with_how_to_go_on_and_the_error(start: Any, server: HoldingServer) -> None:
+    process = start(*batch("--progress", "json", handler="wire"))
+    assert server.asked.wait(20)
+    process.send_signal(signal.SIGINT)
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if b"once more" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    *_, last, error = told((b"".join(lines) + err).decode())
+    assert (last["event"], last["state"], last["go_on"]) == ("ended", "stopped", "evaluator batch --resume b")
+    assert (error["event"], error["message"], error["exit_code"]) == ("error", "interrupted", 130)
+    assert process.returncode == 130
+
+
+# -- readers that go ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["json", "plain"])
+def test_a_dead_reader_of_the_progress_changes_nothing_of_the_batch(
+    start: Any, server: HoldingServer, tmp_path: Path, kind: str
+) -> None:
+    process = start(*batch("--progress", kind, "--gate", "failed >= 99", "--gate", "errors <= 30", handler="wire"))
+    assert process.stderr.readline()
+    process.stderr.close()
+    process.stderr = None
+    assert server.asked.wait(20)
+    server.release()
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 4 and b"30 of 30 results" in out
+    assert len((tmp_path / "b" / "results.jsonl").read_text().splitlines()) == 30
+    assert manifest(tmp_path)["state"] == "complete" and (tmp_path / "b" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(("kind", "gate", "code"), [("json", "accuracy >= 0.9", 0), ("plain", "failed >= 5", 4)])
+def test_pipes_that_nobody_reads_change_no_exit_code(
+    start: Any, tmp_path: Path, kind: str, gate: str, code: int
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start(*batch("--progress", kind, "--gate", gate), stdout=writing, stderr=writing)
+    os.close(writing)
+    assert process.wait(40) == code
+    assert manifest(tmp_path)["state"] == "complete" and (tmp_path / "b" / "summary.json").is_file()
+
+
+def test_an_error_keeps_its_exit_code_where_nobody_reads_it(start: Any) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start(*batch("--rows", "none.jsonl"), stdout=writing, stderr=writing)
+    os.close(writing)
+    assert process.wait(40) == 2
+
+
+def test_a_full_disk_under_the_progress_changes_nothing(start: Any, tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start(*batch(), stderr=full, stdout=subprocess.DEVNULL)
+        assert process.wait(40) == 0
+    assert manifest(tmp_path)["state"] == "complete"
+
+
+# -- a terminal that is closed -----------------------------------------------------------------------------------
+
+
+def test_a_closed_terminal_ends_a_batch_in_order(start: Any, cli: Any, server: HoldingServer, tmp_path: Path) -> None:
+    process = start(*batch("--concurrency", 1, "--progress", "plain", handler="wire"))
+    assert server.asked.wait(20)
+    process.send_signal(signal.SIGHUP)
+    lines = iter(process.stderr.readline, b"")
+    assert any(b"finishing what is in flight" in line for line in lines)
+    # A terminal that is closed says so twice, which is no second thought.
+    process.send_signal(signal.SIGHUP)
+    server.release()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in err and b"never retrieved" not in err and b"stopped: interrupted" in err
+    assert manifest(tmp_path)["state"] == "stopped"
+
+
+def test_a_batch_under_nohup_does_not_hear_that_the_terminal_is_closed(
+    start: Any, server: HoldingServer, tmp_path: Path
+) -> None:
+    process = start(*batch(handler="wire"), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert server.asked.wait(20)
+    process.send_signal(signal.SIGHUP)
+    server.release()
+    process.communicate(timeout=40)
+    assert process.returncode == 0 and manifest(tmp_path)["state"] == "complete"
