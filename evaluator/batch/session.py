@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Literal
 
 from evaluator.batch.engines import Engine
 from evaluator.batch.folder import BatchFolder, Entry
+from evaluator.batch.garbage import rarely_searched
 from evaluator.batch.pending import Counts, OnChanged, Pending
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, Display, Endpoint, Snapshot, Tally
@@ -112,11 +112,10 @@ class Session:
         rows = aiter(self.plan.rows)
         work = pending.work(rows)
         self.display.begun(self.plan.name, self._snapshot())
-        # What is there before the first sample stays: the search for garbage need not look at it again and again.
-        gc.freeze()
         ticker = asyncio.ensure_future(self._tick())
         try:
-            with self.stop.told_to(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
+            told = self.stop.told_to(partial(_call_in, asyncio.get_running_loop(), self._end_wait))
+            with told, rarely_searched():
                 await self.engine.run(
                     self.worker, lambda: self._next(work), self._done, lambda: self.stop.state is not None
                 )
@@ -125,7 +124,6 @@ class Session:
             self.display.ended(self._snapshot(), broken_off(error)[0])
             raise
         finally:
-            gc.unfreeze()
             ticker.cancel()
             await asyncio.wait([ticker])
             await work.aclose()

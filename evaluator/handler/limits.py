@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 from evaluator.errors import LimitReached
 from evaluator.results import Usage
@@ -20,17 +20,63 @@ IN_DOUBT = Usage(None, None, None, None, None)
 """What a call used that may have been billed and came to no answer."""
 
 
+class Deadline:
+    """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
+
+    A class, as a closure that sets itself as a timer is a cycle, which only the search for garbage would free.
+    """
+
+    __slots__ = ("_budget", "_limit", "_loop", "_timer")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._limit = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        limit = await self._limit.__aenter__()
+        self.look()
+        return limit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        scope: Budget | None = self._budget
+        while scope is not None:
+            scope.dormant.discard(self.look)
+            scope = scope.parent
+        await self._limit.__aexit__(kind, error, trace)
+
+    def look(self) -> None:
+        """Sets the timer anew: to the nearest limit whose clock runs."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        left, paused = self._budget.left()
+        if left is not None and left <= 0:
+            self._limit.reschedule(self._loop.time())
+            return
+        if left is not None:
+            self._timer = self._loop.call_later(left, self.look)
+        if paused is not None:
+            paused.dormant.add(self.look)
+
+
 class Budget:
     """Turns, output tokens, wall time and cost of one scope; None where there is no limit.
 
     `owner` names whose limit it is in messages. `partial` is the last text that came in this scope, kept for
     a task that does not end well; `maybe_billed` says that a call was cut off; `cached_calls` are those that the
-    cache of responses answered. Not thread-safe: one event loop.
+    cache of responses answered; `dormant` are told when a pause has ended. Not thread-safe: one event loop.
     """
 
     __slots__ = (
-        "_at_most", "_clock", "_dormant", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns",
-        "_started", "_warned", "cached_calls", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent",
+        "_at_most", "_clock", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns", "_started",
+        "_warned", "cached_calls", "dormant", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent",
         "partial", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
@@ -63,7 +109,7 @@ class Budget:
         self._started = clock()
         self._pauses = 0
         self._paused_at = self._paused_s = 0.0
-        self._dormant: set[Callable[[], None]] = set()
+        self.dormant: set[Callable[[], None]] = set()
 
     def elapsed_s(self) -> float:
         """Seconds since it was made, without those that it was paused."""
@@ -101,42 +147,16 @@ class Budget:
             scope._pauses -= 1
             if scope._pauses == 0:
                 scope._paused_s += scope._clock() - scope._paused_at
-                woken, scope._dormant = scope._dormant, set()
+                woken, scope.dormant = scope.dormant, set()
                 for look in woken:
                     look()
             scope = scope.parent
 
-    @asynccontextmanager
-    async def deadline(self) -> AsyncGenerator[asyncio.Timeout]:
+    def deadline(self) -> Deadline:
         """`asyncio.timeout` until the nearest time limit of this scope and those above; pauses put it off."""
-        loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle | None = None
-        async with asyncio.timeout(None) as limit:
+        return Deadline(self)
 
-            def look() -> None:
-                nonlocal timer
-                if timer is not None:
-                    timer.cancel()
-                left, paused = self._left()
-                if left is not None and left <= 0:
-                    limit.reschedule(loop.time())
-                    return
-                timer = None if left is None else loop.call_later(left, look)
-                if paused is not None:
-                    paused._dormant.add(look)
-
-            look()
-            try:
-                yield limit
-            finally:
-                if timer is not None:
-                    timer.cancel()
-                scope: Budget | None = self
-                while scope is not None:
-                    scope._dormant.discard(look)
-                    scope = scope.parent
-
-    def _left(self) -> tuple[float | None, Budget | None]:
+    def left(self) -> tuple[float | None, Budget | None]:
         """Seconds until the nearest limit whose clock runs, and the first scope upwards whose clock does not."""
         left: float | None = None
         scope: Budget | None = self
