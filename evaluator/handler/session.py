@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import signal
 import time
 import traceback
@@ -20,7 +19,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from evaluator.errors import LimitReached, ProviderError, ProviderErrorKind, RecordError, SessionClosed
 from evaluator.handler import prices
-from evaluator.handler.attachments import MAX_BYTES_TOGETHER, Attachment, recorded_in
+from evaluator.handler.attaching import make_room, with_what_is_taken
+from evaluator.handler.attachments import Attachment, recorded_in
 from evaluator.handler.backend import (
     Backend,
     FinishReason,
@@ -54,8 +54,6 @@ NOT_REPEATED = (
 )
 MAYBE_BILLED = "an attempt that came to no answer may have been billed: tokens and cost are not known in full"
 Sleep = Callable[[float], Any]
-# Mistral's servers refuse a user's message after a tool's answer, and chat completions have no other place for images.
-_NO_USER_AFTER_TOOL = re.compile(r"(?:mi|mini|magi|dev|code)stral|(?:pix|mix)tral", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ class Handler:
         self._warnings = []
         before = len(self._messages), self._context_tokens
         for message in messages:
-            self._add(self._with_what_is_taken(message))
+            self._add(self._taken(message))
         try:
             response = await self._answer()
         except BaseException:
@@ -308,53 +306,12 @@ class Handler:
         self._sent = len(self._messages)
         return response
 
+    def _taken(self, message: Message) -> Message:
+        return with_what_is_taken(message, self.choice.label, self.config.tool_calling == "text", self._warn)
+
     def _warn(self, warning: str) -> None:
         if warning not in self._warnings:
             self._warnings.append(warning)
-
-    def _with_what_is_taken(self, message: Message) -> Message:
-        """`message` without the attachments that the model is known not to take, or that are too many bytes.
-
-        Those of a tool's answer stay without their bytes: what the tool gave is recorded whatever the model takes.
-        """
-        if not message.attachments:
-            return message
-        kept: list[Attachment] = []
-        room = MAX_BYTES_TOGETHER
-        for attachment in message.attachments:
-            if not _takes(self.choice.label, attachment):
-                why = f"{self.choice.label} takes no {'images' if attachment.is_image else 'PDFs'}"
-            elif message.role == "tool" and not self._takes_answered_images():
-                why = f"{self.choice.label} takes no images after a tool's answer"
-            elif len(attachment.data) > room:
-                why = f"the files of one message may hold {MAX_BYTES_TOGETHER:,} bytes together"
-            else:
-                kept.append(attachment)
-                room -= len(attachment.data)
-                continue
-            self._warn(f"{attachment.source} was not sent: {why}")
-            if message.role == "tool":
-                kept.append(attachment.withheld())
-        return replace(message, attachments=tuple(kept))
-
-    def _takes_answered_images(self) -> bool:
-        return self.config.tool_calling == "text" or _NO_USER_AFTER_TOOL.search(self.choice.label) is None
-
-    def _make_room(self) -> None:
-        """Withholds the oldest images of tools' answers while the attachments of all messages are too many bytes."""
-        size = sum(len(attachment.data) for message in self._messages for attachment in message.attachments)
-        for place, message in enumerate(self._messages):
-            if size <= MAX_BYTES_TOGETHER:
-                return
-            freed = sum(len(attachment.data) for attachment in message.attachments)
-            if message.role == "tool" and freed:
-                self._warn(
-                    "the oldest images of tools' answers are not sent any more: the files of one request may hold "
-                    f"{MAX_BYTES_TOGETHER:,} bytes together"
-                )
-                withheld = tuple(attachment.withheld() for attachment in message.attachments)
-                self._messages[place] = replace(message, attachments=withheld)
-                size -= freed
 
     def _new_messages(self) -> list[dict[str, Any]]:
         """What the record says of the messages since the last turn: a tool's answer stands at its own step."""
@@ -658,8 +615,9 @@ class Handler:
                 raise answer
             self._answered[len(self._messages)] = f"turn[{turn}]/tool[{number}]"
             content, images = answer
-            self._add(self._with_what_is_taken(Message("tool", content, tool_call_id=call.id, attachments=images)))
-        self._make_room()
+            answer = Message("tool", content, tool_call_id=call.id, attachments=images)
+            self._add(self._taken(answer))
+        make_room(self._messages, self._warn)
         self.budget.charge(Usage(tool_calls=len(calls)))
 
     async def _call_tool(self, call: ToolCall, segment: str) -> tuple[str, tuple[Attachment, ...]]:
@@ -742,12 +700,3 @@ def _is_from_outside(error: asyncio.CancelledError | SystemExit, on_text: Callab
     outside = on_text, *map(signal.getsignal, signal.valid_signals())
     codes = {getattr(each, "__code__", None) for each in outside}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def _takes(label: str, attachment: Attachment) -> bool:
-    """False where the table of models says that the model takes no such attachment; what it does not know is sent."""
-    sees = prices.supports(label, "vision")
-    if attachment.is_image:
-        return sees is not False
-    reads = prices.supports(label, "pdf_input")
-    return sees is not False if reads is None else reads

@@ -131,7 +131,7 @@ def test_files_that_are_too_large_are_warned_of(tmp_path: Path, monkeypatch: pyt
 
 
 def test_files_that_are_too_large_together_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.handler.session.MAX_BYTES_TOGETHER", 100)
+    monkeypatch.setattr("evaluator.handler.attaching.MAX_BYTES_TOGETHER", 100)
     outcome, server, _ = look(tmp_path, {"a.png": PNG, "b.png": PNG[:-1], "c.png": PNG[:40]})
     assert [part["type"] for part in server.bodies[0]["messages"][-1]["content"]] == ["image_url", "image_url", "text"]
     assert outcome.notes["warnings"] == ["b.png was not sent: the files of one message may hold 100 bytes together"]

@@ -278,7 +278,7 @@ def test_a_model_that_cannot_be_shown_it_is_told_and_the_user_is_warned(
 
 
 def test_the_oldest_images_give_way_to_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.handler.session.MAX_BYTES_TOGETHER", 130)
+    monkeypatch.setattr("evaluator.handler.attaching.MAX_BYTES_TOGETHER", 130)
     setting = Setting(tmp_path)
     with LoopbackServer() as server:
         outcome = setting.run(server, looks("c1"), looks("c2"), looks("c3"), Answer("seen"))
