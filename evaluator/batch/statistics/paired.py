@@ -23,6 +23,7 @@ from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, perc
 from evaluator.errors import UsageError
 
 RESAMPLES = 2_000
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +63,35 @@ def mean_difference(
 ) -> Difference:
     """The mean of pairs' differences by Student's t, cluster-robust where clusters are named.
 
-    p is None where every difference is the same, as no spread can be seen, but 1 where each is 0.
+    Where every difference is the same no spread can be seen, which is not that there is none. p is None then, but 1
+    where each is 0, and the interval is that of what has not been seen: of so many pairs (or clusters) none was another,
+    so at most a share of 1 − (α/2)^(1/n) of all is, by anything that keeps differences within −1 and 1. Where they are
+    not within that there is no interval.
+
+    Source, for none of n: Clopper and Pearson, Biometrika 26 (1934) 404; Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
 
     Raises: UsageError, as `mean_interval`.
     """
     seen = mean_interval(differences, clusters, confidence)
     method = "paired t" if clusters is None else "paired t, clustered"
-    p = None
+    low, high, p = seen.low, seen.high, None
     if seen.mean is not None and seen.se is not None:
-        if seen.se > 0:
-            degrees = (seen.n if seen.clusters is None else seen.clusters) - 1
-            p = student_two_sided(seen.mean / seen.se, degrees)
-        elif not any(differences):
-            p = 1.0
-    return Difference(seen.mean, seen.se, seen.low, seen.high, p, seen.n, method, seen.clusters, confidence)
+        units = seen.n if seen.clusters is None else seen.clusters
+        if seen.se > _ROUNDING * max(map(abs, differences)):
+            p = student_two_sided(seen.mean / seen.se, units - 1)
+        elif low is not None:
+            method = "exact, of none that differs" if clusters is None else "exact, of no cluster that differs"
+            low, high = _of_none_other(seen.mean, units, confidence)
+            p = None if any(differences) else 1.0
+    return Difference(seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence)
+
+
+def _of_none_other(mean: float, units: int, confidence: float) -> tuple[float | None, float | None]:
+    """Where the mean may be if all of `units` differ by it, and others by something within −1 and 1."""
+    if abs(mean) > 1:
+        return None, None
+    others = 1 - ((1 - confidence) / 2) ** (1 / units)
+    return mean - others * (mean + 1), mean + others * (1 - mean)
 
 
 def mcnemar_p(only_a: int, only_b: int) -> float:
@@ -156,7 +172,7 @@ def bootstrap_difference(
     plain = mean_difference(differences, None, confidence)
     method = "paired bootstrap, BCa"
     if plain.mean is None or not plain.se:
-        return Difference(plain.mean, plain.se, plain.low, plain.high, plain.p, plain.n, method, None, confidence)
+        return plain
     draw, n, mean = Random(seed).choices, len(differences), plain.mean
     means = [math.fsum(draw(differences, k=n)) / n for _ in range(resamples)]
     below = sum(value < mean for value in means) + 0.5 * sum(value == mean for value in means)

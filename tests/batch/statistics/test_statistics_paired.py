@@ -181,3 +181,31 @@ def test_so_many_pairs_see_the_difference_as_often_as_the_power_says() -> None:
 def test_a_size_that_cannot_be_is_refused(call: object) -> None:
     with pytest.raises(UsageError):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("differences", "clusters", "low", "high", "p"),
+    [
+        # 1 - 0.025 ** (1 / 200), as scipy.stats.binomtest(0, 200).proportion_ci() has it
+        ([0.0] * 200, None, -0.018275391, 0.018275391, 1.0),
+        ([0.0] * 30, [n % 3 for n in range(30)], -0.707598, 0.707598, 1.0),
+        ([1.0] * 10, None, 1 - 2 * 0.308497, 1.0, None),
+        ([0.1 + 0.2 - 0.3] * 10, None, -0.308497, 0.308497, None),
+        ([2.0, 2.0], None, None, None, None),
+    ],
+)
+def test_that_no_spread_was_seen_is_not_that_there_is_none(
+    differences: list[float], clusters: list[int] | None, low: float | None, high: float | None, p: float | None
+) -> None:
+    found = mean_difference(differences, clusters)
+    assert found.p == p
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-6), pytest.approx(high, abs=1e-6))
+    if clusters is None:
+        drawn = bootstrap_difference(differences, seed=1)
+        assert (drawn.low, drawn.high, drawn.p, drawn.method) == (found.low, found.high, found.p, found.method)
+
+
+def test_the_bound_of_none_that_differs_is_scipys() -> None:
+    for units in (2, 7, 200):
+        bound = stats.binomtest(0, units).proportion_ci().high
+        assert mean_difference([0.0] * units).high == pytest.approx(bound)
