@@ -16,6 +16,7 @@ from evaluator.errors import LimitReached
 from evaluator.results import Usage
 
 WARN_AT = 0.8
+_NOTHING = Usage()
 IN_DOUBT = Usage(None, None, None, None, None)
 """What a call used that may have been billed and came to no answer."""
 
@@ -95,7 +96,7 @@ class Budget:
         self.max_cost_usd = max_cost_usd
         self.timeout_s = timeout_s
         self.parent = parent
-        self.usage = Usage()
+        self.usage = _NOTHING
         self.partial = ""
         self.maybe_billed = False
         self.cached_calls = 0
@@ -192,7 +193,7 @@ class Budget:
             scope = scope.parent
 
     def _add(self, usage: Usage, most_usd: float | None) -> None:
-        self.usage = self.usage + usage
+        self.usage = usage if self.usage is _NOTHING else self.usage + usage
         self._at_most = None if self._at_most is None or most_usd is None else self._at_most + most_usd
         if self.max_cost_usd is not None and self._at_most is not None:
             self._warn("cost", self._at_most, self.max_cost_usd)

@@ -223,10 +223,9 @@ class Evaluator:
                 return start
             profile, roles = handler or self._profile, {**self._roles, **(model_roles or {})}
             origin = self._origin(start, profile, roles, target=target, epoch=epoch, labels=labels)
-            start = replace(
-                start, max_depth=self._max_depth, model=model or self._model, target=target, epoch=epoch,
-                profile=profile, roles=roles, on_text=on_text, on_event=on_event, origin=origin,
-            )  # fmt: skip
+            start.max_depth, start.model, start.profile = self._max_depth, model or self._model, profile
+            start.roles, start.target, start.epoch, start.origin = roles, target, epoch, origin
+            start.on_text, start.on_event = on_text, on_event
             self._services.mcp.check(self._services.profile(profile).mcp)
         except Exception as error:
             return to_task_error(error)

@@ -34,13 +34,13 @@ from evaluator.results import Status, TaskError, TaskId, TaskResult, Usage, outc
 _WORTH_TELLING_S = 0.001
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunStart:
-    """What a run starts from. `parent` is the run that asked for it, at its step `parent_path`.
+    """What a run starts from; put together by who starts it, and not changed after.
 
-    With `body` that is what runs, in the frame made here; else `node` with `arguments`. `origin` is what else
-    the task file has to hold for the run to be started again. `steps` is where to go on from (see `recovery`);
-    without it a new task file is begun.
+    `parent` is the run that asked for it, at its step `parent_path`. With `body` that is what runs, in the frame made
+    here; else `node` with `arguments`. `origin` is what else the task file has to hold for the run to be started again.
+    `steps` is where to go on from (see `recovery`); without it a new task file is begun.
     """
 
     node: Node | Function | None

@@ -64,9 +64,9 @@ def mean_difference(
     """The mean of pairs' differences by Student's t, cluster-robust where clusters are named.
 
     Where every difference is the same no spread can be seen, which is not that there is none. p is None then, but 1
-    where each is 0, and the interval is that of what has not been seen: of so many pairs (or clusters) none was another,
-    so at most a share of 1 − (α/2)^(1/n) of all is, by anything that keeps differences within −1 and 1. Where they are
-    not within that there is no interval.
+    where each is 0, and the interval is that of what has not been seen: of so many pairs (or clusters) none was
+    another, so at most a share of 1 − (α/2)^(1/n) of all is, by anything that keeps differences within −1 and 1. Where
+    they are not within that there is no interval.
 
     Source, for none of n: Clopper and Pearson, Biometrika 26 (1934) 404; Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
 
