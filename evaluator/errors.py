@@ -241,3 +241,10 @@ class LimitReached(EvaluatorError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.resource, self.used, self.limit, self.message, self.partial))
+
+
+class NotLetIn(LimitReached):
+    """A call whose turn will not come: the batch was asked to stop, or its budget is spent. Nothing was sent.
+
+    It ends the whole run that wanted it, which no task or model in it is told of: the run goes on from there later.
+    """

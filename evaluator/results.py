@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 from typing import Any, Literal, NewType, NoReturn
 
 from evaluator.errors import Diagnostic, EvaluatorError
@@ -77,6 +78,16 @@ class Usage:
             "turns": self.turns,
             "tool_calls": self.tool_calls,
         }
+
+    def sound(self) -> Usage:
+        """Without numbers that nothing can have used (NaN, infinite, negative): they are unknown. Itself, if all are
+        sound."""
+        values = self.to_dict()
+        wrong = {name: None for name, value in values.items() if value is not None and not 0 <= value < inf}
+        if not wrong:
+            return self
+        # Turns and calls are counted here, and never unknown.
+        return Usage.from_dict({**values, **wrong, "turns": max(0, self.turns), "tool_calls": max(0, self.tool_calls)})
 
     def said(self) -> dict[str, Any]:
         """Without what is 0; None, which nobody said, stays. `from_dict` reads it back."""

@@ -18,7 +18,7 @@ from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdic
 from evaluator.batch.scorers import Scored, Scorer, judge
 from evaluator.batch.scorers.fences import within_fences
 from evaluator.binding.types import read_typed
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import NotLetIn, RecordError, UsageError
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.nodes import Function, TopLevel
@@ -120,13 +120,17 @@ class Worker:
             outcome = await self._evaluate(work)
             # Waiting for one's turn says something of the batch's limits, and nothing of the model.
             duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
-        if isinstance(outcome, TaskError) and (spent := self.budget_ended()) is not None:
+        if isinstance(outcome, TaskError) and (spent := _not_let_in(outcome) or self.budget_ended()) is not None:
             return Done(work, None, spent)
         failure = failure_of(outcome)
         scores: dict[str, Score] = {}
         if isinstance(outcome, TaskResult):
+            refused: list[str] = []
             for scorer in self.scorers:
-                scores[scorer.name] = await judge(scorer, self._scored(work, scorer, outcome))
+                scores[scorer.name] = await judge(scorer, self._scored(work, scorer, outcome, refused))
+            if refused:
+                # Whatever the scorer made of it: it was not judged by all that were to judge.
+                return Done(work, None, refused[0])
             if any(score.error for score in scores.values()) and (spent := self.budget_ended()) is not None:
                 return Done(work, None, spent)
         verdict = verdict_of(failure, scores.values())
@@ -205,7 +209,8 @@ class Worker:
 
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def _scored(self, work: Work, scorer: Scorer, outcome: TaskResult) -> Scored:
+    def _scored(self, work: Work, scorer: Scorer, outcome: TaskResult, refused: list[str]) -> Scored:
+        """What the scorer sees; `refused` gets why a judge was not asked, where none is to be asked any more."""
         calls = count(1)
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
@@ -214,13 +219,17 @@ class Worker:
             inputs = within_fences(self.evaluator.library, template, inputs)
             begun = self.unrecorded.get(label)
             if begun is not None:
-                return await self._resume(begun, inputs)
-            return await self.evaluator.evaluate(
-                template, inputs, labels={SAMPLE_LABEL: label},
-                epoch=work.epoch + (options.get("repeat", 1) - 1) * EPOCHS_APART,
-                model_roles=self._grader(options.get("model"), work.variant.handler),
-                handler=work.variant.handler,
-            )  # fmt: skip
+                judged = await self._resume(begun, inputs)
+            else:
+                judged = await self.evaluator.evaluate(
+                    template, inputs, labels={SAMPLE_LABEL: label},
+                    epoch=work.epoch + (options.get("repeat", 1) - 1) * EPOCHS_APART,
+                    model_roles=self._grader(options.get("model"), work.variant.handler),
+                    handler=work.variant.handler,
+                )  # fmt: skip
+            if (why := _not_let_in(judged)) is not None:
+                refused.append(why)
+            return judged
 
         return Scored(work.sample, outcome, lambda: self._recording(outcome.task_id), evaluate)
 
@@ -230,6 +239,13 @@ class Worker:
             return None
         mapped = {**self.evaluator.services.profile(handler).roles, **self.evaluator.model_roles}
         return {GRADER: mapped.get(model, model)}
+
+
+def _not_let_in(outcome: Outcome) -> str | None:
+    """Why a call of it was not let in; None where all were."""
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, NotLetIn):
+        return outcome.message
+    return None
 
 
 def failure_of(outcome: Outcome) -> Failure | None:

@@ -50,8 +50,15 @@ class Gate(Protocol):
 
         Cancelling it takes the attempt out of the queue, and nothing has to be left then.
 
-        Raises: LimitReached, if a budget would be passed, or what the attempt may use is unknown and there is a
-        budget for it.
+        Raises: NotLetIn, if a budget would be passed, or what the attempt may use is unknown and there is a budget for
+        it, or nobody is to wait any more.
+        """
+        ...
+
+    async def rest(self, seconds: float) -> None:
+        """Waits before an attempt is made again.
+
+        Raises: NotLetIn, as soon as it is known that it will not be.
         """
         ...
 

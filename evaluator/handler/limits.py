@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from evaluator.errors import LimitReached
+from evaluator.errors import LimitReached, NotLetIn
 from evaluator.results import Usage
 
 WARN_AT = 0.8
@@ -72,13 +72,14 @@ class Budget:
 
     `owner` names whose limit it is in messages. `partial` is the last text that came in this scope, kept for
     a task that does not end well; `maybe_billed` says that a call was cut off; `cached_calls` are those that the
-    cache of responses answered; `dormant` are told when a pause has ended. Not thread-safe: one event loop.
+    cache of responses answered; `dormant` are told when a pause has ended; `refused`
+    ends whatever goes on in it. Not thread-safe: one event loop.
     """
 
     __slots__ = (
         "_at_most", "_clock", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns", "_started",
         "_warned", "cached_calls", "dormant", "max_cost_usd", "max_turns", "maybe_billed", "owner", "parent",
-        "partial", "timeout_s", "usage", "warnings",
+        "partial", "refused", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Budget:
         self.partial = ""
         self.maybe_billed = False
         self.cached_calls = 0
+        self.refused: NotLetIn | None = None
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self._reserved_turns = 0
@@ -167,6 +169,13 @@ class Budget:
                 left = own if left is None else min(left, own)
             scope = scope.parent
         return left, scope
+
+    def refuse(self, error: NotLetIn) -> None:
+        """A call in this scope was not let in: no other will be, here and above."""
+        scope: Budget | None = self
+        while scope is not None:
+            scope.refused = error
+            scope = scope.parent
 
     def count_cached(self, calls: int = 1) -> None:
         """Adds to `cached_calls` here and above."""

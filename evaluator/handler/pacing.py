@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from math import inf
 
-from evaluator.errors import LimitReached, ProviderError
+from evaluator.errors import NotLetIn, ProviderError
 from evaluator.handler.gate import NOT_MADE, Passage, PlannedCall
 from evaluator.handler.pacing_budget import BatchBudget
 from evaluator.handler.pacing_state import EndpointState, Entry, Pace, PacingState
@@ -35,6 +35,7 @@ class Pacer:
         self._state = PacingState(pace, budget=budget, by_model=by_model)
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._stopped: str | None = None
+        self._resting: set[asyncio.Future[None]] = set()
         self._samples = 0
         self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
@@ -64,6 +65,21 @@ class Pacer:
                 self._let_in(queue, loop)
             raise
 
+    async def rest(self, seconds: float) -> None:
+        """As `Gate.rest`."""
+        loop = asyncio.get_running_loop()
+        if self._stopped is not None:
+            raise self._state.refuse(self._stopped)
+        self._state.check_rest(loop.time() + seconds, loop.time())
+        rested: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _end, rested)
+        self._resting.add(rested)
+        try:
+            await rested
+        finally:
+            timer.cancel()
+            self._resting.discard(rested)
+
     def stop(self, reason: str) -> None:
         """Refuses those who wait, and from now on whoever would have to: what may be called at once still is, so that
         what is under way comes to its end without waiting."""
@@ -73,6 +89,9 @@ class Pacer:
                 if not turn.done():
                     turn.set_exception(self._state.refuse(reason))
             queue.waiting.clear()
+        for rested in self._resting:
+            if not rested.done():
+                rested.set_exception(self._state.refuse(reason))
 
     def _let_in(self, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
         """Lets in who may enter by now, and sets the timer for who comes next."""
@@ -87,7 +106,7 @@ class Pacer:
                 continue
             try:
                 begins_at = self._state.earliest(call, now)
-            except LimitReached as error:
+            except NotLetIn as error:
                 del queue.waiting[turn]
                 turn.set_exception(error)
                 continue
@@ -169,9 +188,14 @@ class Pacer:
         return self._state.budget.in_doubt
 
     @property
-    def refused(self) -> LimitReached | None:
+    def refused(self) -> NotLetIn | None:
         """Why a call was first not let in; None while the budget lasts. Others may still fit."""
         return self._state.refused
+
+
+def _end(rested: asyncio.Future[None]) -> None:
+    if not rested.done():
+        rested.set_result(None)
 
 
 class _Queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from evaluator.errors import ConfigurationError, LimitReached, ProviderError
+from evaluator.errors import ConfigurationError, NotLetIn, ProviderError
 from evaluator.handler.gate import PlannedCall
 from evaluator.results import Usage
 
@@ -66,19 +66,19 @@ class SharedBudget:
         return self._ends_at
 
     def check_time(self, begins_at: float, now: float) -> None:
-        """Raises: LimitReached, for a call that cannot begin before the batch's time is up."""
+        """Raises: NotLetIn, for a call that cannot begin before the batch's time is up."""
         ends_at, limit = self.ends_at(now), self._limits.max_seconds
         if limit is not None and begins_at >= ends_at:
             used = limit - (ends_at - now)
             message = f"the batch has used its {limit:g} s"
             if now < ends_at:
                 message = f"the next call may begin only when the {limit:g} s of the batch are over"
-            raise LimitReached("time", round(max(0.0, used), 3), limit, message)
+            raise NotLetIn("time", round(max(0.0, used), 3), limit, message)
 
     def fits(self, call: PlannedCall) -> bool:
         """Whether `call` may begin; False: it may when others use less than they have reserved.
 
-        Raises: LimitReached, if it would pass a limit whatever others use, or what it may use is unknown.
+        Raises: NotLetIn, if it would pass a limit whatever others use, or what it may use is unknown.
         """
         money, tokens = self._limits.max_cost_usd, self._limits.max_tokens
         fits = True
@@ -99,13 +99,13 @@ class SharedBudget:
                 unknown += " (and <prices input= output=> for a model that is in no price table)"
             elif resource == "cost":
                 unknown = "price is unknown; give the profile <prices input= output=>"
-            raise LimitReached(
+            raise NotLetIn(
                 resource, used, limit,
                 f"the batch has a budget of {shown} but {call.label}'s {unknown} or remove the budget",
             )  # fmt: skip
         allowed = limit * (1 + _ROUNDING)
         if used + needed > allowed:
-            raise LimitReached(
+            raise NotLetIn(
                 resource, used, limit,
                 f"the next call may use {unit.format(needed)}, which would pass the batch's budget of "
                 f"{shown} ({unit.format(used)} used)",

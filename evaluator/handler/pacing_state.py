@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from evaluator.errors import ConfigurationError, LimitReached, ProviderError
+from evaluator.errors import ConfigurationError, NotLetIn, ProviderError
 from evaluator.handler.gate import PlannedCall
 from evaluator.handler.pacing_budget import BatchBudget, SharedBudget
 from evaluator.handler.pacing_concurrency import ConcurrencyLimit
@@ -123,7 +123,7 @@ class PacingState:
         self._pace = pace or Pace()
         self._by_model = dict(by_model or {})
         self.budget = SharedBudget(budget or BatchBudget())
-        self.refused: LimitReached | None = None
+        self.refused: NotLetIn | None = None
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._held: dict[str, float] = {}
 
@@ -132,21 +132,30 @@ class PacingState:
 
         A time in the future is when to ask again: it is no promise.
 
-        Raises: LimitReached, if the budget does not let it in, now or later. The first is kept in `refused`.
+        Raises: NotLetIn, if the budget does not let it in, now or later. The first is kept in `refused`.
         """
         try:
             return self._earliest(call, now)
-        except LimitReached as error:
+        except NotLetIn as error:
             if self.refused is None:
                 self.refused = error
             raise
 
-    def refuse(self, reason: str) -> LimitReached:
+    def refuse(self, reason: str) -> NotLetIn:
         """That nobody is to wait any more; kept in `refused`, if it is the first."""
-        error = LimitReached("time", 0.0, 0.0, reason)
+        error = NotLetIn("time", 0.0, 0.0, reason)
         if self.refused is None:
             self.refused = error
         return error
+
+    def check_rest(self, until: float, now: float) -> None:
+        """Raises: NotLetIn, where a call that waits `until` then could not begin in the batch's time."""
+        try:
+            self.budget.check_time(until, now)
+        except NotLetIn as error:
+            if self.refused is None:
+                self.refused = error
+            raise
 
     def _earliest(self, call: PlannedCall, now: float) -> float:
         budget, lane = self.budget, self._lane(call)

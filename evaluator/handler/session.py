@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from evaluator.errors import LimitReached, ProviderError, ProviderErrorKind, RecordError, SessionClosed
+from evaluator.errors import LimitReached, NotLetIn, ProviderError, ProviderErrorKind, RecordError, SessionClosed
 from evaluator.handler import prices
 from evaluator.handler.attaching import make_room, with_what_is_taken
 from evaluator.handler.attachments import Attachment, recorded_in
@@ -454,7 +454,7 @@ class Handler:
             if came.retry_after_s is not None:
                 waited = max(waited, came.retry_after_s)
             self._wait_fits(waited, came)
-            await self._sleep(waited)
+            await self._rest(waited)
             self._check_time()
             self.budget.check_reserved()
         raise AssertionError("the last attempt returns or raises")
@@ -464,12 +464,28 @@ class Handler:
         choice, budget = self.choice, self.budget
         if choice.gate is None:
             return UNWATCHED
+        if budget.refused is not None:
+            raise budget.refused
         call = PlannedCall(choice.label, choice.endpoint, self._context_tokens, self._most_output(), most)
         budget.pause()
         try:
             return await choice.gate.enter(call)
+        except NotLetIn as error:
+            budget.refuse(error)
+            raise
         finally:
             budget.resume()
+
+    async def _rest(self, seconds: float) -> None:
+        """The wait before a retry, which is this task's own time."""
+        if self.choice.gate is None:
+            await self._sleep(seconds)
+            return
+        try:
+            await self.choice.gate.rest(seconds)
+        except NotLetIn as error:
+            self.budget.refuse(error)
+            raise
 
     async def _attempt(
         self,
@@ -519,12 +535,19 @@ class Handler:
     async def _complete(self, request: ModelRequest, heard: list[str]) -> ModelResponse:
         """What the backend answers. One that ends more than its call, on its own account, has failed at this call."""
         try:
-            return await self.choice.backend.complete(request, on_text=self._hearing(heard))
+            response: Any = await self.choice.backend.complete(request, on_text=self._hearing(heard))
         except (asyncio.CancelledError, SystemExit) as error:
             if _is_from_outside(error, self._on_text):
                 raise
             message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
             raise ProviderError(message, kind="other", maybe_billed=True, partial="".join(heard) or None) from error
+        if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
+            given = type(response).__name__ if not isinstance(response, ModelResponse) else "one without its usage"
+            raise ProviderError(
+                f"the backend returned {given}, expected a ModelResponse", kind="malformed_response", maybe_billed=True
+            )
+        sound = response.usage.sound()
+        return response if sound is response.usage else replace(response, usage=sound)
 
     def _charge_in_doubt(self, most: float | None) -> Mapping[str, Any] | None:
         """Counts an attempt that may have been billed as one whose cost is unknown; for the record, what it used."""

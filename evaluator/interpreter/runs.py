@@ -13,6 +13,7 @@ from evaluator.errors import (
     ConfigurationError,
     EvaluatorError,
     ExpressionError,
+    NotLetIn,
     RecordError,
     TaskNotBegun,
     TemplateError,
@@ -94,6 +95,8 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
     try:
         with services.tracer.task(start.template, start.template_version, task_id) as span:
             outcome = await _evaluate(run, start)
+            if budget.refused is not None:
+                outcome = to_task_error(budget.refused)
             if isinstance(steps.earlier, Resumed):
                 for used in steps.earlier.spent_in_vain():
                     budget.charge(Usage.from_dict(used))
@@ -106,7 +109,9 @@ async def record_run(services: Services, start: RunStart) -> Outcome:
         if number is not None and start.parent is not None:
             start.parent.steps.abort(number, "", time.perf_counter() - started, type(error).__name__)
         raise
-    if number is not None and steps.halted is None:
+    if number is not None and start.parent is not None and budget.refused is not None:
+        start.parent.steps.abort(number, "", time.perf_counter() - started, str(budget.refused))
+    elif number is not None and steps.halted is None:
         await _unlink(start, number, outcome, time.perf_counter() - started)
     return outcome
 
@@ -290,6 +295,8 @@ async def _close(services: Services, start: RunStart, steps: StepLog, outcome: O
     if isinstance(steps.earlier, Resumed):
         duration_s += steps.earlier.seconds()
     status: FinalStatus = "completed" if isinstance(outcome, TaskResult) else "failed"
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, NotLetIn):
+        status = "aborted"
     reason = None if isinstance(outcome, TaskResult) else outcome.message
     planned = None if isinstance(outcome, TaskResult) else _planned(services, start, journal)
     usage, result = outcome.usage.said(), outcome.to_dict()

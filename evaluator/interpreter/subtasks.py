@@ -190,7 +190,11 @@ async def spawn_subtask(run: Run, prepared: Prepared, request: SubtaskRequest, p
         parent=run, parent_path=path, budget=prepared.budget, depth=depth, max_depth=max_depth,
         ancestors=(*run.ancestors, identity), match_score=score,
     )  # fmt: skip
-    return await record_run(run.services, start)
+    outcome = await record_run(run.services, start)
+    if run.budget.refused is not None:
+        # What came back is no answer, and nobody is to go on from it.
+        raise run.budget.refused
+    return outcome
 
 
 def select(run: Run, request: SubtaskRequest) -> tuple[Node, str | None, float | None]:

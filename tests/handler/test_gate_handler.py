@@ -44,6 +44,9 @@ class Watched:
         self.was_entered.set()
         return self
 
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     def leave(self, usage, error, latency_s):
         if self.inside:
             self.inside -= 1

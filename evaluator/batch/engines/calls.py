@@ -43,6 +43,10 @@ class RemoteGate:
             self._turns.pop(number, None)
         return _RemotePassage(self._send, number)
 
+    async def rest(self, seconds: float) -> None:
+        """As `Gate.rest`; that the attempt will not be made is known when it asks to enter."""
+        await asyncio.sleep(seconds)
+
     def answered(self, number: int, refusal: Exception | None) -> None:
         """The call of that number may be made, or why it may not."""
         turn = self._turns.get(number)
