@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,10 +20,9 @@ from evaluator.batch.judges import judges_of
 from evaluator.batch.pending import OnChanged
 from evaluator.batch.plan import BatchPlan, calls_of, cells_of, described, inputs_of, manifest_of, variants_of
 from evaluator.batch.progress import Display, Endpoint, NoDisplay, Sheltered, Tally
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import SampleResult
+from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.rows import RowMapping, Selection, open_rows
-from evaluator.batch.scorers import FunctionScorer, make_scorers
+from evaluator.batch.scorers import is_bounded, make_scorers
 from evaluator.batch.session import Ended, Session, Stop, broken_off, unrecorded_tasks
 from evaluator.batch.statistics import reducer
 from evaluator.batch.summary import BatchSummary, render_markdown
@@ -94,7 +93,7 @@ class BatchResult:
         """Complete, and every gate holds."""
         return self.is_complete and all(gate.met for gate in self.gates)
 
-    def results(self) -> Iterator[SampleResult]:
+    def results(self) -> Results:
         """The results, in the order in which they came; one at a time, from the folder."""
         return open_batch(self.folder).results()
 
@@ -137,6 +136,7 @@ def make_plan(
         raise UsageError(f"epochs is {epochs!r}, expected an integer, 1 or more")
     made = make_scorers(scorers)
     cells = cells_of(evaluator, names, variants_of(models, handlers))
+    said = described(evaluator, made, cells)
     checked = [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates]
     given = None if reducers is None else tuple(each.name for each in map(reducer, reducers))
     needed = check_fit(
@@ -145,7 +145,7 @@ def make_plan(
         cells=[(cell.template, cell.variant) for cell, _ in cells],
         epochs=epochs,
         reducers=given,
-        bounded=[scorer.name for scorer in made if not isinstance(scorer, FunctionScorer)],
+        bounded=[scorer for scorer in said if is_bounded(said[scorer])],
     )
     declared, required = inputs_of(evaluator, names)
     source = open_rows(
@@ -160,7 +160,7 @@ def make_plan(
         limits if isinstance(limits, BatchLimits) else read_limits("limits", limits or {}),
         checked,
         count_as_failed, calls_of(evaluator, cells),
-        described(evaluator, made, cells), cluster, group_by,
+        said, cluster, group_by,
         needed, judges_of(evaluator, made, cells),
     )  # fmt: skip
 

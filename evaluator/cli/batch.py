@@ -192,8 +192,13 @@ def _run(
         if shown.has_begun and events() is None:
             click.echo(f"\nwhat is done is kept; go on with: {go_on}", err=True)
         raise
-    with reader_may_go(sys.stdout):
-        _print(result, as_json=as_json)
+    try:
+        with reader_may_go(sys.stdout):
+            _print(result, as_json=as_json)
+    except BaseException as error:
+        go_on = None if result.is_complete else resuming(output, settings)
+        shown.close(output, f"the numbers could not be printed: {str(error) or 'interrupted'}", go_on)
+        raise
     code = _exit_code(result, settings.stop)
     if not as_json or events() is not None:
         report_ending(plan, result, output, settings, shown, code)
@@ -204,10 +209,11 @@ def _run(
 def _ctrl_c(stop: Stop, display: Display) -> Generator[None]:
     """The first Ctrl-C, SIGTERM or closed terminal asks the session to end; a second one cancels what is in flight.
 
-    A terminal that is closed may say so twice (the kernel does, and the shell), so that SIGHUP cancels nothing. What
-    is ignored stays ignored, as under nohup.
+    A terminal that is closed may say so twice (the kernel does, and the shell), so that SIGHUP cancels nothing, and
+    once it was heard it is ignored from the end of the session on. What is ignored stays ignored, as under nohup.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    got = set[int]()
 
     def heard(number: int) -> None:
         if stop.state is None:
@@ -216,19 +222,23 @@ def _ctrl_c(stop: Stop, display: Display) -> Generator[None]:
         elif task is not None and number != signal.SIGHUP:
             task.cancel()
 
+    # Not the loop's own handlers: taking one away sets the signal's default first, which ends the process.
+    def came(number: int, _frame: object) -> None:
+        got.add(number)
+        loop.call_soon_threadsafe(heard, number)
+
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     for number in before:
-        loop.add_signal_handler(number, heard, number)
+        signal.signal(number, came)
     try:
         yield
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            if handler is not None:
-                signal.signal(number, handler)
+            is_over = number == signal.SIGHUP and number in got
+            signal.signal(number, signal.SIG_IGN if is_over else handler or signal.SIG_DFL)
 
 
 def _definition(path: Path | None, folder: Path | None, options: dict[str, Any]) -> BatchDefinition:

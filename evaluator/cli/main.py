@@ -153,9 +153,14 @@ def _of_exception(error: Exception) -> tuple[int, str]:
 
 @contextmanager
 def _terminated_like_interrupted() -> Generator[None]:
-    """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is closed."""
+    """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is closed.
 
-    def interrupt(_number: int, _frame: object) -> None:
+    A terminal that is closed may say so twice: once it was heard, SIGHUP is ignored to the end of the process.
+    """
+
+    def interrupt(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     # What is ignored stays ignored, as under nohup.
@@ -166,7 +171,8 @@ def _terminated_like_interrupted() -> Generator[None]:
         yield
     finally:
         for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _encode_anything() -> None:

@@ -72,13 +72,13 @@ def compare(
     if no_cluster and cluster is not None:
         raise UsageError("give --cluster or --no-cluster, not both")
     a, b = open_batch(paths[0]), open_batch(paths[-1])
-    if min_difference is not None and cluster is None and not no_cluster and a.cluster != b.cluster:
-        raise UsageError(f"{at_odds(a.cluster, b.cluster)}; for --min-difference say --cluster FIELD or --no-cluster")
     if no_cluster:
         cluster = ""
     first = _cell(a, templates[0] if templates else None, variants[0] if variants else None)
     second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
     found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
+    if min_difference is not None and found.is_at_odds:
+        raise UsageError(f"{at_odds(a.cluster, b.cluster)}; for --min-difference say --cluster FIELD or --no-cluster")
     if as_json:
         print_json(found.to_dict())
     elif markdown:
@@ -159,6 +159,7 @@ def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) 
     """Show a batch's numbers as they are now, and check gates; makes no call."""
     from evaluator.batch.gates import check_fit, check_gates, parse_gate
     from evaluator.batch.reading import open_batch
+    from evaluator.batch.scorers import is_bounded
     from evaluator.batch.summary import render_markdown, render_summary
 
     found = open_batch(batch)
@@ -167,7 +168,7 @@ def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) 
     scorers = found.manifest.get("scorers", {})
     check_fit(
         wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,
-        bounded=[name for name, said in scorers.items() if said.get("type") != "function"],
+        bounded=[name for name, said in scorers.items() if is_bounded(said)],
     )  # fmt: skip
     checked = check_gates(numbers, wanted)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import random
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.batch import Batch, BatchResult
 from evaluator.batch.compare import Comparison, compare, render_comparison, render_comparison_markdown
 from evaluator.batch.gates import GateStatus
 from evaluator.batch.reading import Declared, Results
@@ -107,6 +109,12 @@ def test_a_field_to_cluster_by_that_no_pair_has_is_refused() -> None:
     a = [a_result(f"s{i}", "p", metadata={"text": i // 3}) for i in range(12)]
     with pytest.raises(UsageError, match=r"no pair has 'txt' .* did you mean `text`\?"):
         compare(a, a, cluster="txt")
+    blank = [replace(result, metadata={"text": " "}) for result in a]
+    with pytest.raises(UsageError, match=r"no pair has 'text' .* it is empty in every row"):
+        compare(blank, blank, cluster="text")
+    half = [*a[:6], *blank[6:]]
+    found = compare(half, half, cluster="text")
+    assert found.difference.clusters == 8 and found.warnings[0].startswith("6 of 12 pairs have no 'text'")
     with pytest.raises(UsageError, match="there is `text`"):
         compare(a, a, cluster="nope")
     assert compare([], [], cluster="nope").n == 0
@@ -144,6 +152,28 @@ def test_batches_that_are_clustered_otherwise_are_compared_with_a_warning(a: str
     assert [warning for warning in found.warnings if said in warning and "as independent" in warning]
     named = compare(passages(3, a), passages(5, b), cluster="passage")
     assert named.difference.clusters == 10 and not any(said in warning for warning in named.warnings)
+
+
+def test_batches_at_odds_meet_and_miss_no_threshold_until_a_field_is_named() -> None:
+    found = compare(passages(3), passages(5, None))
+    assert found.is_at_odds and found.to_dict()["is_at_odds"] is True
+    status, why = found.at_least(-0.9)
+    assert status is GateStatus.INCOMPLETE and "clustered by different fields, or only one is" in why
+    for cluster in ("passage", ""):
+        named = compare(passages(3), passages(5, None), cluster=cluster)
+        assert not named.is_at_odds and named.at_least(-0.9) == (GateStatus.MET, "")
+
+
+def test_a_run_and_a_folder_give_results_of_one_type() -> None:
+    returned = [inspect.signature(each.results, eval_str=True).return_annotation for each in (Batch, BatchResult)]
+    assert returned == [Results, Results]
+
+
+def test_a_list_says_nothing_of_clusters_and_is_at_odds_with_nobody() -> None:
+    for a, b in ((list(passages(3)), passages(5)), (passages(3), list(passages(5)))):
+        found = compare(a, b)
+        assert (found.is_at_odds, found.cluster, found.warnings) == (False, None, ())
+        assert found.at_least(-0.9) == (GateStatus.MET, "")
 
 
 def test_a_field_of_the_batches_own_that_no_pair_has_is_refused() -> None:
@@ -436,9 +466,10 @@ def test_bounds_are_clustered_as_the_difference_is() -> None:
 
 @pytest.mark.parametrize(
     ("scorers", "worst"),
-    [({"f1": {"type": "f1"}}, -0.25), ({"f1": {"type": "function"}}, None), ({}, None), (None, None)],
-)
-def test_what_a_function_of_ones_own_could_say_has_no_bounds(scorers: Any, worst: float | None) -> None:
+    [({"f1": {"type": "f1"}}, -0.25), ({"f1": {"type": "function"}}, None),
+     ({"f1": {"type": "mine"}}, None), ({"f1": {"type": ["f1"]}}, None), ({"f1": {}}, None), ({}, None), (None, None)],
+)  # fmt: skip
+def test_what_a_function_or_a_scorer_of_ones_own_could_say_has_no_bounds(scorers: Any, worst: float | None) -> None:
     a, b = scored([1.0, 0.5, 0.5, 0.5]), [a_result("s0000", "e"), *scored([0.0, 0.5, 0.5, 0.5])[1:]]
     found = compare(declared(a, scorers=scorers), declared(b, scorers=scorers), scorer="f1")
     assert (None if found.if_worst is None else found.if_worst.mean) == worst

@@ -80,3 +80,29 @@ def test_rows_that_can_be_read_only_once_are_told_of_at_the_end(run: Run, rows: 
     result = run(rows(), cluster="passge", gates=["accuracy_low >= 0"])
     assert "no result has 'passge' in its metadata; did you mean `passage`?" in result.summary.notes
     assert not result.ok and "no result has the field to cluster by" in result.gates[0].reason
+
+
+@pytest.mark.parametrize("purpose", ["cluster", "group_by"])
+@pytest.mark.parametrize("blank", [None, "", " \t"])
+def test_a_field_that_is_empty_in_every_row_is_said_to_be_so(run: Run, purpose: str, blank: Any) -> None:
+    rows = [{**row, "passage": blank} for row in ROWS]
+    with pytest.raises(UsageError, match=f"{purpose}: no row has 'passage' in its metadata; it is empty in every row"):
+        run(rows, **{purpose: "passage"})
+    result = run(iter(rows), **{purpose: "passage"})
+    assert "no result has 'passage' in its metadata; it is empty in every row that has it" in result.summary.notes
+
+
+def test_an_input_that_is_there_too_and_empty_is_not_told_to_be_named(run: Run) -> None:
+    rows = [{**row, "question": " "} for row in ROWS]
+    with pytest.raises(UsageError, match="it is empty in every row"):
+        run(rows, cluster="question", metadata=["question"])
+
+
+def test_an_empty_cell_is_no_value_of_a_field(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    lines = (f"{row['id']},{row['question']},{row['target']},{'ab'[n % 2] * (n < 4)}\n" for n, row in enumerate(ROWS))
+    rows.write_text("id,question,target,topic\n" + "".join(lines))
+    summary = run(rows, cluster="topic", group_by="topic").summary
+    assert (summary.with_cluster, summary.with_group_by) == (4, 4)
+    by = summary.groups[0].by
+    assert {value: part.counts.results for value, part in by.items()} == {"(none)": 6, "a": 2, "b": 2}

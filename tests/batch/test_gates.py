@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from evaluator.batch.gates import METRICS, Gate, GateResult, GateStatus, check_fit, check_gates, parse_gate
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator.batch.scorers import Scored
 from evaluator.batch.summary import BatchSummary, summarise
 from evaluator.errors import UsageError
 from evaluator.results import Usage
+from tests.batch.conftest import ROWS, Run
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
 
@@ -312,3 +314,22 @@ def test_a_gate_that_fits_can_be_checked_with_the_reducers_it_needs() -> None:
     needed = check_fit(gates, scorers=["f1"], cells=[("quiz", "small")], epochs=2, reducers=None)
     summary = whole([*results_of("pf"), *results_of("pp", epoch=2)], reducers=needed)
     assert [result.met for result in check_gates(summary, gates)] == [True, True]
+
+
+class Points:
+    """Somebody's own scorer, which gives points."""
+
+    name = "points"
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": "mine"}
+
+    async def score(self, scored: Scored) -> Score:
+        return Score(5.0, True)
+
+
+def test_the_mean_of_a_scorer_of_ones_own_may_be_held_to_any_number(run: Run) -> None:
+    result = run(ROWS[:2], scorers=[Points(), "exact"], gates=["mean(points) >= 5"])
+    assert result.ok
+    with pytest.raises(UsageError, match=r"mean.exact.*between 0 and 1"):
+        run(ROWS[:2], scorers=[Points(), "exact"], gates=["mean(exact) >= 5"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -171,6 +172,17 @@ def test_a_full_disk_under_the_progress_changes_nothing(start: Any, tmp_path: Pa
     assert manifest(tmp_path)["state"] == "complete"
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_leaves_no_batch_without_its_ended(start: Any, more: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start(*batch("--progress", "json", *more), stdout=full)
+        _, err = process.communicate(timeout=40)
+    *_, last, error = told(err.decode())
+    assert (last["event"], last["state"], last["go_on"], last["done"]) == ("ended", "complete", None, 30)
+    assert "No space left" in last["reason"] and "exit_code" not in last
+    assert (error["event"], error["exit_code"]) == ("error", 3) and process.returncode == 3
+
+
 # -- a terminal that is closed -----------------------------------------------------------------------------------
 
 
@@ -186,6 +198,23 @@ def test_a_closed_terminal_ends_a_batch_in_order(start: Any, cli: Any, server: H
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"Traceback" not in err and b"never retrieved" not in err and b"stopped: interrupted" in err
+    assert manifest(tmp_path)["state"] == "stopped"
+
+
+def test_a_closed_terminal_may_say_so_until_the_process_has_ended(
+    start: Any, server: HoldingServer, tmp_path: Path
+) -> None:
+    process = start(*batch("--concurrency", 1, "--progress", "plain", handler="wire"))
+    assert server.asked.wait(20)
+    process.send_signal(signal.SIGHUP)
+    assert any(b"finishing what is in flight" in line for line in iter(process.stderr.readline, b""))
+    server.release()
+    while process.poll() is None:
+        process.send_signal(signal.SIGHUP)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.002)
+    _, err = process.communicate()
+    assert process.returncode == 130 and b"stopped: interrupted" in err and b"Traceback" not in err
     assert manifest(tmp_path)["state"] == "stopped"
 
 

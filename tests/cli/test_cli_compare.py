@@ -57,6 +57,12 @@ def test_batches_at_odds_are_compared_but_held_to_no_threshold(cli: Any, passage
     assert cli("compare", "a", "b", "--min-difference", "0.05", "--no-cluster").code == 0
 
 
+def test_a_gate_on_a_scorer_of_ones_own_may_be_any_number_and_on_a_shipped_one_a_share(cli: Any, batch: Write) -> None:
+    batch("b", "p" * 200, scorers={"points": {"type": "mine"}, "f1": {"type": "f1"}})
+    for name, is_share in (("points", False), ("f1", True)):
+        assert ("between 0 and 1" in cli("summary", "b", "--gate", f"mean({name}) >= 7").err) is is_share
+
+
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR}
 
 

@@ -19,6 +19,10 @@ from evaluator.batch.statistics import Difference, pairs_needed, smallest_differ
 from evaluator.errors import UsageError
 
 VERSION = 1
+_AT_ODDS = (
+    "the sides are clustered by different fields, or only one is: name the field as `cluster`, or take pairs as "
+    "independent with an empty one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Comparison:
     the standard deviation of pairs' differences, None where there are fewer than two pairs. `cluster` is the metadata
     field by which pairs were clustered, None where they were taken as independent. `design_effect` is the clustered
     variance of their mean divided by the plain one, None without clusters or where there is no such variance.
+    `is_at_odds`: pairs were taken as independent, as no field was named and the batches are clustered by different
+    ones, or only one is.
 
     `undecided` are the samples of both sides of which a result is an error, or unscored; not those that neither side
     could score at all. `if_worst` is the difference had each of these results come out worst for b (0 in b, 1 in a),
@@ -96,6 +102,7 @@ class Comparison:
     undecided: int = 0
     if_worst: Difference | None = None
     if_best: Difference | None = None
+    is_at_odds: bool = False
 
     def __repr__(self) -> str:
         return in_a_line(self)
@@ -133,7 +140,8 @@ class Comparison:
         """Whether b − a is certainly `least` or more: the whole interval is, as it is, `if_worst` and `if_best`.
 
         Missed where none of the three is. Incomplete, so that nobody can tell, where some of them are, where there is
-        no interval, and where a side is `unfinished`. Returns: that, and why; an empty text where it is met.
+        no interval, where a side is `unfinished`, and where the sides are at odds over their clusters, so that the
+        interval may be too narrow. Returns: that, and why; an empty text where it is met.
 
         Raises: UsageError, if `least` is not finite.
         """
@@ -143,6 +151,8 @@ class Comparison:
         unfinished = [f"side {name} is not complete: {side.unfinished}" for name, side in sides if side.unfinished]
         if unfinished:
             return GateStatus.INCOMPLETE, "; ".join(unfinished)
+        if self.is_at_odds:
+            return GateStatus.INCOMPLETE, _AT_ODDS
         low = self.difference.low
         if low is None:
             return GateStatus.INCOMPLETE, f"there is no interval, expected one that begins at {least:g} or more"
@@ -165,6 +175,7 @@ class Comparison:
             "by": self.by,
             "scorer": self.scorer,
             "cluster": self.cluster,
+            "is_at_odds": self.is_at_odds,
             "seed": self.seed,
             "n": self.n,
             "of": self.of,

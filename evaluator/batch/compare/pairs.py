@@ -19,6 +19,7 @@ from evaluator.batch.compare.sides import SideSamples, key_of
 from evaluator.batch.fields import nearest_field
 from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import SampleResult
+from evaluator.batch.scorers import is_bounded
 from evaluator.batch.statistics import (
     FEW_CLUSTERS,
     Difference,
@@ -51,8 +52,9 @@ def compare(
     metadata field of side a: pairs that share its value are not taken as independent, and a pair without it is a
     cluster of its own; the test is a cluster-robust t then. None: the field by which both batches are clustered, where
     the sides are what `Batch.results` or `BatchResult.results` returned, and no field, with a warning, where the two
-    differ or one has none; "": pairs are independent, whatever the batches say. Such sides also say how many results
-    there will be and how they were judged; a list of results says nothing of itself. `warnings` say what is not
+    differ or one has none (`is_at_odds`); "": pairs are independent, whatever the batches say. Such sides also say how
+    many results there will be and how they were judged; a list of results says nothing of itself: compared with one,
+    pairs are independent unless a field is named. `warnings` say what is not
     complete, what else differs between the batches (templates, scorers and their settings, inputs or targets), which
     pairs are in no cluster, and where interval and p disagree. Pairs are in the order of side a's ids, in whatever
     order results come; results are read once, and none is kept: a pair takes some 250 bytes and its ids.
@@ -63,8 +65,9 @@ def compare(
     key, keys = key_of(by), Numbering()
     declared = [side.declared if isinstance(side, Results) else None for side in (a, b)]
     own = [None if each is None else each.cluster for each in declared]
-    is_own, is_at_odds = cluster is None, cluster is None and own[0] != own[1]
-    cluster = (None if is_at_odds else own[0]) if cluster is None else cluster or None
+    is_own = cluster is None
+    is_at_odds = is_own and None not in declared and own[0] != own[1]
+    cluster = (own[0] if own[0] == own[1] else None) if cluster is None else cluster or None
     side_a, side_b = (
         SideSamples(name, keys, key, scorer, cluster, said) for name, said in zip("ab", declared, strict=True)
     )
@@ -120,6 +123,7 @@ def compare(
         len(undecided),
         if_worst,
         if_best,
+        is_at_odds,
     )
 
 
@@ -170,12 +174,12 @@ def _is_undecided(a: SideSamples, b: SideSamples, number: int) -> bool:
 
 
 def _is_bounded(a: SideSamples, b: SideSamples, scorer: str | None, values: Iterable[Sequence[float]]) -> bool:
-    """Whether all values lie in [0, 1], those that are not there as well: a function may give any."""
+    """Whether all values lie in [0, 1], those that are not there as well: what is no shipped scorer may give any."""
     if scorer is None:
         return True
     for side in (a, b):
         said = {} if side.declared is None else side.declared.scorers or {}
-        if said.get(scorer, {}).get("type", "function") == "function":
+        if not is_bounded(said.get(scorer, {})):
             return False
     return all(_FAILS <= value <= _PASSES for each in values for value in each)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from evaluator.batch.compact import Numbering
-from evaluator.batch.fields import MOST_FIELDS
+from evaluator.batch.fields import MOST_FIELDS, value_of
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
@@ -90,7 +90,7 @@ class SideSamples:
         place = self._place(result)
         self._inputs[place], self._targets[place] = hash(_text(result.inputs)), hash(_text(result.target))
         if self._cluster is not None:
-            group = result.metadata.get(self._cluster)
+            group = value_of(result.metadata, self._cluster)
             self._clusters[place] = _NONE if group is None else self._cluster_names.number(_text(group))
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()

@@ -3,7 +3,15 @@
 from evaluator.batch.scorers.contract import Evaluate, Scored, Scorer, judge
 from evaluator.batch.scorers.functions import FunctionScorer, scorer
 from evaluator.batch.scorers.majority import members
-from evaluator.batch.scorers.making import SCORERS, Spec, describe_scorer, make_scorer, make_scorers, parse_scorer
+from evaluator.batch.scorers.making import (
+    SCORERS,
+    Spec,
+    describe_scorer,
+    is_bounded,
+    make_scorer,
+    make_scorers,
+    parse_scorer,
+)
 
 __all__ = [
     "SCORERS",
@@ -13,6 +21,7 @@ __all__ = [
     "Scorer",
     "Spec",
     "describe_scorer",
+    "is_bounded",
     "judge",
     "make_scorer",
     "make_scorers",

@@ -90,6 +90,13 @@ def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:
     return {**described, "templates": {name: template_part(library, name) for name in described["templates"]}}
 
 
+def is_bounded(described: Mapping[str, Any]) -> bool:
+    """Whether a scorer that describes itself so gives values in [0, 1] only, as each shipped one does; one of somebody
+    else's may give any."""
+    kind = described.get("type")
+    return isinstance(kind, str) and kind in SCORERS
+
+
 def _description(scorer: Scorer) -> dict[str, Any]:
     """Raises: UsageError that names the scorer, where it says what is no description."""
     try:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.compact import Numbering
-from evaluator.batch.fields import MOST_FIELDS
+from evaluator.batch.fields import MOST_FIELDS, value_of
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.shape import Amount, Spending
 from evaluator.errors import UsageError
@@ -264,7 +264,7 @@ class Columns:
         )
 
     def _number_in(self, names: Names, metadata: Mapping[str, Any], field: str | None) -> int:
-        value = metadata.get(field) if field is not None else None
+        value = None if field is None else value_of(metadata, field)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
                 self.fields.update(dict.fromkeys(metadata))
