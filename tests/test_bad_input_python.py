@@ -121,9 +121,8 @@ def endless() -> Any:
     [
         (raising(ZeroDivisionError("mine")), "ZeroDivisionError: mine"), (endless, "RecursionError"),
         (raising(MemoryError()), "MemoryError"), (raising(TimeoutError("late")), "TimeoutError: late"),
-        (lambda: None, "NoneType"), (lambda: "text", "'str'"),
     ],
-    ids=["an exception", "a recursion", "no memory", "a timeout of its own", "None", "a text"],
+    ids=["an exception", "a recursion", "no memory", "a timeout of its own"],
 )  # fmt: skip
 def test_a_backend_that_breaks_its_contract_becomes_an_error_with_its_cause(
     fault: Callable[[], Any], name: str, make_evaluator: Any, tmp_path: Path
@@ -134,6 +133,16 @@ def test_a_backend_that_breaks_its_contract_becomes_an_error_with_its_cause(
     assert name in error.message
     assert error.cause is not None
     assert TaskStore(tmp_path / "tasks").read(1).status == "failed"
+
+
+@pytest.mark.parametrize(("given", "name"), [(None, "NoneType"), ("text", "str")])
+def test_a_backend_that_returns_no_response_has_failed_and_may_have_been_billed(
+    given: Any, name: str, make_evaluator: Any
+) -> None:
+    error = make_evaluator(ECHO, backend=Raising(lambda: given)).evaluate_sync("echo", {"t": "x"})
+    assert isinstance(error, TaskError)
+    assert (error.reason, error.maybe_billed) == ("provider_failure", True)
+    assert f"the backend returned {name}, expected a ModelResponse" in error.message
 
 
 @pytest.mark.parametrize("which", ["on_text", "on_event"])
