@@ -19,13 +19,13 @@ def chat(folder: Path, lines: str, *argv: str, code: int = 0) -> subprocess.Comp
     return done
 
 
-def read_until(descriptor: int, text: bytes) -> bytes:
-    seen = b""
+def read_until(descriptor: int, text: bytes, seen: bytes = b"") -> bytes:
+    """What follows `text`, which is looked for in `seen` first: one read may bring what is expected next as well."""
     while text not in seen:
         piece = os.read(descriptor, 65536)
         assert piece, seen
         seen += piece
-    return seen
+    return seen.partition(text)[2]
 
 
 def test_lines_in_answers_out_until_the_input_ends_or_exit(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(ARGV, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
-    read_until(master, b"> ")
+    rest = read_until(master, b"> ")
     os.write(master, b"hello\n")
-    read_until(master, b"an answer to: hello")
-    read_until(master, b"> ")
+    rest = read_until(master, b"an answer to: hello", rest)
+    rest = read_until(master, b"> ", rest)
     process.send_signal(signal.SIGINT)
-    read_until(master, b"task file: tasks/done/TASK-1.md")
+    read_until(master, b"task file: tasks/done/TASK-1.md", rest)
     assert process.wait(30) == 0
     os.close(master)
 
