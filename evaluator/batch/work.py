@@ -94,8 +94,8 @@ class Worker:
     unfinished: OnUnfinished = "ask"
 
     async def perform(self, work: Work, is_stopping: Callable[[], bool] = lambda: False) -> Done:
-        """The result of `work`; pending where the batch's own budget ended before the answer was there, or
-        `is_stopping` says so before it is begun."""
+        """The result of `work`; pending where the batch's own budget ended before the answer was there, a call of it or
+        of its judges was not let in, or `is_stopping` says so before it is begun."""
         await self.turns.start_sample()
         try:
             if is_stopping():
