@@ -1,4 +1,4 @@
-# Everything runs in .venv, made here with uv where it is installed, else with venv and pip; locked either way.
+# Everything runs in .venv. uv creates it if it is installed, otherwise venv and pip; both use locked versions.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,20 +24,21 @@ test-cluster: $(STAMP) ## Run the tests of the Ray engine too (installs Ray, som
 	fi
 	$(BIN)/python -m pytest -q tests/batch/engines
 
-lint: $(STAMP) ## Check style, types and the direction of imports
+lint: $(STAMP) ## Check style, types, imports and plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python docs/check_english.py
 
 docs: $(STAMP) ## Build the documentation into docs/_build
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 
-bench: $(STAMP) ## Measure the figures of bench/README.md
-	$(BIN)/python bench/all.py
+bench: $(STAMP) ## Measure the figures of bench/README.md (ARGS=--quick for a short run)
+	$(BIN)/python bench/all.py $(ARGS)
 
-lock: ## Renew uv.lock and requirements.txt (needs uv)
+lock: ## Update uv.lock and requirements.txt (needs uv)
 	uv lock
 	uv export --quiet --frozen --no-emit-project --group dev --format requirements-txt > requirements.txt
 
@@ -51,5 +52,5 @@ $(STAMP): pyproject.toml uv.lock requirements.txt
 	fi
 	@touch $(STAMP)
 
-clean: ## Remove what the targets made
+clean: ## Remove the files that the targets create
 	rm -rf .venv demo-tasks .pytest_cache .ruff_cache

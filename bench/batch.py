@@ -1,4 +1,4 @@
-"""Scored samples a second of a whole batch, against a bare client loop and against peers.
+"""ScorerInput samples a second of a whole batch, against a bare client loop and against peers.
 
     python bench/batch.py [--n 2000] [--concurrency 64] [--delay-ms 0] [--rounds 3] [--peers PYTHON]
                           [--promptfoo COMMAND] [--profile]
@@ -27,7 +27,7 @@ import tasks
 from figures import HERE, Figure, creation_us, parser_for, remarks, report, serving, work_folder
 from peers import promptfoo
 
-from evaluator import Evaluator, HandlerConfig
+from evaluator import Evaluator, HandlerConfig, run_batch
 
 CONTENT = "The answer is 42."
 GOAL_OF_BARE, GOAL_OF_IDEAL, GOAL_OF_PEERS = 0.4, 0.9, 5.0
@@ -71,8 +71,8 @@ async def batch(url: str, folder: Path, output: Path, count: int, concurrency: i
     given = rows(count)
     gc.collect()
     started = time.perf_counter()
-    result = await evaluator.batch(
-        tasks.NAME, given, scorers=["includes"], output=output, limits={"concurrency": concurrency}
+    result = await run_batch(
+        tasks.NAME, given, evaluator=evaluator, scorers=["includes"], output=output, limits={"concurrency": concurrency}
     )
     elapsed = time.perf_counter() - started
     if result.summary.counts.passed != count:

@@ -22,7 +22,7 @@ RUN = """
 import asyncio, json, resource, sys, time
 import tasks
 from pathlib import Path
-from evaluator import Evaluator, SimulatedBackend
+from evaluator import Evaluator, SimulatedBackend, run_batch
 
 folder, rows, output, resume = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "resume"
 calls = 0
@@ -37,7 +37,8 @@ class Model(SimulatedBackend):
 
 evaluator = Evaluator(tasks.library(folder / "templates"), "offline", backend=Model(script=answer), tasks_dir=None)
 started = time.perf_counter()
-result = asyncio.run(evaluator.batch(tasks.NAME, rows, scorers=["includes"], output=output, resume=resume))
+options = {"scorers": ["includes"], "output": output, "resume": resume}
+result = asyncio.run(run_batch(tasks.NAME, rows, evaluator=evaluator, **options))
 seconds = time.perf_counter() - started
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps([seconds, peak / 1024, calls, result.summary.counts.passed, result.ended.ran]))

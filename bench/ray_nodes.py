@@ -21,7 +21,7 @@ from typing import Any
 
 from figures import Figure, parser_for, remarks, report, work_folder
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
+from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, run_batch
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.engines.ray_engine import RayEngine
 from evaluator.batch.scorers import scorer
@@ -94,8 +94,8 @@ async def rates(
     started = time.perf_counter()
     rows = [{"id": str(n), "n": str(n)} for n in range(samples)]
     display: Any = Display()
-    batch = await evaluator.batch(
-        template, rows, scorers=scorers, engine=engine, output=folder, display=display,
+    batch = await run_batch(
+        template, rows, evaluator=evaluator, scorers=scorers, engine=engine, output=folder, display=display,
         limits={"concurrency": CONCURRENCY},
     )  # fmt: skip
     assert batch.is_complete and len(seen) == samples, batch.ended

@@ -23,7 +23,7 @@ from figures import Figure, parser_for, remarks, report, serving, work_folder
 from throughput import CONCURRENCY, GOALS, aiohttp_call, make_evaluator, rate_of_calls, rate_of_tasks
 
 from evaluator.record.journal import SYNC_POLICIES, Sync
-from evaluator.record.waiting import THREADS
+from evaluator.record.step_log import DISK_THREADS
 
 BACKEND = "openai_compatible"
 BLOCK = b"x" * 400
@@ -107,7 +107,7 @@ def sync_us(folder: Path, threads: int, count: int) -> float:
 
 
 def measure(count: int, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
-    alone, together = sync_us(folder, 1, 200), sync_us(folder, THREADS, 20)
+    alone, together = sync_us(folder, 1, 200), sync_us(folder, DISK_THREADS, 20)
     found = asyncio.run(run_rounds(count, rounds, folder, say))
     figures = [Figure("a task without a task file", statistics.median(t.wall for t in found.tasks[None]), "us")]
     for policy in SYNC_POLICIES:
@@ -121,7 +121,7 @@ def measure(count: int, rounds: int, folder: Path, say: Callable[[str], None]) -
     return [
         *figures,
         Figure("a write and its fdatasync there, one after the other", alone, "us"),
-        Figure(f"  in {THREADS} files side by side, for each", together, "us"),
+        Figure(f"  in {DISK_THREADS} files side by side, for each", together, "us"),
     ]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from figures import Figure, parser_for, remarks, report
 
 from evaluator.batch.records import Failure, SampleResult, Score, verdict_of
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 from evaluator.viewer import ReportBatch, write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -30,8 +30,8 @@ from typing import Any
 from figures import Figure, parser_for, remarks, report, work_folder
 
 from evaluator import Evaluator, HandlerConfig, TaskStore, TemplateLibrary
-from evaluator.handler.backend import ModelRequest
-from evaluator.handler.simulated import SimulatedBackend
+from evaluator.models.backend import ModelRequest
+from evaluator.models.simulated import SimulatedBackend
 
 NAME = "fold_notes"
 TEMPLATE = f"""<task type="reduce" name="{NAME}">

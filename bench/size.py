@@ -21,10 +21,10 @@ from typing import Any
 from figures import Figure, parser_for, report, work_folder
 
 from evaluator import Evaluator, HandlerConfig, TemplateLibrary
-from evaluator.handler.backend import ModelRequest
 from evaluator.handler.config import ToolGrant
-from evaluator.handler.simulated import SimulatedBackend
-from evaluator.handler.tools import tool
+from evaluator.models.backend import ModelRequest
+from evaluator.models.simulated import SimulatedBackend
+from evaluator.tools import tool
 
 GOAL = 1.3
 TEXT = (

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the commands themselves: python docs/generate_cli.py
+"""Writes docs/reference/cli.md from the commands themselves: python docs/generate_cli.py
 
 `page()` gives the text, so that a test can hold the committed file to it.
 """
@@ -12,7 +12,7 @@ import click
 
 from evaluator.cli.main import cli
 
-PAGE = Path(__file__).with_name("cli.md")
+PAGE = Path(__file__).parent / "reference" / "cli.md"
 WIDTH = 100
 
 INTRODUCTION = """\
@@ -23,12 +23,14 @@ INTRODUCTION = """\
 Results go to standard output; warnings, errors and the path of the task file to standard error. With `--json`
 a command prints one JSON document for other programs.
 
-| exit code | means |
+| exit code | meaning |
 |---|---|
-| 0 | all well |
+| 0 | success |
 | 1 | the task failed, or what was checked has errors |
 | 2 | wrong usage: an unknown option, an input that cannot be read, a template that does not exist |
-| 3 | configuration: a handler profile, a key, a folder, a task file that cannot be read |
+| 3 | wrong configuration: a handler profile, a key, a folder, a task file that cannot be read |
+| 4 | a threshold of a batch does not hold |
+| 5 | a batch is incomplete, or a threshold cannot be decided |
 | 130 | interrupted |
 """
 

@@ -12,6 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from evaluator.batch.run import BatchResult as BatchResult
+    from evaluator.batch.run import run_batch as run_batch
+    from evaluator.batch.run import run_batch_sync as run_batch_sync
     from evaluator.errors import ConfigurationError as ConfigurationError
     from evaluator.errors import CorruptRecord as CorruptRecord
     from evaluator.errors import Diagnostic as Diagnostic
@@ -25,20 +28,20 @@ if TYPE_CHECKING:
     from evaluator.errors import TemplateError as TemplateError
     from evaluator.errors import ToolError as ToolError
     from evaluator.errors import UsageError as UsageError
-    from evaluator.front import Evaluator as Evaluator
-    from evaluator.handler.backend import Backend as Backend
-    from evaluator.handler.backend import Message as Message
-    from evaluator.handler.backend import ModelRequest as ModelRequest
-    from evaluator.handler.backend import ModelResponse as ModelResponse
-    from evaluator.handler.backend import ToolCall as ToolCall
+    from evaluator.errors.results import Resource as Resource
+    from evaluator.errors.results import Status as Status
+    from evaluator.errors.results import TaskError as TaskError
+    from evaluator.errors.results import TaskFailed as TaskFailed
+    from evaluator.errors.results import TaskResult as TaskResult
+    from evaluator.errors.results import Usage as Usage
     from evaluator.handler.config import HandlerConfig as HandlerConfig
+    from evaluator.handler.config import ToolGrant as ToolGrant
     from evaluator.handler.config import load_profiles as load_profiles
-    from evaluator.handler.litellm_backend import LiteLLMBackend as LiteLLMBackend
-    from evaluator.handler.openai_compatible import OpenAICompatibleBackend as OpenAICompatibleBackend
-    from evaluator.handler.replay import ReplayBackend as ReplayBackend
-    from evaluator.handler.simulated import SimulatedBackend as SimulatedBackend
-    from evaluator.handler.tools import Tool as Tool
-    from evaluator.handler.tools import tool as tool
+    from evaluator.interpreter.chat import Chat as Chat
+    from evaluator.interpreter.chat import ChatReply as ChatReply
+    from evaluator.interpreter.compile import CompiledTask as CompiledTask
+    from evaluator.interpreter.evaluator import Evaluator as Evaluator
+    from evaluator.interpreter.preview import Preview as Preview
     from evaluator.interpreter.replay import Replay as Replay
     from evaluator.library import Match as Match
     from evaluator.library import Template as Template
@@ -46,16 +49,29 @@ if TYPE_CHECKING:
     from evaluator.memory import GlobalIndex as GlobalIndex
     from evaluator.memory import InMemoryIndex as InMemoryIndex
     from evaluator.memory import Memory as Memory
+    from evaluator.models.attachments import Attachment as Attachment
+    from evaluator.models.backend import Backend as Backend
+    from evaluator.models.backend import Hints as Hints
+    from evaluator.models.backend import Message as Message
+    from evaluator.models.backend import ModelRequest as ModelRequest
+    from evaluator.models.backend import ModelResponse as ModelResponse
+    from evaluator.models.backend import ToolCall as ToolCall
+    from evaluator.models.backend import ToolSpec as ToolSpec
+    from evaluator.models.cache import ResponseCache as ResponseCache
+    from evaluator.models.litellm_backend import LiteLLMBackend as LiteLLMBackend
+    from evaluator.models.openai_compatible import OpenAICompatibleBackend as OpenAICompatibleBackend
+    from evaluator.models.replay import ReplayBackend as ReplayBackend
+    from evaluator.models.simulated import SimulatedBackend as SimulatedBackend
     from evaluator.nodes import Span as Span
     from evaluator.output import ParsedOutput as ParsedOutput
     from evaluator.output import parse_output as parse_output
+    from evaluator.record.recorded_steps import ChangedStep as ChangedStep
+    from evaluator.record.steps import Recording as Recording
     from evaluator.record.store import TaskStore as TaskStore
-    from evaluator.results import Resource as Resource
-    from evaluator.results import Status as Status
-    from evaluator.results import TaskError as TaskError
-    from evaluator.results import TaskFailed as TaskFailed
-    from evaluator.results import TaskResult as TaskResult
-    from evaluator.results import Usage as Usage
+    from evaluator.record.store import TaskSummary as TaskSummary
+    from evaluator.tools import Tool as Tool
+    from evaluator.tools import tool as tool
+    from evaluator.tools.mcp.servers import McpServer as McpServer
 
 __version__ = "0.1.0"
 
@@ -64,28 +80,39 @@ _HOMES = {
         "ConfigurationError", "CorruptRecord", "Diagnostic", "EvaluatorError", "MissingExtra", "ProviderError",
         "RecordError", "StepChanged", "StepUnfinished", "TaskBusy", "TemplateError", "ToolError", "UsageError",
     ),
-    "evaluator.front": ("Evaluator",),
-    "evaluator.handler.backend": ("Backend", "Message", "ModelRequest", "ModelResponse", "ToolCall"),
-    "evaluator.handler.config": ("HandlerConfig", "load_profiles"),
-    "evaluator.handler.litellm_backend": ("LiteLLMBackend",),
-    "evaluator.handler.openai_compatible": ("OpenAICompatibleBackend",),
-    "evaluator.handler.replay": ("ReplayBackend",),
-    "evaluator.handler.simulated": ("SimulatedBackend",),
-    "evaluator.handler.tools": ("Tool", "tool"),
+    "evaluator.batch.run": ("BatchResult", "run_batch", "run_batch_sync"),
+    "evaluator.interpreter.evaluator": ("Evaluator",),
+    "evaluator.models.attachments": ("Attachment",),
+    "evaluator.models.backend": (
+        "Backend", "Hints", "Message", "ModelRequest", "ModelResponse", "ToolCall", "ToolSpec",
+    ),
+    "evaluator.models.cache": ("ResponseCache",),
+    "evaluator.handler.config": ("HandlerConfig", "ToolGrant", "load_profiles"),
+    "evaluator.models.litellm_backend": ("LiteLLMBackend",),
+    "evaluator.models.openai_compatible": ("OpenAICompatibleBackend",),
+    "evaluator.models.replay": ("ReplayBackend",),
+    "evaluator.models.simulated": ("SimulatedBackend",),
+    "evaluator.tools": ("Tool", "tool"),
+    "evaluator.tools.mcp.servers": ("McpServer",),
+    "evaluator.interpreter.chat": ("Chat", "ChatReply"),
+    "evaluator.interpreter.compile": ("CompiledTask",),
+    "evaluator.interpreter.preview": ("Preview",),
     "evaluator.interpreter.replay": ("Replay",),
     "evaluator.library": ("Match", "Template", "TemplateLibrary"),
     "evaluator.memory": ("GlobalIndex", "InMemoryIndex", "Memory"),
     "evaluator.nodes": ("Span",),
     "evaluator.output": ("ParsedOutput", "parse_output"),
-    "evaluator.record.store": ("TaskStore",),
-    "evaluator.results": ("Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
+    "evaluator.record.steps": ("Recording",),
+    "evaluator.record.recorded_steps": ("ChangedStep",),
+    "evaluator.record.store": ("TaskStore", "TaskSummary"),
+    "evaluator.errors.results": ("Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above, and a name that is none of them as an error.
+    # A type checker sees the imports above and reports every other name as an error.
     def __getattr__(name: str) -> Any:
         try:
             module = _HOME[name]

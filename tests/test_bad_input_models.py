@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator, HandlerConfig, OpenAICompatibleBackend, TaskError, TaskStore, TemplateLibrary
-from evaluator.results import TaskResult
-from evaluator.testing import Answer, LoopbackServer, Reply, chunk, error_reply, event, json_reply
+from evaluator.errors.results import TaskResult
+from evaluator.testing import Answer, HttpReply, LoopbackServer, chunk, error_reply, event, json_reply
 
 XML = """<library>
 <task name="plain" type="atomic"><description>d</description><instructions>Q</instructions></task>
@@ -25,7 +25,7 @@ Outcome = TaskResult | TaskError
 
 def ask(
     tmp_path: Path,
-    *replies: Reply | Answer,
+    *replies: HttpReply | Answer,
     name: str = "plain",
     stream: bool = False,
     timeout_s: float = 5.0,
@@ -67,15 +67,15 @@ def attempts(recording: Any) -> list[tuple[int, str]]:
     return [(s.start.attempt, s.status) for s in steps_of(recording, "model")]
 
 
-FAULTS: list[tuple[str, Reply, bool, str]] = [
+FAULTS: list[tuple[str, HttpReply, bool, str]] = [
     ("429", error_reply(429, "slow down"), True, "slow down"),
     ("500", error_reply(500, "oops"), True, "oops"),
-    ("503 with a page", Reply((b"<h1>gone",), status=503, content_type="text/html"), True, "503"),
-    ("reset", Reply(silent=True, end="reset"), True, ""),
-    ("cut off", Reply((b'{"choi',), length=1000, end="close"), True, ""),
-    ("no JSON", Reply((b"hello",)), True, ""),
-    ("nothing", Reply((b"",)), True, ""),
-    ("invalid UTF-8", Reply((b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',)), True, ""),
+    ("503 with a page", HttpReply((b"<h1>gone",), status=503, content_type="text/html"), True, "503"),
+    ("reset", HttpReply(silent=True, end="reset"), True, ""),
+    ("cut off", HttpReply((b'{"choi',), length=1000, end="close"), True, ""),
+    ("no JSON", HttpReply((b"hello",)), True, ""),
+    ("nothing", HttpReply((b"",)), True, ""),
+    ("invalid UTF-8", HttpReply((b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',)), True, ""),
     ("no choices", json_reply({"choices": []}), True, ""),
     ("wrong shape", json_reply({"choices": [{"message": 5}]}), True, ""),
     ("a list", json_reply([1, 2]), True, ""),
@@ -87,7 +87,7 @@ FAULTS: list[tuple[str, Reply, bool, str]] = [
 
 @pytest.mark.parametrize(("reply", "retried", "says"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
 def test_a_fault_that_stays_ends_in_an_error_after_finite_attempts(
-    reply: Reply, retried: bool, says: str, tmp_path: Path
+    reply: HttpReply, retried: bool, says: str, tmp_path: Path
 ) -> None:
     outcome, server, recording = ask(tmp_path, *[reply] * 3)
     assert isinstance(outcome, TaskError), outcome
@@ -101,7 +101,7 @@ def test_a_fault_that_stays_ends_in_an_error_after_finite_attempts(
 
 
 @pytest.mark.parametrize("reply", [f[1] for f in FAULTS if f[2]], ids=[f[0] for f in FAULTS if f[2]])
-def test_a_fault_that_passes_is_retried_and_recorded(reply: Reply, tmp_path: Path) -> None:
+def test_a_fault_that_passes_is_retried_and_recorded(reply: HttpReply, tmp_path: Path) -> None:
     outcome, server, recording = ask(tmp_path, reply, Answer("fine"))
     assert outcome.unwrap().content == "fine"
     assert server.posts == 2
@@ -109,7 +109,7 @@ def test_a_fault_that_passes_is_retried_and_recorded(reply: Reply, tmp_path: Pat
 
 
 def test_a_server_that_hangs_ends_at_the_time_limit(tmp_path: Path) -> None:
-    outcome, server, recording = ask(tmp_path, Reply(silent=True, end="hang"), timeout_s=0.4)
+    outcome, server, recording = ask(tmp_path, HttpReply(silent=True, end="hang"), timeout_s=0.4)
     assert isinstance(outcome, TaskError)
     assert (outcome.type, outcome.reason) == ("RESOURCE_EXHAUSTION", "execution_timeout")
     assert outcome.resource is not None
@@ -139,14 +139,14 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_path: Path) -> None:
     if stream:
-        reply = Reply(
+        reply = HttpReply(
             (event(chunk({"content": "word "})),),
             content_type="text/event-stream",
             repeat=True,
             pause_s=0.001,
         )
     else:
-        reply = Reply((b" " * 65536,), length=-1, repeat=True)
+        reply = HttpReply((b" " * 65536,), length=-1, repeat=True)
     outcome, server, recording = ask(tmp_path, *[reply] * 3, stream=stream, timeout_s=1.0)
     assert isinstance(outcome, TaskError)
     assert outcome.reason in ("execution_timeout", "provider_failure")
@@ -160,7 +160,7 @@ def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_pa
 def test_an_answer_without_bound_is_refused_at_a_size_that_is_named(stream: bool, tmp_path: Path) -> None:
     piece = event(chunk({"content": "w" * 60_000})) if stream else b" " * 65536
     kind = "text/event-stream" if stream else "application/json"
-    reply = Reply((piece,), content_type=kind, length=None if stream else -1, repeat=True)
+    reply = HttpReply((piece,), content_type=kind, length=None if stream else -1, repeat=True)
     outcome, server, _ = ask(tmp_path, reply, stream=stream, timeout_s=20)
     assert isinstance(outcome, TaskError)
     assert "16777216" in outcome.message
@@ -195,7 +195,7 @@ def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(te
 
 def test_lone_surrogates_of_a_model_are_kept_and_recorded(tmp_path: Path) -> None:
     body = b'{"choices": [{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}]}'
-    outcome, _, recording = ask(tmp_path, Reply((body,)))
+    outcome, _, recording = ask(tmp_path, HttpReply((body,)))
     assert outcome.unwrap().content in ("a\ud800b", "a\ufffdb")
     assert steps_of(recording, "model")[0].end.output["content"] == outcome.content
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +129,7 @@ def test_a_costly_expression_is_stopped_and_names_its_bound(text: str, tmp_path:
     (tmp_path / "t.xml").write_text(PROMPT.replace("{}", text))
     library = TemplateLibrary.load(tmp_path, shipped=False)
     evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=None, roots=[tmp_path])
-    started = time.perf_counter()
     outcome = evaluator.evaluate_sync("p", {"t": "x"})
-    assert time.perf_counter() - started < 5
     assert isinstance(outcome, TaskError), f"{text} gave a result"
     assert "t.xml:3:" in f"{outcome.location} {outcome.message}", str(outcome)
     assert any(c.isdigit() for c in outcome.message) or "too" in outcome.message, outcome.message

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from evaluator import Evaluator, ProviderError, SimulatedBackend, UsageError
-from evaluator.handler.backend import ModelResponse, ToolCall
+from evaluator import Evaluator, ProviderError, SimulatedBackend, UsageError, run_batch
 from evaluator.handler.otel import CAPTURE, provider_of
-from evaluator.handler.tools import tool
 from evaluator.handler.tracing import UNTRACED
+from evaluator.models.backend import ModelResponse, ToolCall
+from evaluator.tools import tool
 from tests.conftest import MakeEvaluator
 
 ROOT = Path(__file__).parent.parent
@@ -208,7 +208,8 @@ def test_a_batch_holds_its_samples_each_with_its_own_run_and_its_scores(
         name = "real"  # type: ignore[assignment]
 
     traced = Traced(make_evaluator, None, backend=Real(script=answer))
-    result = asyncio.run(traced.evaluator.batch("quiz", rows, name="small", scorers=["exact"], output=tmp_path / "b"))
+    batch = run_batch("quiz", rows, evaluator=traced.evaluator, name="small", scorers=["exact"], output=tmp_path / "b")
+    result = asyncio.run(batch)
     assert result.is_complete
     run = ["sample quiz", [["invoke_agent quiz", ["chat real"]]]]
     assert traced.tree() == [["batch small", [run] * 4]]
@@ -359,9 +360,9 @@ def test_a_server_is_named_where_the_endpoint_is_a_url(
 
 def test_without_a_tracer_nothing_is_traced_and_nothing_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; from evaluator import Evaluator\n"
+        "import sys; from evaluator import Evaluator, run_batch_sync\n"
         "e = Evaluator(handler='offline', tasks_dir=None)\n"
-        "e.batch_sync('answer_question', [{'question': 'x'}], output=sys.argv[1]).results()\n"
+        "run_batch_sync('answer_question', [{'question': 'x'}], evaluator=e, output=sys.argv[1]).results()\n"
         "print([m for m in sys.modules if m.startswith('opentelemetry') or m == 'evaluator.handler.otel'])"
     )
     done = subprocess.run(
@@ -432,5 +433,5 @@ def test_the_null_tracer_holds_nothing() -> None:
     spans = [UNTRACED.batch("b"), UNTRACED.sample("s", 1, "t", "v"), UNTRACED.task(None, None, None)]
     assert len({id(span) for span in spans}) == 1
     with spans[0] as span:
-        span.ended(None)  # type: ignore[arg-type]
+        span.set_result(None)  # type: ignore[arg-type]
     assert spans[0].__exit__(KeyError, KeyError(), None) is None, "what is raised inside goes on"

@@ -1,4 +1,4 @@
-"""The pytest plugin, in pytests of their own: what passes and fails, what is said, what is run how often."""
+"""The pytest plugin, run in pytests of its own: outcomes, messages, and how often batches run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evaluator.pytest_plugin.ready import make_ready
+from evaluator.pytest_plugin.prepare import prepare
 from evaluator.pytest_plugin.report import summary_line
 
 pytest_plugins = ["pytester"]
+# Tests run pytests of their own, whose processes are slow on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parent.parent
 QUIZ = '''
@@ -102,15 +104,15 @@ def marked(rows: str = "quiz.ROWS[:2]", **options: str) -> str:
 
 def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run, pytester: pytest.Pytester) -> None:
     done = run(
-        marked(gates="['accuracy >= 1']") + "def test_good(batch):\n"
+        marked(thresholds="['accuracy >= 1']") + "def test_good(batch):\n"
         "    assert batch.ok and {result.sample_id for result in batch.results()} == {'r1', 'r2'}\n"
-        + marked("quiz.ROWS", gates="['accuracy >= 0.9', 'errors <= 1']")
+        + marked("quiz.ROWS", thresholds="['accuracy >= 0.9', 'errors <= 1']")
         + "def test_missed(batch): assert 'not' == 'run'\n"
         + marked("quiz.ROWS[3:] + quiz.ROWS[:3]", limits="{'stop_after': 1, 'concurrency': 1}")
         + "def test_incomplete(): pass\n"
         "@pytest.mark.skip\n" + marked() + "def test_skipped(batch): pass\n"
         "@pytest.mark.xfail(strict=True)\n"
-        + marked("quiz.ROWS[2:3]", gates="['accuracy >= 1']")
+        + marked("quiz.ROWS[2:3]", thresholds="['accuracy >= 1']")
         + "def test_expected(): pass\n",
         apart=True,
     )
@@ -118,20 +120,20 @@ def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run
     done.stdout.fnmatch_lines([
         "*_ test_missed _*",
         "4 of 4 samples have a result: 2 passed, 1 failed, 1 error, 0 unscored",
-        "gate missed: accuracy >= 0.9 for double*: 0.66* (3 of 4): *",
+        "threshold missed: accuracy >= 0.9 for double*: 0.66* (3 of 4): *",
         "failed:",
         "  r3 (double, *): exact: *",
         "error:",
         "  r4 (double, *): *it broke*",
         "results: *",
-        "go on with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
+        "resume with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
         "*_ test_incomplete _*",
         "1 of 4 samples have a result: 0 passed, 0 failed, 1 error, 0 unscored",
         "the batch is not complete: repeated error: 1 samples in a row ended with: *",
     ])  # fmt: skip
     text = done.stdout.str()
     assert "Traceback" not in text and "evaluator/pytest_plugin" not in text
-    assert "errors <= 1" not in text.replace("gates=[", "", 1), "that gate holds"
+    assert "errors <= 1" not in text.replace("thresholds=[", "", 1), "that threshold holds"
     assert "\x1b[31m" not in text and "\\x1b[31m" in text
     assert calls(pytester) == ["1", "1", "2", "2", "3", "3", "4", "4"], "nothing for the skipped one"
 
@@ -140,7 +142,7 @@ def test_what_shares_a_marker_shares_its_batch(run: Run, pytester: pytest.Pytest
     done = run(
         "import unittest\n" + marked()
         + "class TestOne:\n    def test_a(self, batch): assert batch.ok\n    def test_b(self, batch): assert batch.ok\n"
-        + marked("quiz.ROWS[2:]", gates="['accuracy >= 1']")
+        + marked("quiz.ROWS[2:]", thresholds="['accuracy >= 1']")
         + "class TestTwo(unittest.TestCase):\n    def test_c(self): pass\n"
         "def case(row): return pytest.mark.evaluator_batch('double', rows=[row], evaluator=quiz.make())\n"
         "@pytest.mark.parametrize('n', [pytest.param(n, marks=case(quiz.ROWS[n - 1])) for n in (1, 2)])\n"
@@ -158,16 +160,16 @@ UNUSABLE = {
     "@pytest.mark.evaluator_batch('double')": "evaluator_batch: rows are missing",
     "@pytest.mark.evaluator_batch('missing.toml')": "evaluator_batch: *missing.toml: cannot be read*",
     "@pytest.mark.evaluator_batch('double', [], 3)": "evaluator_batch: it takes a definition or templates, rows*",
-    "@pytest.mark.usefixtures('batch')": "this test uses the batch of a marker and has none: add @pytest.mark*",
+    "@pytest.mark.usefixtures('batch')": "this test uses the batch of a marker but has no marker: add @pytest.mark*",
 }
 
 
 def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
     unusable = {
         **UNUSABLE,
-        marked(gate="['accuracy >= 1']"): "evaluator_batch: gate is not known here; did you mean `gates`?",
-        marked(gates="['accurate >= 1']"): "evaluator_batch: no metric 'accurate'*",
-        marked(library="'x'"): "evaluator_batch: give an evaluator, or library to make one of, not both",
+        marked(threshold="['accuracy >= 1']"): "evaluator_batch: threshold is unknown; did you mean `thresholds`?",
+        marked(thresholds="['accurate >= 1']"): "evaluator_batch: unknown metric 'accurate'*",
+        marked(library="'x'"): "evaluator_batch: give either an evaluator, or library to make one",
         marked() + "@pytest.mark.usefixtures('sample')\n": "sample is for tests of one sample*",
     }
     done = run("\n".join(f"{mark.strip()}\ndef test_{n}(): pass" for n, mark in enumerate(unusable)))
@@ -188,7 +190,7 @@ def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
 )
 def test_what_is_wrong_is_said_once(run: Run, test: str) -> None:
     done = run(test.replace("scorers=['exact']", "epocs=2"))
-    said = "evaluator_batch: epocs is not known here; did you mean `epochs`?"
+    said = "evaluator_batch: epocs is unknown; did you mean `epochs`?"
     text = done.stdout.str().partition("short test summary")[0]
     assert done.ret != 0 and text.count(said) == 1
     assert "During handling" not in text and "Traceback" not in text and "runs.py" not in text
@@ -205,7 +207,7 @@ def test_two_markers_at_one_place_are_an_error_since_only_one_would_run(run: Run
     )
     done.assert_outcomes(errors=4, passed=1)
     for place in ("test_two", "test_other", "TestTwo", "test_case?1?"):
-        done.stdout.fnmatch_lines([f"evaluator_batch: several markers stand at test_it.py::{place}; *"])
+        done.stdout.fnmatch_lines([f"evaluator_batch: test_it.py::{place} has several markers, *"])
     assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
     assert calls(pytester) == ["3"], "the case without a marker of its own"
 
@@ -244,7 +246,7 @@ def test_a_marker_that_no_hook_can_serve_does_not_pass(run: Run, pytester: pytes
 # -- a sample is a test ----------------------------------------------------------------------------------------------
 
 EACH = (
-    marked("quiz.ROWS + [{'id': 'r5', 'question': '5 + 5?'}]", each="True", gates="['accuracy >= 0.9']")
+    marked("quiz.ROWS + [{'id': 'r5', 'question': '5 + 5?'}]", each="True", thresholds="['accuracy >= 0.9']")
     + "def test_each(sample): assert sample.verdict == 'passed'"
 )
 
@@ -254,14 +256,14 @@ def test_each_sample_passes_fails_errs_or_is_skipped_by_itself(run: Run, pyteste
     done.assert_outcomes(passed=2, failed=2, errors=1, skipped=1)
     done.stdout.fnmatch_lines([
         "*test_each?r1? PASSED*", "*test_each?r2? PASSED*", "*test_each?r3? FAILED*", "*test_each?r4? ERROR*",
-        "*test_each?r5? SKIPPED*", "*test_each?gates? FAILED*",
+        "*test_each?r5? SKIPPED*", "*test_each?thresholds? FAILED*",
     ])  # fmt: skip
     assert calls(pytester) == ["1", "2", "3", "4", "5"], "one batch"
     cases = {case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")}
     kinds = {name: [child.tag for child in case if child.tag != "properties"] for name, case in cases.items()}
     assert kinds == {
         "test_each[r1]": [], "test_each[r2]": [], "test_each[r3]": ["failure"], "test_each[r4]": ["error"],
-        "test_each[r5]": ["skipped"], "test_each[gates]": ["failure"],
+        "test_each[r5]": ["skipped"], "test_each[thresholds]": ["failure"],
     }  # fmt: skip
     failure = cases["test_each[r3]"].find("failure")
     assert failure is not None and "answer: nine" in (failure.text or "") and "target: 6" in (failure.text or "")
@@ -273,7 +275,7 @@ def test_only_samples_that_were_chosen_are_evaluated(run: Run, pytester: pytest.
 
 
 def test_the_test_about_the_gates_needs_all_samples(run: Run, pytester: pytest.Pytester) -> None:
-    run(EACH, "-k", "gates or r1").assert_outcomes(passed=1, failed=1, deselected=4)
+    run(EACH, "-k", "thresholds or r1").assert_outcomes(passed=1, failed=1, deselected=4)
     assert calls(pytester) == ["1", "2", "3", "4", "5"]
 
 
@@ -317,7 +319,7 @@ def test_the_fixture_runs_batches_in_folders_of_the_test(run: Run) -> None:
         "    assert asyncio.run(inside(evaluator_batch)).summary.counts.unscored == 1\n"
         "@pytest.mark.parametrize('check', [True, False])\n"
         "def test_checked(evaluator_batch, check):\n"
-        "    result = evaluator_batch('double', quiz.ROWS, scorers=['exact'], gates=['accuracy >= 1'],\n"
+        "    result = evaluator_batch('double', quiz.ROWS, scorers=['exact'], thresholds=['accuracy >= 1'],\n"
         "                             evaluator=quiz.make(), check=check)\n"
         "    assert not result.ok\n"
     )
@@ -337,7 +339,7 @@ def test_a_batch_that_was_broken_off_is_gone_on_with(
     assert calls(pytester) == ["1", "2", "3", "4"]
     again = run(test, "--evaluator-output", "kept")
     again.assert_outcomes(errors=1)
-    again.stdout.fnmatch_lines(["*there is a batch already; --evaluator-resume goes on with it*"])
+    again.stdout.fnmatch_lines(["*there is a batch already; resume it with --evaluator-resume*"])
     monkeypatch.setenv("MENDED", "1")
     run(test, "--evaluator-output", "kept", "--evaluator-resume").assert_outcomes(passed=1)
     assert calls(pytester) == ["1", "2", "3", "4", "4"], "only what had failed"
@@ -345,7 +347,7 @@ def test_a_batch_that_was_broken_off_is_gone_on_with(
 
 def test_going_on_needs_to_know_with_what(run: Run) -> None:
     done = run("", "--evaluator-resume")
-    done.stderr.fnmatch_lines(["ERROR: --evaluator-resume goes on with what is in --evaluator-output DIR*"])
+    done.stderr.fnmatch_lines(["ERROR: --evaluator-resume resumes the batches in --evaluator-output DIR*"])
 
 
 def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(run: Run, pytester: pytest.Pytester) -> None:
@@ -353,13 +355,13 @@ def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(run: Run, py
     (folder / "rows.jsonl").write_text(json.dumps({"id": "a", "question": "1 + 1?", "target": "2"}) + "\n")
     (folder / "double.toml").write_text(
         'name = "doubles"\ntemplate = "double"\nrows = "rows.jsonl"\nscorers = ["exact"]\n'
-        'gates = ["accuracy >= 1"]\nlibrary = ["../library"]\noutput = "nowhere"\n'
+        'thresholds = ["accuracy >= 1"]\nlibrary = ["../library"]\noutput = "nowhere"\n'
     )
     (folder / "test_sub.py").write_text(
         "import pytest\n"
         "@pytest.mark.evaluator_batch('double.toml')\ndef test_it(batch): assert batch.summary.counts.passed == 1\n"
         "@pytest.mark.evaluator_batch('double', rows='rows.jsonl', library='../library')\ndef test_rows(batch): pass\n"
-        "@pytest.mark.evaluator_batch('double.toml', gates=['accuracy < 1'])\ndef test_above(): pass\n"
+        "@pytest.mark.evaluator_batch('double.toml', thresholds=['accuracy < 1'])\ndef test_above(): pass\n"
     )
     done = run("", "sub/test_sub.py")
     done.assert_outcomes(passed=2, failed=1)
@@ -429,7 +431,7 @@ def test_real_models_are_used_only_where_they_are_asked_for(
         monkeypatch.setenv("EVALUATOR_MODEL", variable)
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "t.xml").write_text(TEMPLATE)
-    ready = make_ready(Options(**options), "double", [{"question": "x"}], NAMING, tmp_path)  # type: ignore[arg-type]
+    ready = prepare(Options(**options), "double", [{"question": "x"}], NAMING, tmp_path)  # type: ignore[arg-type]
     assert ([cell.variant for cell, _ in ready.plan.cells], ready.is_simulated) == (variants, simulated)
     ready.evaluator.close()
 

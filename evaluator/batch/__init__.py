@@ -1,4 +1,4 @@
-"""Batches: rows x templates x models x epochs, scored, counted honestly, and gone on with after a crash.
+"""Batches: rows x templates x models x epochs, scored and summarised, resumable after a crash.
 
 Names are loaded when they are first used.
 """
@@ -10,15 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evaluator.batch.definition import BatchDefinition as BatchDefinition
-    from evaluator.batch.definition import BatchLimits as BatchLimits
     from evaluator.batch.definition import read_definition as read_definition
     from evaluator.batch.engines import Engine as Engine
     from evaluator.batch.engines import make_engine as make_engine
-    from evaluator.batch.gates import GateResult as GateResult
+    from evaluator.batch.identity import Cell as Cell
+    from evaluator.batch.identity import Identity as Identity
+    from evaluator.batch.judges import Judges as Judges
+    from evaluator.batch.options import BatchLimits as BatchLimits
+    from evaluator.batch.options import BatchOptions as BatchOptions
+    from evaluator.batch.options import Stop as Stop
+    from evaluator.batch.pending import Changed as Changed
+    from evaluator.batch.pending import Counts as Counts
+    from evaluator.batch.plan import BatchPlan as BatchPlan
+    from evaluator.batch.plan import make_plan as make_plan
     from evaluator.batch.progress import Display as Display
+    from evaluator.batch.progress import Endpoint as Endpoint
     from evaluator.batch.progress import NoDisplay as NoDisplay
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
+    from evaluator.batch.reading import Declared as Declared
+    from evaluator.batch.reading import Results as Results
     from evaluator.batch.reading import open_batch as open_batch
     from evaluator.batch.records import Failure as Failure
     from evaluator.batch.records import Sample as Sample
@@ -27,23 +38,34 @@ if TYPE_CHECKING:
     from evaluator.batch.records import Verdict as Verdict
     from evaluator.batch.rows import Selection as Selection
     from evaluator.batch.run import BatchResult as BatchResult
-    from evaluator.batch.run import BatchSettings as BatchSettings
-    from evaluator.batch.run import make_plan as make_plan
+    from evaluator.batch.run import run_batch as run_batch
+    from evaluator.batch.run import run_batch_sync as run_batch_sync
     from evaluator.batch.run import run_plan as run_plan
-    from evaluator.batch.session import Ended as Ended
-    from evaluator.batch.session import Stop as Stop
+    from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
+    from evaluator.batch.thresholds import Threshold as Threshold
+    from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
+    from evaluator.batch.work import Done as Done
+    from evaluator.batch.work import Variant as Variant
+    from evaluator.batch.work import Work as Work
+    from evaluator.batch.work import Worker as Worker
 
 _HOMES = {
-    "definition": ("BatchDefinition", "BatchLimits", "read_definition"),
+    "definition": ("BatchDefinition", "read_definition"),
     "engines": ("Engine", "make_engine"),
-    "gates": ("GateResult",),
-    "progress": ("Display", "NoDisplay", "Snapshot"),
-    "reading": ("Batch", "open_batch"),
+    "options": ("BatchLimits", "BatchOptions", "Stop"),
+    "plan": ("BatchPlan", "make_plan"),
+    "identity": ("Cell", "Identity"),
+    "judges": ("Judges",),
+    "pending": ("Changed", "Counts"),
+    "thresholds": ("Threshold", "ThresholdResult"),
+    "progress": ("Display", "Endpoint", "NoDisplay", "Snapshot"),
+    "reading": ("Batch", "Declared", "Results", "open_batch"),
+    "work": ("Done", "Variant", "Work", "Worker"),
     "records": ("Failure", "Sample", "SampleResult", "Score", "Verdict"),
     "rows": ("Selection",),
-    "run": ("BatchResult", "BatchSettings", "make_plan", "run_plan"),
-    "session": ("Ended", "Stop"),
+    "run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
+    "session": ("SessionEnd",),
     "summary": ("BatchSummary",),
 }
 _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
@@ -51,7 +73,7 @@ _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for na
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above, and a name that is none of them as an error.
+    # A type checker sees the imports above and reports every other name as an error.
     def __getattr__(name: str) -> Any:
         try:
             module = _HOME[name]

@@ -1,6 +1,6 @@
-"""Fields of the metadata by which numbers are made: `cluster` and `group_by`, refused where no row has them.
+"""The metadata fields `cluster` and `group_by`, checked against the rows before a batch runs.
 
-A name that is misspelt would otherwise be no name at all: intervals as if every result were independent, and one group.
+Without the check, a misspelt name would give intervals as if all results were independent, and a single group.
 """
 
 from __future__ import annotations
@@ -9,42 +9,39 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluator.errors import UsageError
-from evaluator.library.near import did_you_mean, listed
+from evaluator.errors.messages import did_you_mean, listed
 
 if TYPE_CHECKING:
     from evaluator.batch.rows import RowSource
 
 MOST_FIELDS = 1_000
-"""Of so many names the nearest is looked for."""
+"""At most this many names are searched for the nearest one."""
 
 
 def value_of(metadata: Mapping[str, Any], field: str) -> Any:
-    """The value of a field; None where it is missing: not there, null, or blank, as an empty cell of a CSV file is."""
+    """The value of a field; None if it is missing, null, or blank, as an empty cell of a CSV file is."""
     value = metadata.get(field)
     return None if isinstance(value, str) and not value.strip() else value
 
 
 def nearest_field(name: str, fields: Collection[str]) -> str:
-    """What the metadata has instead of a field of which no value is there."""
+    """A hint for a field that no row has a value of."""
     if name in fields:
         return "it is empty in every row that has it"
     if not fields:
-        return "there is no metadata"
-    return did_you_mean(name, fields) or f"there is {listed(fields)}"
+        return "the rows have no metadata"
+    return did_you_mean(name, fields) or f"the fields are {listed(fields)}"
 
 
 def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
-    """Whether some row has each field in its metadata; `wanted` are their names by what they are for.
+    """Checks that some row has each field in its metadata. `wanted`: the names of fields by the option that names them.
 
-    Rows are read until each field was found, which is the first row as a rule. Nothing is said of rows from an
-    iterator, which can be read only once, and of rows that have to be waited for.
+    Rows are read until each field is found, usually in the first row. Rows from an iterator, which can be read only
+    once, and rows that have to be waited for are not checked.
 
-    Raises: UsageError, for what is no name, and a field that no row has, or that is empty in each: with the nearest, or
-    how an input becomes one.
+    Raises: UsageError, for a field that no row has, or that is empty in each; says which one is near, or how an input
+    becomes metadata.
     """
-    for purpose, name in wanted.items():
-        if name is not None and not (isinstance(name, str) and name.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{purpose} is {name!r}, expected the name of a metadata field")
     missing = {purpose: name for purpose, name in wanted.items() if name is not None}
     if not missing:
         return
@@ -60,10 +57,10 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
             if len(seen) < MOST_FIELDS:
                 seen.update(dict.fromkeys(names))
     for purpose, name in missing.items():
-        raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_instead(name, fields, inputs)}")
+        raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, inputs)}")
 
 
-def _instead(name: str, fields: Collection[str], inputs: Collection[str]) -> str:
+def _hint(name: str, fields: Collection[str], inputs: Collection[str]) -> str:
     if name in inputs and name not in fields:
-        return "it is an input; to have it there too, name it in `metadata`, with all else that is to be there"
+        return "it is an input; to make it metadata too, list it in `metadata`, with all other fields to keep"
     return nearest_field(name, fields)

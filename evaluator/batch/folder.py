@@ -1,20 +1,19 @@
-"""A batch's folder: what it is, what came of each sample, and the task files.
+"""A batch's folder: its manifest, the result of each sample, and the task files.
 
     manifest.json    what was run, complete enough to run it again; replaced atomically
-    results.jsonl    a line a result, appended as results come; of several lines with one key the last counts
+    results.jsonl    one line per result, appended as results arrive; of several lines with one key the last counts
     summary.json     the numbers, replaced atomically at the end of each session
-    changed.txt      what has changed of the results that answer another question than the last session's
+    changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
 
-One process at a time has the folder: `results.jsonl` is locked while it does. A killed process loses no line that
-was written; a torn last line is cut off when the folder is opened again, and its sample is looked for in `tasks/`.
-Nothing here follows a link. Files are 0600.
+One process at a time works on the folder and holds the lock on `results.jsonl`. A killed process loses no line that
+was written. An incomplete last line is removed when the folder is opened again, and the task of its sample is resumed
+from `tasks/`. Links are not followed. Files are 0600.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -25,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evaluator.batch.compact import Numbering
+from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError, TaskBusy
-from evaluator.record.folder import checked_folder
+from evaluator.files.atomic import write_atomic
+from evaluator.files.locks import try_lock
+from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
@@ -42,7 +43,7 @@ _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the index keeps of a result: where its line is and what decides whether it has to run again."""
+    """The index entry of a result: the position of its line, and the values that decide whether it is run again."""
 
     offset: int
     identity: bytes
@@ -52,7 +53,7 @@ class Entry:
 
 
 class BatchFolder:
-    """The files of one batch. `create` or `open` makes one; `reader` looks at one without taking it."""
+    """The files of one batch. `create` and `open` lock it for writing; `reader` only reads it."""
 
     def __init__(self, path: Path, fd: int | None) -> None:
         self.path = path
@@ -64,34 +65,34 @@ class BatchFolder:
     def create(cls, path: str | Path) -> BatchFolder:
         """A new, empty folder.
 
-        Raises: RecordError, if there is something in it, or it is a link, not ours, or cannot be written.
+        Raises: RecordError, if it is not empty, is a link, belongs to another user, or cannot be written.
         """
         path = Path(path)
-        os.close(checked_folder(path))
+        os.close(open_private_folder(path))
         there = sorted(name for name in os.listdir(path) if not name.startswith("."))
         if MANIFEST in there:
-            raise RecordError(f"{path}: there is a batch already; go on with it (--resume), or name another folder")
-        # A process that was killed before it wrote its manifest had run nothing.
+            raise RecordError(f"{path}: there is a batch already; resume it (--resume), or name another folder")
+        # A process that was killed before it wrote its manifest has run nothing.
         if there and not (there == [RESULTS] and (path / RESULTS).lstat().st_size == 0):
             raise RecordError(f"{path}: holds other files ({there[0]}, …); a batch needs a folder of its own")
-        return cls._taken(path, create=True)
+        return cls._lock(path, create=True)
 
     @classmethod
     def open(cls, path: str | Path) -> BatchFolder:
-        """An existing batch, to go on with. A torn last line is cut off: `torn_bytes` says how much.
+        """An existing batch, to resume it. Removes an incomplete last line; `torn_bytes` is its length.
 
-        Raises: RecordError, if there is no batch or it cannot be written; TaskBusy, if another process has it.
+        Raises: RecordError, if there is no batch or it cannot be written; TaskBusy, if another process works on it.
         """
         path = Path(path)
         _expect_batch(path)
-        os.close(checked_folder(path))
-        folder = cls._taken(path, create=False)
-        folder._cut_torn_end()
+        os.close(open_private_folder(path))
+        folder = cls._lock(path, create=False)
+        folder._remove_torn_line()
         return folder
 
     @classmethod
     def reader(cls, path: str | Path) -> BatchFolder:
-        """An existing batch, to look at, also while a process works on it.
+        """An existing batch, to read it, also while a process works on it.
 
         Raises: RecordError, if there is none.
         """
@@ -100,21 +101,29 @@ class BatchFolder:
         return cls(path, None)
 
     @classmethod
-    def _taken(cls, path: Path, *, create: bool) -> BatchFolder:
+    def _lock(cls, path: Path, *, create: bool) -> BatchFolder:
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             fd = os.open(path / RESULTS, flags, 0o600)
         except OSError as error:
             raise RecordError(f"{path / RESULTS}: cannot be opened for writing: {error.strerror}") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            is_free = try_lock(fd)
+        except OSError:
+            is_free = False
+        if not is_free:
             os.close(fd)
-            raise TaskBusy(f"{path}: another process works on this batch") from error
+            raise TaskBusy(f"{path}: another process works on this batch")
         return cls(path, fd)
 
-    def _cut_torn_end(self) -> None:
-        assert self._fd is not None
+    @property
+    def _writable(self) -> int:
+        """The descriptor of `results.jsonl`."""
+        if self._fd is None:
+            raise RecordError(f"{self.path}: is open for reading only")
+        return self._fd
+
+    def _remove_torn_line(self) -> None:
         with open(self.path / RESULTS, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             keep = size
@@ -127,7 +136,7 @@ class BatchFolder:
                     break
                 keep = start
         if keep < size:
-            os.ftruncate(self._fd, keep)
+            os.ftruncate(self._writable, keep)
         self.torn_bytes, self._end = size - keep, keep
 
     @property
@@ -137,36 +146,33 @@ class BatchFolder:
     # -- results -------------------------------------------------------------------------------------------------
 
     def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """Writes a line, in one piece, without the secrets that `scrub` knows; it is there for every reader when
-        this returns.
+        """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this returns.
 
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         """
-        assert self._fd is not None
-        data = result.to_dict()
-        text = _written(data)
+        fd, data = self._writable, result.to_dict()
+        text = _to_json(data)
         if scrub is not None and scrub.suspects(text):
-            text = _written(cast("dict[str, Any]", scrub.redact_value(data)))
+            text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
         line = text.encode() + b"\n"
         try:
-            written = os.write(self._fd, line)
+            written = os.write(fd, line)
             while written < len(line):
-                written += os.write(self._fd, line[written:])
+                written += os.write(fd, line[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
+                os.ftruncate(fd, self._end)
             raise RecordError(f"{self.path / RESULTS}: a result cannot be written: {error.strerror}") from error
         self._end += len(line)
 
     def sync(self) -> None:
-        """Results on the disk itself, against a loss of power."""
-        if self._fd is not None:
-            os.fsync(self._fd)
+        """Flushes the results to the disk, so that they survive a loss of power."""
+        os.fsync(self._writable)
 
     def index(self) -> dict[str, Entry]:
         """The current result of each key. Reads only the head of each line.
 
-        Raises: RecordError, with file and line, where a line is not what was written.
+        Raises: RecordError, with file and line, if a line is not a result.
         """
         found: dict[str, Entry] = {}
         for number, offset, line in self._lines():
@@ -177,12 +183,12 @@ class BatchFolder:
         return found
 
     def results(self) -> Iterator[SampleResult]:
-        """The current result of each key, in the order in which they were written; memory holds one at a time
-        and some 40 bytes for each.
+        """The current result of each key, in the order in which they were written. Memory holds one result at a time,
+        and about 40 bytes per key.
 
-        Raises: RecordError, with file and line, where a line is not what was written.
+        Raises: RecordError, with file and line, if a line is not a result.
         """
-        keys, last = Numbering(), array("q")
+        keys, last = Interner(), array("q")
         for number, offset, line in self._lines():
             head = _HEAD.match(line)
             if head is None:
@@ -195,12 +201,12 @@ class BatchFolder:
         for number, offset, line in self._lines():
             head = _HEAD.match(line)
             place = None if head is None else keys.find(head[1])
-            # What was written since is not known yet, and left to the next reader.
+            # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
                 yield self._parsed(line, number)
 
     def lines(self) -> Iterator[SampleResult]:
-        """Every result that was ever written, in order, also those that later ones took the place of.
+        """Every result that was ever written, in order, including those that a later one replaces.
 
         Raises: as `results`.
         """
@@ -220,7 +226,7 @@ class BatchFolder:
             raise _corrupt(self.path, number, f"{type(error).__name__}: {error}") from error
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """`(line number, offset, line)`; a last line without an end, still being written, is left out."""
+        """`(line number, offset, line)`, without an incomplete last line that is still being written."""
         try:
             with open(self.path / RESULTS, "rb") as file:
                 offset = 0
@@ -240,10 +246,12 @@ class BatchFolder:
         _replace(self.path / SUMMARY, summary)
 
     def write_changed(self, changed: Sequence[object]) -> None:
-        """Says of each result that answers another question what has changed; of none, takes an older file away."""
+        """Writes a line for each of `changed`; without any, removes an older file."""
         path = self.path / CHANGED
         if changed:
-            _replace_text(path, "".join(f"{_one_line(str(each))}\n" for each in changed))
+            # As JSON strings, so that each is one line whatever it contains.
+            lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
+            write_atomic(path, "".join(lines).encode("utf-8", "surrogatepass"))
         else:
             path.unlink(missing_ok=True)
 
@@ -252,7 +260,7 @@ class BatchFolder:
         return _object_in(self.path / MANIFEST)
 
     def summary(self) -> dict[str, Any] | None:
-        """The numbers as of the last session's end; None if none has ended."""
+        """The numbers at the end of the last session; None if no session has ended."""
         return _object_in(self.path / SUMMARY) if (self.path / SUMMARY).exists() else None
 
     def close(self) -> None:
@@ -267,16 +275,16 @@ class BatchFolder:
         self.close()
 
 
-def _written(data: dict[str, Any]) -> str:
+def _to_json(data: dict[str, Any]) -> str:
     try:
         return _compact(data)
     except ValueError:
-        # JSON has no word for them; a scorer or a row of Python's own may hold one.
+        # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
         return _compact(_finite(data))
 
 
 def _finite(value: Any) -> Any:
-    """`value` with NaN and the infinities as texts."""
+    """`value` with NaN and the infinities as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, dict):
@@ -288,39 +296,19 @@ def _finite(value: Any) -> Any:
 
 def _expect_batch(path: Path) -> None:
     if not path.is_dir():
-        raise RecordError(f"{path}: there is no such folder; a batch's folder is named when it is run (--output)")
+        raise RecordError(f"{path}: no such folder; give the folder that the batch was run with (--output)")
     if not (path / MANIFEST).is_file():
-        raise RecordError(f"{path}: is no batch: there is no {MANIFEST} in it")
+        raise RecordError(f"{path}: not a batch: it has no {MANIFEST}")
 
 
 def _corrupt(path: Path, number: int | None, what: str) -> RecordError:
     where = f"{path / RESULTS}" if number is None else f"{path / RESULTS}:{number}"
-    return RecordError(f"{where}: {what}; the file was changed. Take the line out to have its sample run again")
+    return RecordError(f"{where}: {what}; the file was changed. Remove the line to run its sample again")
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    _replace_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
-
-
-def _one_line(text: str) -> str:
-    """On one line, whatever is in it."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _replace_text(path: Path, text: str) -> None:
-    """Atomically: a reader sees the old file or the new one. Raises: RecordError, if it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(text.encode("utf-8", "surrogatepass"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    write_atomic(path, text.encode("utf-8", "surrogatepass"))
 
 
 def _object_in(path: Path) -> dict[str, Any]:
@@ -329,7 +317,7 @@ def _object_in(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise RecordError(f"{path}: is not JSON: {error}") from error
+        raise RecordError(f"{path}: invalid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RecordError(f"{path}: holds a {type(value).__name__}, expected an object")
+        raise RecordError(f"{path}: expected a JSON object, found a {type(value).__name__}")
     return cast("dict[str, Any]", value)

@@ -1,11 +1,11 @@
-"""What makes a sample the sample that it is, as hashes: so that nothing runs twice and no change goes unnoticed.
+"""Hashes that identify samples, so that nothing runs twice and every change is noticed.
 
-A result's `key` says which cell of the batch it fills: sample id, epoch, template, variant. Its `identity` is the
-hash of all that determines the answer; `parts` are the hashes that it was made of, so that a change can be named.
-Two results of one key and different identities are answers to different questions.
+A result's `key` says which cell of the batch it fills: sample id, epoch, template, variant. Its `identity` is the hash
+of everything that determines the answer; `parts` are the hashes that it was made of, so that a change can be named.
+Two results with one key and different identities answer different questions.
 
-Not part of it: files that a template reads while it runs, the time, and what a provider changes behind a model's
-name. The scorers are no part of the identity: changing one judges anew, without a model call.
+Not part of the identity: files that a template reads while it runs, the time, and what a provider changes behind a
+model's name. Neither are the scorers: after a change of scorers, answers are judged again, without a model call.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from evaluator.record.steps import json_encoder
 SCHEMA = "evaluator-batch/1"
 _canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
-# What of a profile changes how long a call may take or what it costs, and not what is asked.
+# Settings of a profile that change how long a call may take or what it costs, but not what is asked.
 _WITHOUT_EFFECT = frozenset(
     {"name", "description", "api_key_env", "timeout_s", "max_cost_usd", "backoff_s", "prices", "cache"}
 )
 
-# What of it is a name that can be shown; other texts may be long, or hold what is nobody's business.
-_TOLD = frozenset({"model", "backend", "tool_calling"})
+# Settings that are short names; other strings may be long or private.
+_SHOWN = frozenset({"model", "backend", "tool_calling"})
 
 
 def digest(value: Any) -> str:
@@ -47,12 +47,12 @@ def digest(value: Any) -> str:
 
 
 def template_part(library: TemplateLibrary, name: str) -> str:
-    """Of the template with all that it includes, takes parts from and may call."""
+    """The hash of the template and of everything that it includes, takes parts from and may call."""
     return digest({name: library.get(name).sha256, **library.called_by(name)})
 
 
 def roles_reached(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
-    """The roles that the templates, and those that they may call, name."""
+    """The roles named by the templates and by those that they may call."""
     reached = {each for name in names for each in (name, *library.called_by(name))}
     return {role for name in reached for role in roles_of(library.get(name).node)}
 
@@ -60,7 +60,7 @@ def roles_reached(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
 def handler_settings(
     config: HandlerConfig, model: str, roles: Mapping[str, str], named: Collection[str]
 ) -> dict[str, Any]:
-    """What of a profile determines answers, with the model that it comes to, and those of the roles `named`."""
+    """The settings of a profile that determine answers, with its model and the models of the roles `named`."""
     settings: dict[str, Any] = {}
     for field in fields(config):
         if field.name not in _WITHOUT_EFFECT:
@@ -69,23 +69,23 @@ def handler_settings(
     return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}
 
 
-def told_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` (see `handler_settings`) as they may be kept: numbers and names as they are, of all else the hash."""
+def storable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` (see `handler_settings`) as the manifest stores them: numbers and names as they are, others hashed."""
     return {
-        name: value if name in _TOLD or value is None or isinstance(value, (bool, int, float)) else f"#{digest(value)}"
+        name: value if name in _SHOWN or value is None or isinstance(value, (bool, int, float)) else f"#{digest(value)}"
         for name, value in settings.items()
     }
 
 
 def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two that `told_settings` gave: `temperature (was not set, is 0.7)`, `system`."""
+    """The differences between two `storable_settings`: `temperature (was not set, is 0.7)`, `system`."""
     changed: list[str] = []
     for name in {**was, **now}:
         values = was.get(name), now.get(name)
         if values[0] != values[1]:
-            is_told = not any(isinstance(value, str) and value.startswith("#") for value in values)
+            is_shown = not any(isinstance(value, str) and value.startswith("#") for value in values)
             before, after = ("not set" if value is None else str(value) for value in values)
-            changed.append(f"{name} (was {before}, is {after})" if is_told else name)
+            changed.append(f"{name} (was {before}, is {after})" if is_shown else name)
     return changed
 
 
@@ -99,7 +99,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`parts`: template, handler and inputs, and target where the simulated model answers with it."""
+    """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the simulated model
+    answers with it."""
 
     key: str
     value: str
@@ -108,7 +109,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A template and a variant of the batch, hashed once."""
+    """A template and a variant of a batch, with their hashes."""
 
     template: str
     variant: str
@@ -117,7 +118,7 @@ class Cell:
     is_simulated: bool
 
     def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
-        """Of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
+        """The identity of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
         parts = {"template": self.template_part, "handler": self.handler_part, "inputs": inputs_part}
         if self.is_simulated:
             parts["target"] = digest(sample.target)

@@ -1,19 +1,20 @@
-"""Who judges: the models that scorers ask in a role, as they are known before any is asked.
+"""The judges of a batch: the models that scorers ask in a role, known before any of them is asked.
 
-Where nothing names a model for a role, the profile's own is asked, which may be the one that is judged: that is said at
-the start. The models are told in the manifest and hashed nowhere: what judgements depend on is `plan.described`.
+If nothing names a model for a role, the profile's own model judges, which may be the one that is judged: a notice says
+so at the start. The manifest stores the models, but no hash includes them (`plan.scorer_parts` does that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from evaluator.batch.identity import Cell
-from evaluator.batch.scorers import Scorer, describe_scorer, members
+from evaluator.batch.scorers import Scorer, describe_scorer, member_scorers
 from evaluator.batch.work import GRADER, Variant
-from evaluator.nodes import Node, Task, TopLevel, children
+from evaluator.nodes import Task
+from evaluator.nodes.walk import tasks
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
@@ -24,16 +25,15 @@ _Models = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """`models`: scorer → handler profile ("" where none is named) → role → the models that are asked in it, each once.
-    Scorers that ask no model in a role are not in it. `notices`: a line for each role that nothing gives a model."""
+    """`models`: scorer → handler profile ("" if none is named) → role → the models that are asked in it, each once.
+    Scorers that ask no model in a role are left out. `notices`: one line for each role that nothing gives a model."""
 
     models: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = field(default_factory=dict[str, _Models])
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """`is_chosen`: a scorer, the batch, the profile or the template says which model this role is."""
+class _Judge(NamedTuple):
+    """`is_chosen`: a scorer, the batch, the profile or the template names the model of this role."""
 
     role: str
     model: str
@@ -41,67 +41,62 @@ class _Asked:
 
 
 def handlers_of(cells: Sequence[tuple[Cell, Variant]]) -> list[str]:
-    """The handler profiles of the cells, sorted; "" where none is named."""
+    """The handler profiles of the cells, sorted; "" if none is named."""
     return sorted({variant.handler or "" for _, variant in cells})
 
 
-def judges_of(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> Judges:
+def find_judges(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> Judges:
     """The judges of a batch of these cells.
 
-    Raises: UsageError or TemplateError, for a template that a scorer calls and that cannot be used;
-    ConfigurationError, for a profile or model that cannot be.
+    Raises: UsageError or TemplateError, for a template of a scorer that cannot be used; ConfigurationError, for a
+    profile or model that cannot be used.
     """
     models: dict[str, _Models] = {}
-    unmapped: dict[str, dict[str, dict[str, None]]] = {}
+    unchosen: dict[str, list[tuple[str, str]]] = {}
     for scorer in scorers:
         for handler in handlers_of(cells):
-            for asked in _asked(evaluator, scorer, handler):
-                named = models.setdefault(scorer.name, {}).setdefault(handler, {}).setdefault(asked.role, [])
-                if asked.model not in named:
-                    named.append(asked.model)
-                if not asked.is_chosen:
-                    who = f"{asked.model!r} (handler {handler})" if handler else repr(asked.model)
-                    unmapped.setdefault(asked.role, {}).setdefault(who, {})[scorer.name] = None
-    return Judges(models, tuple(_notice(role, found) for role, found in unmapped.items()))
+            for judge in _judges_of(evaluator, scorer, handler):
+                found = models.setdefault(scorer.name, {}).setdefault(handler, {}).setdefault(judge.role, [])
+                if judge.model not in found:
+                    found.append(judge.model)
+                if not judge.is_chosen:
+                    model = f"{judge.model!r} (handler {handler})" if handler else repr(judge.model)
+                    unchosen.setdefault(judge.role, []).append((scorer.name, model))
+    return Judges(models, tuple(_notice(role, pairs) for role, pairs in unchosen.items()))
 
 
-def _notice(role: str, found: Mapping[str, Mapping[str, None]]) -> str:
-    names = list(dict.fromkeys(name for scorers in found.values() for name in scorers))
+def _notice(role: str, pairs: Iterable[tuple[str, str]]) -> str:
+    names, models = (tuple(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     return (
         f"{'scorer' if len(names) == 1 else 'scorers'} {', '.join(names)}: no model is named for the role {role!r}, so "
-        f"the judge is the model {', '.join(found)}; to choose another: --model-role {role}=MODEL, model_roles, or "
+        f"the judge is the model {', '.join(models)}; to choose another: --model-role {role}=MODEL, model_roles, or "
         f'<role name="{role}" model="MODEL"/> in the handler profile'
     )
 
 
-def _asked(evaluator: Evaluator, scorer: Scorer, handler: str) -> Iterator[_Asked]:
+def _judges_of(evaluator: Evaluator, scorer: Scorer, handler: str) -> Iterator[_Judge]:
     library, services = evaluator.library, evaluator.services
     config = services.profile(handler or None)
-    for member in members(scorer):
-        said = describe_scorer(member, library)
-        own = said.get("model")
+    for member in member_scorers(scorer):
+        described = describe_scorer(member, library)
+        own = described.get("model")
         mapped = {**config.roles, **evaluator.model_roles}
         if isinstance(own, str):
             mapped[GRADER] = mapped.get(own, own)
-        for role, task in _tasks_of(library, said.get("templates") or ()):
+        for role, task in _tasks_with_roles(library, described.get("templates") or ()):
             template = None if task.model is None else task.model.value.strip()
             if named := mapped.get(role):
-                yield _Asked(role, named, True)
+                yield _Judge(role, named, True)
             elif template is not None and evaluator.model is None:
-                yield _Asked(role, template, True)
+                yield _Judge(role, template, True)
             elif handler or evaluator.model is not None or task.handler is None or task.handler.ref is None:
-                # A task with a profile of its own is asked there, and says so itself.
+                # A task with a profile of its own names its model itself.
                 label = services.chooser.choose(evaluator.model, None, config).label
-                yield _Asked(role, label, template is not None)
+                yield _Judge(role, label, template is not None)
 
 
-def _tasks_of(library: TemplateLibrary, templates: Iterable[str]) -> Iterator[tuple[str, Task]]:
+def _tasks_with_roles(library: TemplateLibrary, templates: Iterable[str]) -> Iterator[tuple[str, Task]]:
     for reached in dict.fromkeys(each for name in templates for each in (name, *library.called_by(name))):
-        yield from _with_roles(library.get(reached).node)
-
-
-def _with_roles(node: TopLevel | Node) -> Iterator[tuple[str, Task]]:
-    if isinstance(node, Task) and node.model_role is not None:
-        yield node.model_role, node
-    for child in children(node):
-        yield from _with_roles(child)
+        for task in tasks(library.get(reached).node):
+            if task.model_role is not None:
+                yield task.model_role, task

@@ -1,24 +1,24 @@
-"""What is left to do of a batch: rows x templates x variants x epochs, less what an earlier session has done."""
+"""The work left in a batch: rows x templates x variants x epochs, without what an earlier session has done."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from evaluator.batch.folder import Entry
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
+from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant, Work
 
-OnChanged = Literal["leave", "run", "keep"]
 MAX_EXPLAINED = 100_000
 _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A sample whose result answers another question than the one that is asked now, and what is different."""
+    """A sample whose question has changed since it was answered, and what has changed."""
 
     sample_id: str
     epoch: int
@@ -33,8 +33,11 @@ class Changed:
 
 @dataclass(slots=True)
 class Counts:
-    """How the rows that were read so far stand: of `samples`, `done` were there and stay, `judged_anew` get new
-    scores only, `retried` were errors, `changed` answer another question (`explained`: the first MAX_EXPLAINED)."""
+    """Counts of the samples of the rows read so far.
+
+    `done`: have a result that stays. `judged_anew`: get new scores, without a call. `retried`: ended with an error and
+    run again. `changed`: have a result whose question has changed; `explained` has the first MAX_EXPLAINED of them.
+    """
 
     rows: int = 0
     samples: int = 0
@@ -47,14 +50,18 @@ class Counts:
 
 @dataclass(slots=True)
 class Pending:
-    """The work that is left, row by row. `earlier` is the index of the results that are there, by key; a key is
-    taken out as its row is read, so that in the end those are left that no row asks for.
+    """The work that is left, row by row.
 
-    A result that is there stays, unless it is an error and `retry_errors`; the scorers, or the row's target or
-    metadata, are not those that it was judged by (then it is judged anew, without a call); or it answers another
-    question. Of those `on_changed` says whether they "run" again, "keep" their place as they are, or are "leave"d
-    alone: neither run nor counted, but named. `stale` has their keys. `on_kept` is told of each that stays.
-    `settings` are those of handlers (see `told_settings`), now and in earlier sessions, by their hash, where known.
+    `earlier` is the index of existing results by key. Keys are removed as their rows are read; in the end those are
+    left that no row asks for. An existing result stays, except in three cases:
+
+    - It is an error, and `retry_errors` is set.
+    - The scorers, the target or the metadata have changed: it is judged again, without a model call.
+    - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or is "leave"d out:
+      neither run nor counted. `stale` has the keys of the last kind.
+
+    `on_kept` is called for each result that stays. `settings` are the settings of handlers by their hash, now and in
+    earlier sessions, as far as they are known (see `storable_settings`).
     """
 
     cells: Sequence[tuple[Cell, Variant]]
@@ -62,7 +69,7 @@ class Pending:
     earlier: dict[str, Entry]
     read_result: Callable[[int], SampleResult]
     on_kept: Callable[[Verdict], None]
-    scorers_part: str
+    scoring_part: str
     retry_errors: bool = False
     on_changed: OnChanged = "leave"
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -72,10 +79,10 @@ class Pending:
     async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[Work]:
         """The work that is left in `rows`. Raises: what reading them raises."""
         async for sample in rows:
-            for work in self._of_row(sample):
+            for work in self._work_of(sample):
                 yield work
 
-    def _of_row(self, sample: Sample) -> Iterator[Work]:
+    def _work_of(self, sample: Sample) -> Iterator[Work]:
         counts = self.counts
         counts.rows += 1
         inputs_part = digest(sample.inputs)
@@ -88,19 +95,19 @@ class Pending:
                 entry = self.earlier.pop(identity.key, None) if self.earlier else None
                 if entry is None:
                     yield work
-                elif (again := self._again(entry, work)) is not None:
+                elif (again := self._work_again(entry, work)) is not None:
                     yield again
 
     def _scored_by(self, sample: Sample) -> str:
-        return digest([self.scorers_part, sample.target, sample.metadata])[:16] if self.scorers_part else ""
+        return digest([self.scoring_part, sample.target, sample.metadata])[:16] if self.scoring_part else ""
 
-    def _again(self, entry: Entry, work: Work) -> Work | None:
-        """What is left to do where there is a result."""
+    def _work_again(self, entry: Entry, work: Work) -> Work | None:
+        """The work that is left for a sample with a result."""
         counts = self.counts
         if entry.identity != work.identity.value.encode():
             counts.changed += 1
             if len(counts.explained) < MAX_EXPLAINED:
-                counts.explained.append(self._explained(self.read_result(entry.offset), work))
+                counts.explained.append(self._explain(self.read_result(entry.offset), work))
             if self.on_changed == "run":
                 return work
             if self.on_changed == "leave":
@@ -111,19 +118,19 @@ class Pending:
         if entry.verdict is Verdict.ERROR and self.retry_errors:
             counts.retried += 1
             result = self.read_result(entry.offset)
-            # A call that failed on its way is made again inside its run, and a judge's failure is no reason to ask
-            # the model again; what else failed would only fail the same.
+            # A failed transfer is repeated inside its task, and a failed judge needs no new answer. Any other failure
+            # would only repeat itself, so that task starts again.
             if entry.retryable or result.failure is None:
-                return replace(work, begun=result.task_id)
+                return replace(work, resumes=result.task_id)
             return replace(work, retry_of=result.task_id)
         if entry.scored_by != work.scored_by.encode():
             counts.judged_anew += 1
-            return replace(work, judged=self.read_result(entry.offset))
+            return replace(work, answered=self.read_result(entry.offset))
         counts.done += 1
         self.on_kept(entry.verdict)
         return None
 
-    def _explained(self, result: SampleResult, work: Work) -> Changed:
+    def _explain(self, result: SampleResult, work: Work) -> Changed:
         what: list[str] = []
         for part in changed_parts(result.parts, work.identity.parts):
             if part == "inputs":

@@ -1,36 +1,38 @@
-"""A batch made ready: every part found, checked and hashed, and nothing run yet."""
+"""A planned batch: every part of it found, checked and hashed, before anything runs."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.definition import BatchLimits
 from evaluator.batch.fields import check_fields
-from evaluator.batch.gates import Gate
 from evaluator.batch.identity import (
     SCHEMA,
     Cell,
     digest,
     handler_settings,
     roles_reached,
+    storable_settings,
     template_part,
-    told_settings,
 )
-from evaluator.batch.judges import Judges, handlers_of
-from evaluator.batch.rows import RowSource
-from evaluator.batch.scorers import Scorer, describe_scorer, members
+from evaluator.batch.judges import Judges, find_judges, handlers_of
+from evaluator.batch.options import BatchOptions, check_texts
+from evaluator.batch.rows import RowMapping, RowSource, open_rows
+from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers
+from evaluator.batch.statistics import reducer
+from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant
+from evaluator.errors import UsageError
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Function, Input
 
 if TYPE_CHECKING:
-    from evaluator.handler.session import ModelChoice
+    from evaluator.handler.model_choice import ModelChoice
     from evaluator.interpreter.evaluator import Evaluator
 
 _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
@@ -38,107 +40,124 @@ _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What a session runs. `call_bound` is of one row in each cell, one epoch, judges left out; `described` what
-    determines the judgements of each scorer; `judges` who judges, no part of that.
+    """The plan of a session, made from `options`.
 
-    Raises: UsageError, if no row has the metadata field `cluster` or `group_by` (see `check_fields`).
+    `call_bound` counts the model calls of one row in all cells, one epoch, without judges. `scorer_parts` is what
+    determines the judgements of each scorer; `judges` are the models that judge. `reducers` are those of the options
+    and those that thresholds need.
     """
 
     name: str
+    options: BatchOptions
     cells: Sequence[tuple[Cell, Variant]]
-    epochs: int
     rows: RowSource
     scorers: Sequence[Scorer]
-    limits: BatchLimits
-    gates: Sequence[Gate]
-    count_as_failed: Collection[str]
+    scorer_parts: Mapping[str, Any]
+    thresholds: Sequence[Threshold]
+    reducers: tuple[str, ...] | None
     call_bound: CallBound
-    described: Mapping[str, Any]
-    cluster: str | None = None
-    group_by: str | None = None
-    reducers: tuple[str, ...] | None = None
-    judges: Judges = field(default_factory=Judges)
-
-    def __post_init__(self) -> None:
-        check_fields(self.rows, {"cluster": self.cluster, "group_by": self.group_by})
+    judges: Judges
 
     @property
-    def notices(self) -> tuple[str, ...]:
-        """What its author may not have meant, a line each."""
-        return self.judges.notices
-
-    @property
-    def scorers_part(self) -> str:
-        """The hash of what judges; empty where nothing does."""
-        if not self.scorers:
-            return ""
-        return digest([self.described, sorted(self.count_as_failed)])
+    def scoring_part(self) -> str:
+        """The hash of everything that judges; empty without scorers."""
+        return digest([self.scorer_parts, sorted(self.options.count_as_failed)]) if self.scorers else ""
 
     @property
     def total(self) -> int | None:
-        """Samples, where the number of rows is known before they are read."""
-        return None if self.rows.total is None else self.rows.total * self.epochs * len(self.cells)
+        """Samples, if the number of rows is known before they are read."""
+        return None if self.rows.total is None else self.rows.total * self.options.epochs * len(self.cells)
 
 
-def variants_of(models: Sequence[str], handlers: Sequence[str]) -> list[Variant]:
-    """Each model with each handler; without any, the one that the evaluator has, which is named by `cells_of`."""
+def make_plan(evaluator: Evaluator, templates: str | Sequence[str], rows: Any, options: BatchOptions) -> BatchPlan:
+    """A batch that is ready to run; runs nothing and makes no call.
+
+    Raises: UsageError, TemplateError or ConfigurationError, for anything that cannot be used.
+    """
+    names = check_texts("templates", templates)
+    if not names:
+        raise UsageError("name a template")
+    scorers = make_scorers(options.scorers)
+    cells = make_cells(evaluator, names, make_variants(options.models, options.handlers))
+    parts = _scorer_parts(evaluator, scorers, cells)
+    thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
+    reducers = check_fit(
+        thresholds,
+        scorers=[scorer.name for scorer in scorers],
+        cells=[(cell.template, cell.variant) for cell, _ in cells],
+        epochs=options.epochs,
+        reducers=None if options.reducers is None else tuple(reducer(name).name for name in options.reducers),
+        bounded=[name for name, part in parts.items() if is_bounded(part)],
+    )
+    declared, required = _inputs_of(evaluator, names)
+    mapping = RowMapping(options.inputs, options.id, options.target, options.metadata)
+    source = open_rows(rows, mapping, options.select, declared=declared, required=required)
+    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})
+    return BatchPlan(
+        options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
+        _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
+    )  # fmt: skip
+
+
+def make_variants(models: Sequence[str], handlers: Sequence[str]) -> list[Variant]:
+    """Each model with each handler; without any, the evaluator's own, which `make_cells` names."""
     found: list[Variant] = []
     for model, handler in product(models or (None,), handlers or (None,)):
         found.append(Variant(" @ ".join(part for part in (model, handler) if part), model, handler))
     return found
 
 
-def cells_of(evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]) -> list[tuple[Cell, Variant]]:
+def make_cells(
+    evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
+) -> list[tuple[Cell, Variant]]:
     """Each template with each variant.
 
-    Raises: UsageError or TemplateError, for a template that is not there or cannot be used; ConfigurationError,
-    for a model or profile that cannot be used: a missing key is found here, before anything runs.
+    Raises: UsageError or TemplateError, for a template that is missing or has errors; ConfigurationError, for a model
+    or profile that cannot be used, such as one without its key.
     """
     found: list[tuple[Cell, Variant]] = []
     for template in templates:
         part = template_part(evaluator.library, template)
         for variant in variants:
-            choice, settings = _settled(evaluator, template, variant)
-            is_simulated = choice.backend.name == "simulated"
+            choice, settings = _settings(evaluator, template, variant)
             name = variant.name or choice.label
-            found.append((Cell(template, name, part, digest(settings), is_simulated), replace(variant, name=name)))
+            cell = Cell(template, name, part, digest(settings), choice.backend.name == "simulated")
+            found.append((cell, replace(variant, name=name)))
     return found
 
 
-def _settled(evaluator: Evaluator, template: str, variant: Variant) -> tuple[ModelChoice, dict[str, Any]]:
-    """The model of a cell, and what determines its answers besides the template."""
-    services = evaluator.services
-    config = services.profile(variant.handler)
-    choice = services.chooser.choose(variant.model or evaluator.model, None, config)
-    named = roles_reached(evaluator.library, [template])
-    return choice, handler_settings(config, choice.label, evaluator.model_roles, named)
+def _settings(evaluator: Evaluator, template: str, variant: Variant) -> tuple[ModelChoice, dict[str, Any]]:
+    """The model of a cell, and the other settings besides the template that determine its answers."""
+    config = evaluator.services.profile(variant.handler)
+    choice = evaluator.services.chooser.choose(variant.model or evaluator.model, None, config)
+    roles = roles_reached(evaluator.library, [template])
+    return choice, handler_settings(config, choice.label, evaluator.model_roles, roles)
 
 
-def described(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> dict[str, Any]:
-    """What determines the judgements of each scorer: of one that asks a model, also which.
-
-    Raises: UsageError or TemplateError, for a template that it calls and that cannot be used.
-    """
+def _scorer_parts(
+    evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]
+) -> dict[str, Any]:
+    """The hash of everything that determines the judgements of each scorer, including the model that it asks."""
     services = evaluator.services
     found: dict[str, Any] = {}
     for scorer in scorers:
-        said = describe_scorer(scorer, evaluator.library)
-        templates = said.get("templates")
-        if templates:
-            # A scorer's model may be the name of a role.
-            asked = {model for each in members(scorer) if isinstance(model := each.describe().get("model"), str)}
-            named = roles_reached(evaluator.library, templates) | asked
-            said["judges"] = {}
-            for handler in handlers_of(cells):
-                config = services.profile(handler or None)
-                label = services.chooser.choose(evaluator.model, None, config).label
-                said["judges"][handler] = digest(handler_settings(config, label, evaluator.model_roles, named))
-        found[scorer.name] = said
+        part = found[scorer.name] = describe_scorer(scorer, evaluator.library)
+        templates = part.get("templates")
+        if not templates:
+            continue
+        # A scorer's model may be the name of a role.
+        asked = {model for each in member_scorers(scorer) if isinstance(model := each.describe().get("model"), str)}
+        roles = roles_reached(evaluator.library, templates) | asked
+        part["judges"] = {}
+        for handler in handlers_of(cells):
+            config = services.profile(handler or None)
+            label = services.chooser.choose(evaluator.model, None, config).label
+            part["judges"][handler] = digest(handler_settings(config, label, evaluator.model_roles, roles))
     return found
 
 
-def inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of the inputs that any of the templates declares, and of those that one of them cannot do without."""
+def _inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of the inputs that any of the templates declares, and of those that any of them requires."""
     declared: dict[str, None] = {}
     required: dict[str, None] = {}
     for template in templates:
@@ -151,30 +170,29 @@ def inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str]
     return list(declared), list(required)
 
 
-def calls_of(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
-    """How many model calls one row can take, over all cells."""
-    low, high = 0, 0
-    lines: list[str] = []
+def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
+    """The number of model calls that one row can take, over all cells."""
+    bounds: list[CallBound] = []
     for cell, variant in cells:
         config = evaluator.services.profile(variant.handler)
-        one = bound(
-            evaluator.library.get(cell.template).node, evaluator.library,
-            max_turns=config.max_turns, tools_granted=bool(config.tools),
-        )  # fmt: skip
-        low += one.min_calls
-        high = None if high is None or one.max_calls is None else high + one.max_calls
-        lines.append(f"{cell.template}, {cell.variant}: {one}")
-    return CallBound(low, high, "\n".join(lines))
+        node = evaluator.library.get(cell.template).node
+        granted = bool(config.tools)
+        bounds.append(bound(node, evaluator.library, max_turns=config.max_turns, tools_granted=granted))
+    most = [each.max_calls for each in bounds if each.max_calls is not None]
+    lines = [f"{cell.template}, {cell.variant}: {each}" for (cell, _), each in zip(cells, bounds, strict=True)]
+    high = sum(most) if len(most) == len(bounds) else None
+    return CallBound(sum(each.min_calls for each in bounds), high, "\n".join(lines))
 
 
-def manifest_of(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that is needed to run the batch again, or to see why it would not be the same."""
+def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is needed to run the batch again, or to see what has changed."""
+    options = plan.options
     return {
         "schema": SCHEMA,
         "name": plan.name,
         "versions": _versions(),
         "rows": dict(plan.rows.description),
-        "epochs": plan.epochs,
+        "epochs": options.epochs,
         "templates": {cell.template: cell.template_part for cell, _ in plan.cells},
         "cells": [
             {"template": cell.template, "variant": cell.variant, "model": variant.model, "handler": variant.handler,
@@ -182,16 +200,16 @@ def manifest_of(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, A
             for cell, variant in plan.cells
         ],
         "settings": {
-            cell.handler_part: told_settings(_settled(evaluator, cell.template, variant)[1])
+            cell.handler_part: storable_settings(_settings(evaluator, cell.template, variant)[1])
             for cell, variant in plan.cells
         },
-        "scorers": dict(plan.described),
+        "scorers": dict(plan.scorer_parts),
         "judges": dict(plan.judges.models),
-        "count_as_failed": sorted(plan.count_as_failed),
-        "limits": plan.limits.to_dict(),
-        "gates": [str(gate) for gate in plan.gates],
-        "cluster": plan.cluster,
-        "group_by": plan.group_by,
+        "count_as_failed": sorted(options.count_as_failed),
+        "limits": {name: value for name, value in asdict(options.limits).items() if value is not None},
+        "thresholds": [str(threshold) for threshold in plan.thresholds],
+        "cluster": options.cluster,
+        "group_by": options.group_by,
         "reducers": None if plan.reducers is None else list(plan.reducers),
         "call_bound": {"min": plan.call_bound.min_calls, "max": plan.call_bound.max_calls},
         "cwd": os.getcwd(),

@@ -1,7 +1,7 @@
-"""How a running batch stands: counted as results come, and shown to a person, a log or a program.
+"""The progress of a running batch: counted as results arrive, and shown to a person, a log or a program.
 
-A display is told of every result and, at least every TICK_S seconds, how all stands. What the model or a row wrote
-never reaches it: only ids, counts and kinds of errors.
+A display gets every result and, every TICK_S seconds, a Snapshot. Snapshots contain ids, counts and kinds of errors,
+never text of a model or a row.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any, Literal, Protocol
 
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.record.render import visible
-from evaluator.results import Usage
+from evaluator.errors.messages import visible
+from evaluator.errors.results import Usage
 
 _log = logging.getLogger("evaluator")
 TICK_S = 0.5
@@ -26,7 +26,7 @@ _RATE_OVER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model at one endpoint: calls in flight, the most that may be now, and those that wait."""
+    """One model at one endpoint: calls in flight, their limit now, and waiting calls."""
 
     name: str
     in_flight: int
@@ -36,10 +36,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How the batch stands. `done` counts results that are there, of `total` samples (None: not known yet).
+    """The progress at one moment. `done` counts results, of `total` samples (None: not known yet).
 
-    `rate` is results a second over the last half minute; `eta_s` seconds to the end at that rate, None where
-    nobody can know. `usage` is this session's, judges included; its cost is None once one call's is unknown.
+    `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate, None if unknown.
+    `usage` is this session's, judges included; its cost is None once the cost of one call is unknown.
     """
 
     done: int
@@ -55,21 +55,16 @@ class Snapshot:
     endpoints: tuple[Endpoint, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "done": self.done, "total": self.total, "verdicts": dict(self.verdicts), "errors": dict(self.errors),
-            "in_flight": self.in_flight, "elapsed_s": round(self.elapsed_s, 3), "rate": round(self.rate, 3),
-            "eta_s": None if self.eta_s is None else round(self.eta_s, 1), "usage": self.usage.to_dict(),
-            "cached_calls": self.cached_calls,
-            "endpoints": [
-                {"name": e.name, "in_flight": e.in_flight, "limit": e.limit, "waiting": e.waiting}
-                for e in self.endpoints
-            ],
+        return asdict(self) | {
+            "verdicts": dict(self.verdicts), "errors": dict(self.errors), "elapsed_s": round(self.elapsed_s, 3),
+            "rate": round(self.rate, 3), "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
+            "usage": self.usage.to_dict(), "endpoints": [asdict(endpoint) for endpoint in self.endpoints],
         }  # fmt: skip
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts results: those of an earlier session that stay (`kept`), and those that come (`add`)."""
+    """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`)."""
 
     clock: Callable[[], float] = time.monotonic
     total: int | None = None
@@ -86,7 +81,7 @@ class Tally:
         self.started = self.clock()
         self._recent.append((self.started, 0))
 
-    def kept(self, verdict: Verdict) -> None:
+    def keep(self, verdict: Verdict) -> None:
         self.before += 1
         self.verdicts[verdict.value] += 1
 
@@ -116,9 +111,9 @@ class Tally:
 
 
 class Display(Protocol):
-    """Shows a running batch. Called in the event loop: none of these blocks for long."""
+    """Shows a running batch. Its methods are called in the event loop and must not block for long."""
 
-    def begun(self, name: str, snapshot: Snapshot) -> None: ...
+    def start(self, name: str, snapshot: Snapshot) -> None: ...
 
     def result(self, result: SampleResult) -> None: ...
 
@@ -126,13 +121,13 @@ class Display(Protocol):
 
     def notice(self, line: str) -> None: ...
 
-    def ended(self, snapshot: Snapshot, state: str) -> None: ...
+    def end(self, snapshot: Snapshot, state: str) -> None: ...
 
 
 class NoDisplay:
-    """Shows nothing; what others build on."""
+    """Shows nothing. The base class of other displays."""
 
-    def begun(self, name: str, snapshot: Snapshot) -> None: ...
+    def start(self, name: str, snapshot: Snapshot) -> None: ...
 
     def result(self, result: SampleResult) -> None: ...
 
@@ -140,41 +135,26 @@ class NoDisplay:
 
     def notice(self, line: str) -> None: ...
 
-    def ended(self, snapshot: Snapshot, state: str) -> None: ...
+    def end(self, snapshot: Snapshot, state: str) -> None: ...
 
 
-class Sheltered:
-    """`display` as a batch calls it. An exception of it is told once, as a warning, and ends neither the batch nor
-    anything else: it is not called again."""
+class SafeDisplay:
+    """Calls a display whose failure does not end the batch: it is logged once, and the display is not called again."""
 
     def __init__(self, display: Display) -> None:
         self._display: Display = display
 
-    def begun(self, name: str, snapshot: Snapshot) -> None:
-        self._call(lambda: self._display.begun(name, snapshot))
-
-    def result(self, result: SampleResult) -> None:
-        self._call(lambda: self._display.result(result))
-
-    def progress(self, snapshot: Snapshot) -> None:
-        self._call(lambda: self._display.progress(snapshot))
-
-    def notice(self, line: str) -> None:
-        self._call(lambda: self._display.notice(line))
-
-    def ended(self, snapshot: Snapshot, state: str) -> None:
-        self._call(lambda: self._display.ended(snapshot, state))
-
-    def _call(self, tell: Callable[[], None]) -> None:
+    def show(self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any) -> None:
         try:
-            tell()
+            getattr(self._display, event)(*arguments)
         except Exception as error:
-            name, said = type(self._display).__name__, visible(f"{type(error).__name__}: {error}")
+            name = type(self._display).__name__
             self._display = NoDisplay()
-            _log.warning("the batch's display %s failed and is not called again: %s", name, said)
+            reason = visible(f"{type(error).__name__}: {error}")
+            _log.warning("the display %s of the batch failed and is not called again: %s", name, reason)
 
 
-class PlainDisplay:
+class PlainDisplay(NoDisplay):
     """A line every ten seconds, for a log."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -182,39 +162,37 @@ class PlainDisplay:
         self._clock = clock
         self._last = 0.0
 
-    def begun(self, name: str, snapshot: Snapshot) -> None:
-        there = f", {snapshot.done} are there already" if snapshot.done else ""
-        self._say(f"{visible(name)}: {_of(snapshot)} samples{there}")
+    def start(self, name: str, snapshot: Snapshot) -> None:
+        done = f", {snapshot.done} from earlier sessions" if snapshot.done else ""
+        self._print(f"{visible(name)}: {_of_total(snapshot)} samples{done}")
         self._last = self._clock()
-
-    def result(self, result: SampleResult) -> None: ...
 
     def progress(self, snapshot: Snapshot) -> None:
         if self._clock() - self._last >= PLAIN_EVERY_S:
             self._last = self._clock()
-            self._say(line_of(snapshot))
+            self._print(line_of(snapshot))
 
     def notice(self, line: str) -> None:
-        self._say(visible(line))
+        self._print(visible(line))
 
-    def ended(self, snapshot: Snapshot, state: str) -> None:
-        self._say(f"{line_of(snapshot)} · {state}")
+    def end(self, snapshot: Snapshot, state: str) -> None:
+        self._print(f"{line_of(snapshot)} · {state}")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
 
 class JsonDisplay:
-    """A JSON object a line: `begun`, `result` (each), `progress` (twice a second), `notice`, `ended`."""
+    """One JSON object per line: `begun`, `result` (each), `progress` (twice a second), `notice`, `ended`."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
-    def begun(self, name: str, snapshot: Snapshot) -> None:
-        self._say({"event": "begun", "name": name, **snapshot.to_dict()})
+    def start(self, name: str, snapshot: Snapshot) -> None:
+        self._print({"event": "begun", "name": name, **snapshot.to_dict()})
 
     def result(self, result: SampleResult) -> None:
-        self._say({
+        self._print({
             "event": "result", "sample_id": result.sample_id, "epoch": result.epoch, "template": result.template,
             "variant": result.variant, "verdict": result.verdict.value,
             "error": None if result.failure is None else result.failure.kind,
@@ -223,20 +201,20 @@ class JsonDisplay:
         })  # fmt: skip
 
     def progress(self, snapshot: Snapshot) -> None:
-        self._say({"event": "progress", **snapshot.to_dict()})
+        self._print({"event": "progress", **snapshot.to_dict()})
 
     def notice(self, line: str) -> None:
-        self._say({"event": "notice", "message": line})
+        self._print({"event": "notice", "message": line})
 
-    def ended(self, snapshot: Snapshot, state: str) -> None:
-        self._say({"event": "ended", "state": state, **snapshot.to_dict()})
+    def end(self, snapshot: Snapshot, state: str) -> None:
+        self._print({"event": "ended", "state": state, **snapshot.to_dict()})
 
-    def _say(self, event: dict[str, Any]) -> None:
+    def _print(self, event: dict[str, Any]) -> None:
         print(json.dumps(event, allow_nan=True), file=self._stream, flush=True)
 
 
-class LiveDisplay:
-    """A bar and three lines that stay in their place, for a terminal."""
+class LiveDisplay(NoDisplay):
+    """A bar and three lines that are redrawn in place, for a terminal."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -246,24 +224,22 @@ class LiveDisplay:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._name = ""
 
-    def begun(self, name: str, snapshot: Snapshot) -> None:
+    def start(self, name: str, snapshot: Snapshot) -> None:
         self._name = visible(name)
         self._live.start()
         self.progress(snapshot)
 
-    def result(self, result: SampleResult) -> None: ...
-
     def progress(self, snapshot: Snapshot) -> None:
-        self._live.update(self._picture(snapshot), refresh=True)
+        self._live.update(self._render(snapshot), refresh=True)
 
     def notice(self, line: str) -> None:
         self._console.print(visible(line), markup=False, highlight=False)
 
-    def ended(self, snapshot: Snapshot, state: str) -> None:
+    def end(self, snapshot: Snapshot, state: str) -> None:
         self._live.stop()
         self._console.print(f"{line_of(snapshot)} · {state}", markup=False, highlight=False)
 
-    def _picture(self, snapshot: Snapshot) -> Any:
+    def _render(self, snapshot: Snapshot) -> Any:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.text import Text
@@ -272,13 +248,13 @@ class LiveDisplay:
         for name, style in _STYLES.items():
             verdicts.append(f"{snapshot.verdicts.get(name, 0):,} {name}  ", style=style)
         lines: list[Any] = [
-            Text(f"{self._name}  {_of(snapshot)}", style="bold"),
+            Text(f"{self._name}  {_of_total(snapshot)}", style="bold"),
             ProgressBar(total=snapshot.total or None, completed=snapshot.done, pulse=snapshot.total is None, width=60),
             verdicts,
-            Text(" · ".join(_pace(snapshot)), style="dim"),
+            Text(" · ".join(_figures(snapshot)), style="dim"),
         ]
         if snapshot.errors:
-            lines.append(Text(f"errors: {_kinds(snapshot)}", style="yellow"))
+            lines.append(Text(f"errors: {_error_kinds(snapshot)}", style="yellow"))
         return Group(*lines)
 
 
@@ -286,21 +262,21 @@ _STYLES = {"passed": "green", "failed": "red", "error": "yellow", "unscored": "d
 
 
 def line_of(snapshot: Snapshot) -> str:
-    """All of it on one line."""
+    """The snapshot on one line."""
     verdicts = ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
-    errors = f" · errors: {_kinds(snapshot)}" if snapshot.errors else ""
-    return f"{_of(snapshot)}: {verdicts} · {' · '.join(_pace(snapshot))}{errors}"
+    errors = f" · errors: {_error_kinds(snapshot)}" if snapshot.errors else ""
+    return f"{_of_total(snapshot)}: {verdicts} · {' · '.join(_figures(snapshot))}{errors}"
 
 
-def _of(snapshot: Snapshot) -> str:
+def _of_total(snapshot: Snapshot) -> str:
     return f"{snapshot.done:,} of {'?' if snapshot.total is None else format(snapshot.total, ',')}"
 
 
-def _kinds(snapshot: Snapshot) -> str:
+def _error_kinds(snapshot: Snapshot) -> str:
     return ", ".join(f"{count:,} {visible(kind)}" for kind, count in snapshot.errors.items())
 
 
-def _pace(snapshot: Snapshot) -> list[str]:
+def _figures(snapshot: Snapshot) -> list[str]:
     usage = snapshot.usage
     tokens = (
         None if usage.input_tokens is None or usage.output_tokens is None else usage.input_tokens + usage.output_tokens

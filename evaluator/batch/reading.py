@@ -1,4 +1,4 @@
-"""A batch as it lies in its folder, also while a process works on it, or after one was killed."""
+"""Reads a batch from its folder, also while a process works on it, or after one was killed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from evaluator.batch.summary import BatchSummary, summarise
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a batch itself says of its results, or of those of some cells.
+    """The manifest's declarations about the results of a batch, or of some of its cells.
 
-    `total` is how many there will be; None: nobody knows. `unfinished` says why the batch is not finished; empty where
-    it is. `cluster` is the metadata field by which it is clustered. `scorers` are what determines the judgements of
-    each, by its name, and `count_as_failed` which errors count as failed; None where the manifest does not say.
-    `judges` are the models that a scorer asks, by its name, where they are known.
+    `total` is how many there will be; None if unknown. `unfinished` is why the batch is not finished; empty if it is.
+    `cluster` is the metadata field by which it is clustered. `scorers` is what determines the judgements of each
+    scorer, by its name, and `count_as_failed` which errors count as failed; None if the manifest has neither.
+    `judges` are the models that a scorer asks, by its name, as far as they are known.
     """
 
     total: int | None = None
@@ -32,7 +32,7 @@ class Declared:
 
 
 class Results(Iterator[SampleResult]):
-    """Results of a batch, one at a time, with what the batch says of them."""
+    """The results of a batch, one at a time, with what the manifest declares about them."""
 
     def __init__(self, results: Iterator[SampleResult], declared: Declared) -> None:
         self._results, self.declared = results, declared
@@ -43,8 +43,11 @@ class Results(Iterator[SampleResult]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a folder holds of a batch. `totals` is how many results each template and variant will have; None where
-    nobody knows, as of rows that come from an iterator that was not read to its end."""
+    """A batch in its folder.
+
+    `totals` is the number of results that each template and variant will have; None if unknown, as for rows from an
+    iterator that was not read to its end.
+    """
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -56,19 +59,19 @@ class Batch:
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """The templates and variants that the last session asked for."""
+        """The templates and variants of the last session."""
         return [(cell["template"], cell["variant"]) for cell in self.manifest.get("cells", [])]
 
     @property
     def cluster(self) -> str | None:
-        """The metadata field whose values cluster the batch's standard errors; None where none is named."""
+        """The metadata field whose values cluster the batch's standard errors; None if there is none."""
         return self.manifest.get("cluster") or None
 
     def results(self, cell: tuple[str, str] | None = None) -> Results:
-        """The current results of what the last session asked for, or of one cell of it, one at a time: neither
-        those of rows that it did not have nor answers to other questions than its own.
+        """The current results of the last session's cells, or of one of them, one at a time; without results of rows
+        that the last session did not have, and without results whose question has changed.
 
-        Raises: RecordError, where a line of the results was changed.
+        Raises: RecordError, if a line of the results was changed.
         """
         cells = set(self.cells) if cell is None else {cell}
         is_left_out = self._left_out(cells)
@@ -87,7 +90,7 @@ class Batch:
             None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
             About(manifest).unfinished,
             self.cluster,
-            None if scorers is None else {name: _of_handlers(said, handlers) for name, said in scorers.items()},
+            None if scorers is None else {name: _with_handlers(part, handlers) for name, part in scorers.items()},
             None if reasons is None else tuple(reasons),
             {name: _models(by_handler, handlers) for name, by_handler in manifest.get("judges", {}).items()},
         )
@@ -113,7 +116,7 @@ class Batch:
 def open_batch(folder: str | Path) -> Batch:
     """The batch in `folder`.
 
-    Raises: RecordError, if there is none or it cannot be read.
+    Raises: RecordError, if there is no batch or it cannot be read.
     """
     path = Path(folder)
     manifest = BatchFolder.reader(path).manifest()
@@ -124,10 +127,10 @@ def open_batch(folder: str | Path) -> Batch:
     return Batch(path, manifest, totals)
 
 
-def _of_handlers(said: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:
-    """What a manifest says of a scorer, with the hashes of the judges under `handlers` only."""
-    judges = said.get("judges")
-    return said if judges is None else {**said, "judges": sorted({judges.get(name, "") for name in handlers})}
+def _with_handlers(part: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:
+    """A scorer in the manifest, with only the judges under `handlers`."""
+    judges = part.get("judges")
+    return part if judges is None else {**part, "judges": sorted({judges.get(name, "") for name in handlers})}
 
 
 def _models(by_handler: Mapping[str, Mapping[str, Collection[str]]], handlers: set[str]) -> list[str]:

@@ -1,25 +1,27 @@
-"""What a batch works with: a row is a Sample, what came of it a SampleResult with a Score of each scorer.
+"""The records of a batch: a row is a Sample; its result is a SampleResult with one Score for each scorer.
 
-A sample has one of four verdicts, never a fifth and never none:
+Each result has exactly one of four verdicts:
 
 - passed: every scorer passed it.
 - failed: at least one scorer failed it.
-- error: the task, or a scorer, came to no answer. It is not a zero, and it is not left out.
-- unscored: there was an answer, none failed it, and a scorer could not judge (no target for it), or there is none.
+- error: the task or a scorer ended with an error. Errors are counted separately. They are never scored as zero and
+  never dropped.
+- unscored: no scorer failed the answer, but one could not judge it (no target), or there is no scorer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from hashlib import blake2b
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 
 NOTHING = Usage()
-"""What a scorer uses that asks no model."""
+"""The usage of a scorer that calls no model."""
 
 
 class Verdict(StrEnum):
@@ -33,8 +35,8 @@ class Verdict(StrEnum):
 class Sample:
     """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in their source.
 
-    `target` is what a right answer is measured by (any JSON value; None: there is none). `metadata` is
-    everything else that the row says and a report may group by.
+    `target` is the right answer, any JSON value; None: no target. `metadata` are the other fields of the row, by which
+    a report may group.
     """
 
     id: str
@@ -46,11 +48,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one scorer said of one result. `value` is in [0, 1] but for scorers that say otherwise.
+    """The judgement of one scorer on one result. `value` is in [0, 1] unless the scorer says otherwise.
 
-    `passed` None: it could not judge, and `value` is None with it; or it was a tie, whose value is 0.5.
-    `error` is set where the scorer itself failed; both are None then. `answer` is what was read out of the
-    result, `explanation` why. `usage` is what judging it cost.
+    `passed` is None if the scorer could not judge (`value` is None too), or for a tie (`value` is 0.5). `error` is set
+    if the scorer itself failed; `value` and `passed` are None then. `answer` is what the scorer read from the result,
+    `explanation` why it decided so, `usage` what judging used.
     """
 
     value: float | None
@@ -68,7 +70,7 @@ class Score:
                 data[name] = value
         if self.metadata:
             data["metadata"] = dict(self.metadata)
-        if self.usage is not NOTHING and (used := self.usage.said()):
+        if self.usage is not NOTHING and (used := self.usage.non_zero()):
             data["usage"] = used
         return data
 
@@ -82,7 +84,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer: `kind` is a TaskError's reason, or its type where it has none."""
+    """The reason why there is no answer. `kind` is the TaskError's reason, or its type if it has no reason."""
 
     type: str
     kind: str
@@ -90,7 +92,7 @@ class Failure:
     retryable: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {"type": self.type, "kind": self.kind, "message": self.message, "retryable": self.retryable}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:
@@ -101,12 +103,12 @@ class Failure:
 class SampleResult:
     """One sample evaluated once: a line of `results.jsonl`.
 
-    `identity` is the hash of all that determines the answer (template, inputs, handler and model, epoch). `epoch`
-    counts from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is seconds
-    from the start of the task to its end, without scoring and without waiting for its turn; `started` is an ISO time,
-    UTC. `usage` is the task's own, without its scorers'. `cached_calls` were answered by the cache and cost nothing.
-    `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made of, `scored_by` that
-    of the scorers, by which a later run finds out what has changed.
+    `identity` is the hash of everything that determines the answer (template, inputs, handler and model, epoch).
+    `epoch` counts from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is
+    seconds from the start of the task to its end, without scoring and without waiting for the rate limiter; `started`
+    is an ISO time, UTC. `usage` is the task's own, without its scorers'. `cached_calls` were answered by the cache and
+    cost nothing. `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made of,
+    `scored_by` is the hash of the scorers; with them a later session finds out what has changed.
     """
 
     identity: str
@@ -136,7 +138,7 @@ class SampleResult:
 
     @property
     def key(self) -> str:
-        """Which cell of the batch this fills; of several results with one key the last one counts."""
+        """The cell of the batch that this fills; of several results with one key the last one counts."""
         return key_of(self.sample_id, self.epoch, self.template, self.variant)
 
     @property
@@ -145,69 +147,41 @@ class SampleResult:
         return sum(used, NOTHING) if used else NOTHING
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; its first five members are short and plain: an index reads only those."""
-        return {
+        """A JSON object. Its first five members are short: an index reads only those."""
+        data: dict[str, Any] = {
             "key": self.key,
             "identity": self.identity,
             "scored_by": self.scored_by,
-            "verdict": self.verdict.value,
+            "verdict": None,
             "retryable": self.failure is not None and self.failure.retryable,
-            "sample_id": self.sample_id,
-            "place": self.place,
-            "epoch": self.epoch,
-            "template": self.template,
-            "variant": self.variant,
-            "inputs": dict(self.inputs),
-            "target": self.target,
-            "metadata": dict(self.metadata),
-            "model": self.model,
-            "content": self.content,
-            "parsed": self.parsed,
-            "scores": {name: score.to_dict() for name, score in self.scores.items()},
-            "failure": None if self.failure is None else self.failure.to_dict(),
-            "usage": self.usage.said(),
-            "duration_s": round(self.duration_s, 6),
-            "started": self.started,
-            "task_id": self.task_id,
-            "task_file": self.task_file,
-            "cached_calls": self.cached_calls,
-            "warnings": list(self.warnings),
-            "parts": dict(self.parts),
         }
+        data.update(zip(_FIELDS, _field_values(self), strict=True))
+        data["verdict"] = self.verdict.value
+        data["inputs"], data["metadata"], data["parts"] = dict(self.inputs), dict(self.metadata), dict(self.parts)
+        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        data["failure"] = None if self.failure is None else self.failure.to_dict()
+        data["usage"] = self.usage.non_zero()
+        data["duration_s"] = round(self.duration_s, 6)
+        data["warnings"] = list(self.warnings)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SampleResult:
-        """What `to_dict` made.
+        """The result that `to_dict` made `data` from.
 
-        Raises: KeyError, TypeError or ValueError, if it is not that.
+        Raises: KeyError, TypeError or ValueError, for anything else.
         """
-        failure = data["failure"]
-        return cls(
-            identity=data["identity"],
-            sample_id=data["sample_id"],
-            place=data["place"],
-            epoch=data["epoch"],
-            template=data["template"],
-            variant=data["variant"],
-            verdict=Verdict(data["verdict"]),
-            inputs=data["inputs"],
-            target=data["target"],
-            metadata=data["metadata"],
-            model=data["model"],
-            content=data["content"],
-            parsed=data["parsed"],
-            scores={name: Score.from_dict(score) for name, score in data["scores"].items()},
-            failure=None if failure is None else Failure.from_dict(failure),
-            usage=Usage.from_dict(data["usage"]),
-            duration_s=data["duration_s"],
-            started=data["started"],
-            task_id=data["task_id"],
-            task_file=data["task_file"],
-            cached_calls=data["cached_calls"],
-            warnings=tuple(data["warnings"]),
-            parts=data["parts"],
-            scored_by=data["scored_by"],
-        )
+        values = dict(zip(_FIELDS, _members(data), strict=True))
+        values["verdict"] = Verdict(data["verdict"])
+        values["scores"] = {name: Score.from_dict(score) for name, score in data["scores"].items()}
+        values["failure"] = None if data["failure"] is None else Failure.from_dict(data["failure"])
+        values["usage"] = Usage.from_dict(data["usage"])
+        values["warnings"] = tuple(data["warnings"])
+        return cls(**values)
+
+
+_FIELDS = tuple(each.name for each in fields(SampleResult))
+_field_values, _members = attrgetter(*_FIELDS), itemgetter(*_FIELDS)
 
 
 def key_of(sample_id: str, epoch: int, template: str, variant: str) -> str:
@@ -217,7 +191,7 @@ def key_of(sample_id: str, epoch: int, template: str, variant: str) -> str:
 
 
 def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
-    """The one verdict that a result has."""
+    """The verdict of a result with this failure and these scores."""
     if failure is not None:
         return Verdict.ERROR
     seen = list(scores)

@@ -1,88 +1,64 @@
-"""A batch from its arguments to its numbers: made ready, run or gone on with, summed up, checked against its gates."""
+"""Runs a batch: `run_batch` plans it, runs or resumes it, summarises the results and checks the thresholds."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from evaluator.batch.definition import BatchLimits, read_limits, read_reasons, read_select, read_texts
-from evaluator.batch.engines import Engine, LocalEngine
-from evaluator.batch.folder import BatchFolder, Entry
-from evaluator.batch.gates import GateResult, check_fit, check_gates, parse_gate
-from evaluator.batch.judges import judges_of
-from evaluator.batch.pending import OnChanged
-from evaluator.batch.plan import BatchPlan, calls_of, cells_of, described, inputs_of, manifest_of, variants_of
-from evaluator.batch.progress import Display, Endpoint, NoDisplay, Sheltered, Tally
+from evaluator.batch.engines import Engine, make_engine
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
+from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
+from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
-from evaluator.batch.rows import RowMapping, Selection, open_rows
-from evaluator.batch.scorers import is_bounded, make_scorers
-from evaluator.batch.session import Ended, Session, Stop, broken_off, unrecorded_tasks
-from evaluator.batch.statistics import reducer
-from evaluator.batch.summary import BatchSummary, render_markdown
+from evaluator.batch.rows import Selection
+from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
+from evaluator.batch.summary import BatchSummary
+from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.handler.pacing import BatchBudget, Pace, Pacer
-from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
+from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.interpreter.sync import run_sync
+from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
-    from evaluator.handler.cache import ResponseCache
+    from evaluator.batch.scorers import ScorerSpec
     from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.models.cache import ResponseCache
 
 BATCHES = "batches"
-STOPPED = "the batch was asked to stop before this call's turn came"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """How a session is run: nothing of it changes what is asked or how it is judged.
-
-    `retry_errors` runs samples again that ended with an error. `on_changed`: what becomes of results that answer
-    another question than the one asked now (see `Pending`). `unfinished`: what becomes of side effects in doubt.
-    """
-
-    resume: bool = False
-    retry_errors: bool = False
-    on_changed: OnChanged = "leave"
-    unfinished: OnUnfinished = "ask"
-    engine: Engine | None = None
-    cache: ResponseCache | str | Path | None = None
-    display: Display = field(default_factory=NoDisplay)
-    stop: Stop = field(default_factory=Stop)
-
-    def __post_init__(self) -> None:
-        if self.unfinished not in ON_UNFINISHED:
-            raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {self.unfinished!r}")
-        if self.on_changed not in ("leave", "run", "keep"):
-            raise UsageError(f"on_changed is one of leave, run, keep, not {self.on_changed!r}")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What came of a batch: its numbers, and where everything is. `ended` says how the session ended; `folder` is
-    absolute."""
+    """The summary of a batch and its folder. `ended` says how the session ended; `folder` is absolute."""
 
     folder: Path
-    ended: Ended
+    ended: SessionEnd
     summary: BatchSummary
-    gates: tuple[GateResult, ...] = ()
+    thresholds: tuple[ThresholdResult, ...] = ()
 
     def __repr__(self) -> str:
-        gates = f", {sum(gate.met for gate in self.gates)} of {len(self.gates)} gates met" if self.gates else ""
-        return f"<BatchResult, {self.ended.state}: {self.summary.counts}{gates}, in {str(self.folder)!r}>"
+        met = sum(threshold.met for threshold in self.thresholds)
+        thresholds = f", {met} of {len(self.thresholds)} thresholds met" if self.thresholds else ""
+        return f"<BatchResult, {self.ended.state}: {self.summary.counts}{thresholds}, in {str(self.folder)!r}>"
 
     def __str__(self) -> str:
         return str(self.summary)
 
     def _repr_markdown_(self) -> str:
-        return render_markdown(self.summary)
+        return self.summary.to_markdown()
 
     @property
     def is_complete(self) -> bool:
@@ -90,114 +66,123 @@ class BatchResult:
 
     @property
     def ok(self) -> bool:
-        """Complete, and every gate holds."""
-        return self.is_complete and all(gate.met for gate in self.gates)
+        """Complete, and every threshold is met."""
+        return self.is_complete and all(threshold.met for threshold in self.thresholds)
 
     def results(self) -> Results:
-        """The results, in the order in which they came; one at a time, from the folder."""
+        """The results in the order in which they were written, one at a time, from the folder."""
         return open_batch(self.folder).results()
 
 
-def make_plan(
-    evaluator: Evaluator,
+async def run_batch(
     templates: str | Sequence[str],
     rows: Any,
     *,
+    evaluator: Evaluator | None = None,
     name: str = "",
     inputs: Mapping[str, str] | None = None,
     id: str | None = None,
     target: str | None = None,
     metadata: Sequence[str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
+    scorers: Sequence[ScorerSpec] = (),
     epochs: int = 1,
-    models: Sequence[str] = (),
-    handlers: Sequence[str] = (),
-    scorers: Sequence[Any] = (),
-    gates: Sequence[Any] = (),
-    count_as_failed: Sequence[str] = (),
+    reducers: str | Sequence[str] | None = None,
+    models: str | Sequence[str] = (),
+    handlers: str | Sequence[str] = (),
+    thresholds: str | Sequence[str | Threshold] = (),
+    count_as_failed: str | Sequence[str] = (),
     limits: BatchLimits | Mapping[str, Any] | None = None,
     cluster: str | None = None,
     group_by: str | None = None,
-    reducers: Sequence[str] | None = None,
-) -> BatchPlan:
-    """A batch made ready; nothing is run, no call made.
-
-    Raises: UsageError, TemplateError or ConfigurationError, for whatever of it cannot be used.
-    """
-    names = read_texts("templates", templates)
-    if not names:
-        raise UsageError("name a template")
-    models, handlers = read_texts("models", models), read_texts("handlers", handlers)
-    gates = [gates] if isinstance(gates, str) else list(gates)
-    reducers = None if reducers is None else read_texts("reducers", reducers)
-    count_as_failed = read_reasons("count_as_failed", count_as_failed)
-    metadata = None if metadata is None else read_texts("metadata", metadata)
-    if type(epochs) is not int or epochs < 1:
-        raise UsageError(f"epochs is {epochs!r}, expected an integer, 1 or more")
-    made = make_scorers(scorers)
-    cells = cells_of(evaluator, names, variants_of(models, handlers))
-    said = described(evaluator, made, cells)
-    checked = [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates]
-    given = None if reducers is None else tuple(each.name for each in map(reducer, reducers))
-    needed = check_fit(
-        checked,
-        scorers=[scorer.name for scorer in made],
-        cells=[(cell.template, cell.variant) for cell, _ in cells],
-        epochs=epochs,
-        reducers=given,
-        bounded=[scorer for scorer in said if is_bounded(said[scorer])],
-    )
-    declared, required = inputs_of(evaluator, names)
-    source = open_rows(
-        rows,
-        RowMapping(inputs, id, target, None if metadata is None else list(metadata)),
-        select if isinstance(select, Selection) else Selection(**read_select("select", select or {})),
-        declared=declared,
-        required=required,
-    )
-    return BatchPlan(
-        name or ", ".join(names), cells, epochs, source, made,
-        limits if isinstance(limits, BatchLimits) else read_limits("limits", limits or {}),
-        checked,
-        count_as_failed, calls_of(evaluator, cells),
-        said, cluster, group_by,
-        needed, judges_of(evaluator, made, cells),
-    )  # fmt: skip
-
-
-async def run_plan(
-    evaluator: Evaluator,
-    plan: BatchPlan,
-    output: str | Path | None,
-    settings: BatchSettings,
-    arguments: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    resume: bool = False,
+    retry_errors: bool = False,
+    on_changed: OnChanged = "leave",
+    unfinished: OnUnfinished = "ask",
+    cache: ResponseCache | str | Path | None = None,
+    engine: Engine | str | None = None,
+    display: Display | None = None,
+    stop: Stop | None = None,
 ) -> BatchResult:
-    """Runs what of `plan` is not in the folder `output` yet; `arguments` are kept in the manifest.
+    """Evaluates each row with each template, model and handler `epochs` times, and scores the answers.
 
-    Cancelling it cancels the calls that are in flight; the folder then says that the session was stopped.
+    `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data frame or a
+    `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed when the batch has ended.
 
-    Raises: RecordError, if the folder cannot be used or written, or another process has it; UsageError, for a row
-    that cannot be read, after what was in flight is finished and recorded.
+    `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
+    rows. `scorers`: names, tables or functions. Each of `models` is combined with each of `handlers`. `thresholds`:
+    conditions such as `"accuracy >= 0.8"`. `count_as_failed`: reasons of errors that count as failed answers. `cluster`
+    and `group_by` name metadata fields: equal values of `cluster` are not independent (clustered standard errors);
+    numbers are shown for each value of `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`,
+    `pass@3`, `pass^3`).
+
+    Everything is stored in the folder `output` (default: a new one in `batches/`): results as they arrive, task files,
+    manifest, summary. `resume` continues the batch in that folder; `retry_errors` runs samples again that ended with an
+    error; `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
+    them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
+    of responses. `engine`: "local" (default), "ray" or your own. `stop.ask()` ends the session after the samples in
+    flight; cancelling the call cancels them. The folder then says that the session was stopped.
+
+    Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a result with an error.
+    Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that cannot be used;
+    UsageError later, for a row that cannot be read, after the samples in flight; RecordError, for a folder that cannot
+    be used or written; TaskBusy, if another process works on it.
     """
-    if output is None and settings.resume:
-        raise UsageError("resume goes on with what is in a folder: name it as output")
-    path = _from_the_root(new_folder(plan.name) if output is None else output)
-    is_there = settings.resume and (path / "manifest.json").exists()
-    with BatchFolder.open(path) if is_there else BatchFolder.create(path) as folder:
-        manifest = manifest_of(plan, evaluator, arguments or {})
-        before = folder.manifest() if is_there else {}
+    given = {name: value for name, value in locals().items() if name not in ("templates", "rows", "evaluator")}
+    options = BatchOptions(**given)
+    if evaluator is not None:
+        return await run_plan(evaluator, make_plan(evaluator, templates, rows, options))
+    from evaluator.interpreter.evaluator import Evaluator
+
+    async with Evaluator(tasks_dir=None) as own:
+        return await run_plan(own, make_plan(own, templates, rows, options))
+
+
+def _sync_form(function: Callable[_Arguments, Coroutine[Any, Any, _Result]]) -> Callable[_Arguments, _Result]:
+    @wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        return run_sync(function(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    call.__doc__ = f"`{function.__name__}` for code that is not async; also works inside a running event loop."
+    return call
+
+
+run_batch_sync = _sync_form(run_batch)
+
+
+async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str, Any] | None = None) -> BatchResult:
+    """Runs everything in `plan` that has no result in its folder yet. The manifest stores `arguments`.
+
+    Raises: as `run_batch`.
+    """
+    options = plan.options
+    if options.output is None and options.resume:
+        raise UsageError("resume continues the batch in a folder: name it as output")
+    path = _absolute(options.output or new_folder(plan.name))
+    engine = make_engine(options.engine, options.limits.concurrency)
+    exists = options.resume and (path / "manifest.json").exists()
+    with BatchFolder.open(path) if exists else BatchFolder.create(path) as folder:
+        before = folder.manifest() if exists else {}
+        manifest = make_manifest(plan, evaluator, arguments or {})
         started = now()
+        sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
         manifest |= {"created": before.get("created", started), "state": "running", "total": plan.total}
-        manifest["settings"] = {**before.get("settings", {}), **manifest["settings"]}
-        manifest["sessions"] = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
+        manifest |= {"settings": before.get("settings", {}) | manifest["settings"], "sessions": sessions}
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _session(evaluator, plan, folder, settings, _was_clean(before), tally)
+            ended = await _run_session(evaluator, plan, folder, engine, _was_complete(before), tally)
         except BaseException as error:
-            _write_broken_off(folder, manifest, tally.ran, error)
+            # `error` is raised even if the manifest cannot be written. There is no summary, because a cancelled call
+            # has to end soon.
+            state, reason = interrupted_state(error)
+            sessions[-1] |= {"ended": now(), "state": state, "reason": reason, "ran": tally.ran}
+            with suppress(EvaluatorError, OSError):
+                folder.write_manifest(manifest | {"state": state})
             raise
-        manifest["sessions"][-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
+        sessions[-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
         manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
@@ -206,35 +191,24 @@ async def run_plan(
         folder.sync()
         if ended.error is not None:
             raise ended.error
-        return BatchResult(path, ended, summary, tuple(check_gates(summary, plan.gates)))
+        return BatchResult(path, ended, summary, tuple(check_thresholds(summary, plan.thresholds)))
 
 
-def _from_the_root(path: str | Path) -> Path:
-    """`path` so that it stays the same wherever the process goes meanwhile or afterwards."""
+def _absolute(path: str | Path) -> Path:
+    """`path`, independent of later changes of the current folder."""
     return Path(os.path.abspath(path))
 
 
-def _write_broken_off(folder: BatchFolder, manifest: dict[str, Any], ran: int, error: BaseException) -> None:
-    """The end of a session that `error` ended. What cannot be written of it is left: `error` is what is raised. The
-    numbers are left too: counting takes its time, and who cancels has none."""
-    state, reason = broken_off(error)
-    manifest["sessions"][-1] |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
-    manifest["state"] = state
-    with suppress(EvaluatorError, OSError):
-        folder.write_manifest(manifest)
-
-
-def _was_clean(manifest: Mapping[str, Any]) -> bool:
+def _was_complete(manifest: Mapping[str, Any]) -> bool:
     """Whether every task of the earlier sessions has its result."""
     sessions = manifest.get("sessions", [])
     return not sessions or sessions[-1].get("state") == "complete"
 
 
-async def _session(
-    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, settings: BatchSettings, is_clean: bool,
-    tally: Tally,
-) -> Ended:  # fmt: skip
-    limits = plan.limits
+async def _run_session(
+    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, was_complete: bool, tally: Tally
+) -> SessionEnd:
+    options, limits = plan.options, plan.options.limits
     pace = Pace(
         start=limits.concurrency,
         most=limits.concurrency,
@@ -242,41 +216,36 @@ async def _session(
         tokens_per_minute=limits.tokens_per_minute,
     )
     budget = BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time)
-    pacer = Pacer(pace, budget=budget)
-
-    def budget_ended() -> str | None:
-        return None if pacer.refused is None else str(pacer.refused)
-
-    earlier: dict[str, Entry] = folder.index()
-    display = Sheltered(settings.display)
+    limiter = RateLimiter(pace, budget=budget)
+    earlier = folder.index()
+    stop, display = options.stop or Stop(), SafeDisplay(options.display or NoDisplay())
     async with AsyncExitStack() as stack:
-        own = await stack.enter_async_context(evaluator.behind(pacer, folder.tasks, settings.cache, [folder.path]))
+        own = await stack.enter_async_context(
+            evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])
+        )
         store = own.services.store
-        assert store is not None
-        unrecorded = {} if is_clean and not settings.retry_errors else unrecorded_tasks(store, earlier)
-        worker = Worker(own, plan.scorers, pacer, budget_ended, plan.count_as_failed, unrecorded, settings.unfinished)
-
-        def endpoints() -> tuple[Endpoint, ...]:
-            return tuple(Endpoint(state.label, state.in_flight, state.limit, state.waiting) for state in pacer.state())
-
-        session = Session(
-            plan, folder, settings.engine or LocalEngine(limits.concurrency), worker, display, settings.stop,
-            settings.retry_errors, settings.on_changed, store.redactor, endpoints, tally,
+        unrecorded: dict[str, int] = {}
+        if store is not None and (options.retry_errors or not was_complete):
+            unrecorded = find_unrecorded(store, earlier)
+        worker = Worker(
+            own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
+            options.count_as_failed, unrecorded, options.unfinished,
         )  # fmt: skip
-        for line in plan.notices:
-            display.notice(line)
+        for line in plan.judges.notices:
+            display.show("notice", line)
         if folder.torn_bytes:
-            display.notice(f"{folder.path}: a torn line of {folder.torn_bytes} bytes was cut off the results")
+            display.show("notice", f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes")
         loop = asyncio.get_running_loop()
-        stack.enter_context(settings.stop.told_to(lambda: loop.call_soon_threadsafe(pacer.stop, STOPPED)))
+        reason = "the batch was stopped before it was this call's turn"
+        stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         with own.services.tracer.batch(plan.name) as span:
-            ended = await session.run(earlier)
-            span.ended(ended)
+            ended = await Session(plan, folder, worker, limiter, engine, stop, display, tally).run(earlier)
+            span.set_result(ended)
         return ended
 
 
 def new_folder(name: str) -> Path:
-    """`batches/NAME-DATE-TIME`, with a number where that is taken."""
+    """`batches/NAME-DATE-TIME`, with a number appended if that exists already."""
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     path, number = Path(BATCHES) / f"{word}-{stamp}", 1

@@ -1,4 +1,4 @@
-"""`evaluator cache`: what is in a file of responses, and taking it out."""
+"""`evaluator cache`: shows and clears a response cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.errors import UsageError
-from evaluator.record.render import cost_text, visible
+from evaluator.errors.messages import visible
+from evaluator.record.render import cost_text
 from evaluator.record.search import read_time
 
 file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -17,15 +18,15 @@ file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=
 
 @click.group(epilog="Example:  evaluator cache stats responses.sqlite")
 def cache() -> None:
-    """Responses that were given before: how many, how often they were used, what that saved."""
+    """Show and clear a cache of model responses."""
 
 
 @cache.command(epilog="Example:  evaluator cache stats responses.sqlite")
 @file_argument
 @json_option
 def stats(file: Path, as_json: bool) -> None:
-    """Show what is in the cache, by model."""
-    from evaluator.handler.cache import ResponseCache
+    """Show the responses, hits and savings of a cache, by model."""
+    from evaluator.models.cache import ResponseCache
 
     found = ResponseCache(_existing(file)).stats()
     oldest = None if found.oldest is None else datetime.fromtimestamp(found.oldest, UTC).isoformat(timespec="seconds")
@@ -54,20 +55,20 @@ def stats(file: Path, as_json: bool) -> None:
 
 @cache.command(epilog="Example:  evaluator cache clear responses.sqlite --older-than 30d")
 @file_argument
-@click.option("--older-than", metavar="AGE", help="Only what was stored so long ago: 30d, 12h.")
-@click.option("--model", metavar="MODEL", help="Only this model's.")
+@click.option("--older-than", metavar="AGE", help="Only responses older than this: 30d, 12h.")
+@click.option("--model", metavar="MODEL", help="Only responses of this model.")
 def clear(file: Path, older_than: str | None, model: str | None) -> None:
-    """Take responses out: all, or those that fit every condition."""
-    from evaluator.handler.cache import ResponseCache
+    """Remove responses: all, or those that match every condition."""
+    from evaluator.models.cache import ResponseCache
 
     age_s = None
     if older_than is not None:
         age_s = (datetime.now(UTC) - read_time(older_than)).total_seconds()
     removed = ResponseCache(_existing(file)).clear(older_than_s=age_s, model=model)
-    click.echo(f"{removed:,} responses were taken out")
+    click.echo(f"{removed:,} responses removed")
 
 
 def _existing(file: Path) -> Path:
     if not file.is_file():
-        raise UsageError(f"{file}: there is no such file; a batch makes one with --cache {file}")
+        raise UsageError(f"{file}: no such file; a batch creates it with --cache {file}")
     return file

@@ -1,4 +1,4 @@
-"""`evaluator chat`: an interactive session at the terminal, recorded, and gone on with after a crash."""
+"""`evaluator chat`: an interactive session at the terminal, recorded, and resumable after a crash."""
 
 from __future__ import annotations
 
@@ -6,75 +6,37 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.common import (
-    echo_text,
-    exit_code_of,
-    handler_option,
-    library_option,
-    load_library,
-    model_option,
-    read_roles,
-    role_option,
-    stdin_is_terminal,
-    stdout_is_terminal,
-    warn_of_unknown_roles,
-)
-from evaluator.cli.run import memory_option, open_memory, root_option, sync_option, write_piece
-from evaluator.cli.tasks.common import dir_option, parse_id
-from evaluator.results import TaskError, TaskResult
+from evaluator.cli.common import echo_text, exit_code_of, stdin_is_terminal, stdout_is_terminal
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.cli.run import write_piece
+from evaluator.cli.tasks.common import parse_id
+from evaluator.errors.results import TaskError, TaskResult
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.chat import Chat, Reply
+    from evaluator.interpreter.chat import Chat, ChatReply
 
 
 @click.command("chat", epilog="Examples:\n\n\b\n  evaluator chat --handler default\n  evaluator chat --resume 17")
-@click.option("--resume", "resumed", metavar="ID", help="Go on with the session of this task file.")
-@handler_option
-@model_option
-@role_option
-@library_option
-@root_option
-@memory_option
-@dir_option
-@sync_option
-def chat(
-    resumed: str | None,
-    handler: str | None,
-    model: str | None,
-    model_roles: tuple[str, ...],
-    folders: tuple[Path, ...],
-    roots: tuple[Path, ...],
-    memory: Path | None,
-    tasks_dir: Path,
-    sync: Any,
-) -> None:
+@click.option("--resume", "resumed", metavar="ID", help="Continue the session of this task file.")
+@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync")
+def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     """Talk with a model that has the profile's tools and limits; a line is a query.
 
-    Ctrl-C breaks the answer off, and ends the session where nothing is being answered; so do Ctrl-D and /exit. The
-    session is one task file; a killed one goes on with --resume.
+    Ctrl-C cancels the answer, or ends the session where nothing is being answered; so do Ctrl-D and /exit. The
+    session is one task file; after a crash continue it with --resume.
     """
-    from evaluator.handler.tools import TerminalAsker
-    from evaluator.interpreter.evaluator import Evaluator
-
-    library, roles = load_library(folders), read_roles(model_roles)
-    warn_of_unknown_roles(library, roles)
-    evaluator = Evaluator(
-        library, handler, model=model, model_roles=roles, roots=roots,
-        tasks_dir=tasks_dir, sync=sync, memory=open_memory(memory), notice=lambda line: click.echo(line, err=True),
-        asker=TerminalAsker() if stdin_is_terminal() else None,
-    )  # fmt: skip
+    evaluator = options.make_evaluator()
     terminal = _Terminal()
 
     async def session() -> TaskResult | TaskError:
         with terminal:
             outcome = await evaluator.chat(
                 terminal.ask, terminal.show, resume=None if resumed is None else parse_id(resumed),
-                on_text=write_piece if stdout_is_terminal() else None, on_start=terminal.started,
+                on_text=write_piece if stdout_is_terminal() else None, on_start=terminal.attach,
             )  # fmt: skip
         await evaluator.aclose()
         return outcome
@@ -83,7 +45,7 @@ def chat(
     if isinstance(outcome, TaskError):
         click.echo(f"error: {outcome}", err=True)
         raise click.exceptions.Exit(exit_code_of(outcome))
-    click.echo(f"task file: {tasks_dir / 'done' / f'TASK-{outcome.task_id}.md'}", err=True)
+    click.echo(f"task file: {options.tasks_dir / 'done' / f'TASK-{outcome.task_id}.md'}", err=True)
 
 
 class _Terminal:
@@ -101,11 +63,11 @@ class _Terminal:
     def __exit__(self, *_: object) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
-    def started(self, session: Chat) -> None:
+    def attach(self, session: Chat) -> None:
         self._chat = session
 
     def _interrupt(self) -> None:
-        if self._chat is not None and self._chat.break_off():
+        if self._chat is not None and self._chat.cancel_answer():
             return
         self._ended = True
         self._wake()
@@ -142,15 +104,15 @@ class _Terminal:
         try:
             loop.add_reader(descriptor, self._wake)
         except PermissionError:
-            # A regular file can always be read, and cannot be waited for.
+            # A regular file is always readable and cannot be waited for.
             return
         try:
             await self._waiting
         finally:
             loop.remove_reader(descriptor)
 
-    def show(self, reply: Reply) -> None:
-        """The reply, unless it was streamed already; with the query, where it comes from the record."""
+    def show(self, reply: ChatReply) -> None:
+        """Prints the reply, unless it was streamed; with its query, if it comes from the record."""
         if reply.from_record:
             echo_text(f"> {reply.query}")
         for warning in reply.outcome.notes.get("warnings", ()):

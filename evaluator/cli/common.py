@@ -12,18 +12,17 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from evaluator.binding.types import read_typed
 from evaluator.errors import ConfigurationError, RecordError, UsageError
+from evaluator.errors.messages import did_you_mean, visible
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.calls import roles_of
-from evaluator.library.near import did_you_mean
 from evaluator.nodes import Function, TopLevel
-from evaluator.record.render import visible
-from evaluator.results import TaskError, TaskResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
-# What the schema of templates does not take in a name.
+# The template schema does not allow these in a name.
 _NOT_IN_A_ROLE = re.compile(r"""[\s<>{}"']""")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
@@ -44,12 +43,12 @@ role_option = click.option(
 model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
 trace_option = click.option(
     "--trace", is_flag=True,
-    help="Give spans of what runs to OpenTelemetry, as opentelemetry-instrument has set it up. Needs evaluator[otel].",
+    help="Send spans of the run to OpenTelemetry, as set up by opentelemetry-instrument. Needs evaluator[otel].",
 )  # fmt: skip
 
 
 def load_library(folders: Sequence[Path]) -> TemplateLibrary:
-    """The library; templates with errors are named on standard error and left out."""
+    """The library without the templates that have errors, which are reported on standard error."""
     library = TemplateLibrary.load(*folders)
     for diagnostic in library.errors:
         click.echo(library.format_diagnostic(diagnostic), err=True)
@@ -57,7 +56,7 @@ def load_library(folders: Sequence[Path]) -> TemplateLibrary:
 
 
 def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
-    """`KEY=VALUE` pairs as values, read as the declared type where `node` declares one.
+    """The values of `KEY=VALUE` pairs, read as the declared type where `node` declares one.
 
     Raises: UsageError, for a pair without `=`, a file that cannot be read, or a value of another type.
     """
@@ -80,7 +79,7 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
 
 
 def read_roles(pairs: Iterable[str]) -> dict[str, str]:
-    """`ROLE=MODEL` pairs. Raises: UsageError, for one that is not, and for what no template can name."""
+    """The models of `ROLE=MODEL` pairs. Raises: UsageError, for an invalid pair or role."""
     roles: dict[str, str] = {}
     for pair in pairs:
         role, equals, model = pair.partition("=")
@@ -95,7 +94,7 @@ def read_roles(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:
-    """Names on standard error the roles that no template of `library` has, of which nothing would be seen."""
+    """Warns on standard error of roles that no template of `library` names, which would have no effect."""
     known = {role for template in library.templates.values() for role in roles_of(template.node)}
     for role in roles:
         if role not in known:
@@ -114,6 +113,7 @@ def _read_named(key: str, path: str) -> str:
 
 
 def declared_types(node: TopLevel | None) -> dict[str, str]:
+    """The types of a template's inputs, or of a function's parameters."""
     if node is None:
         return {}
     if isinstance(node, Function):
@@ -124,7 +124,7 @@ def declared_types(node: TopLevel | None) -> dict[str, str]:
 def read_text(path: str) -> str:
     """The text of a file, or of standard input for `-`, as UTF-8 and at most MAX_INPUT_BYTES.
 
-    Raises: UsageError, saying what is wrong with it.
+    Raises: UsageError, with the reason why it cannot be read.
     """
     try:
         if path == "-":
@@ -147,7 +147,7 @@ def read_text(path: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """`value` as JSON that any reader takes: NaN as null, and escaped where the output is not UTF-8."""
+    """Prints `value` as JSON that any reader accepts: NaN as null, and escaped where the output is not UTF-8."""
     try:
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
     except ValueError:
@@ -182,28 +182,27 @@ def stderr_is_terminal() -> bool:
 
 
 def echo_text(text: str) -> None:
-    """A model's text on standard output: as it is, but a terminal gets no character that it would act on."""
-    # click takes colour codes out of what goes into a pipe, unless it is told not to.
+    """Prints a model's text on standard output; for a terminal, control characters are escaped."""
+    # click removes colour codes from output into a pipe, unless `color` is set.
     click.echo(visible(text) if stdout_is_terminal() else text, color=True)
 
 
 def exit_code_of(outcome: TaskResult | TaskError) -> int:
-    """0 for a result; 3 where a profile, a key or the folder of task files stood in the way; else 1."""
+    """0 for a result; 3 for a problem with a profile, a key or the folder of task files; else 1."""
     if isinstance(outcome, TaskResult):
         return 0
     return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError)) else 1
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or what COLUMNS says; 100 where there is neither."""
+    """Columns of the terminal or of the variable COLUMNS; 100 if neither is available."""
     from shutil import get_terminal_size
 
     return get_terminal_size((100, 24)).columns
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
-
+    """Prints left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
     shown = [[visible(" ".join(str(cell).split())) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
     room = max(20, terminal_width() - sum(widths[:-1]) - 2 * (len(head) - 1))
@@ -216,19 +215,19 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def cost_bound(limit: CallBound, model: str | None) -> float | None:
-    """The most that so many calls can cost, in US dollars; None where the calls or the price have no bound."""
+    """The highest cost of the calls in `limit`, in US dollars; None if the calls or the price have no bound."""
     if model is None or limit.max_calls is None:
         return None
     if limit.max_calls == 0:
         return 0.0
-    from evaluator.handler.prices import max_call_cost_usd
+    from evaluator.models.prices import max_call_cost_usd
 
     each = max_call_cost_usd(model)
     return None if each is None else each * limit.max_calls
 
 
 def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) -> str:
-    """One line: how many model calls at most, and what they cost at most where a model was named."""
+    """One line with the highest number of model calls, and their highest cost if a model was named."""
     if limit.max_calls is None:
         calls = f"at least {limit.min_calls} model calls, no upper bound before its inputs are known"
     else:

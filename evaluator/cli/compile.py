@@ -1,8 +1,7 @@
-"""`evaluator compile`: words to a task in XML, shown, and run only when somebody says so."""
+"""`evaluator compile`: compiles words to a task in XML, shows it, and runs it only on request."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +22,16 @@ from evaluator.cli.common import (
     read_inputs,
     stdin_is_terminal,
 )
-from evaluator.cli.run import print_outcome, root_option
+from evaluator.cli.evaluator_options import root_option
+from evaluator.cli.run import print_outcome
 from evaluator.errors import Diagnostic, UsageError
-from evaluator.record.render import visible
-from evaluator.results import TaskError, TaskResult
+from evaluator.errors.messages import visible
+from evaluator.errors.results import TaskError, TaskResult
 
 if TYPE_CHECKING:
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.evaluator import Evaluator
-    from evaluator.interpreter.runs import RunStart
+    from evaluator.nodes import Task
 
 
 @click.command(
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 )
 @click.argument("words")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the XML into this new file.")
-@click.option("--allow-scripts", is_flag=True, help="The task may hold scripts and commands.")
+@click.option("--allow-scripts", is_flag=True, help="The task may contain scripts and commands.")
 @click.option("--allow-tool", "tools", multiple=True, metavar="NAME",
               help="A tool that the task may name. May be repeated.")  # fmt: skip
-@click.option("--run", "run_it", is_flag=True, help="Ask whether to run it, once it has been shown, and run it.")
+@click.option("--run", "run_it", is_flag=True, help="Run the task after it has been shown and confirmed.")
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
 @input_option
 @library_option
@@ -68,16 +68,15 @@ def compile(
     roots: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Write the work that WORDS describe as a task in XML, by a model, and check it.
+    """Have a model write the task that WORDS describe as XML, and check it.
 
-    The XML goes to standard output, what was mended and how many model calls a run makes to standard error. With
-    --run the XML goes to standard error, and standard output gets the result. Exit code 1 if nothing came that
-    can be used, or the run fails.
+    The XML goes to standard output; repairs, and the number of model calls of a run, go to standard error.
+    With --run the XML goes to standard error, and the result to standard output. The exit code is 1 if the answer
+    cannot be used as a task, or the run fails.
     """
-    from evaluator.handler.tools import TerminalAsker
-    from evaluator.interpreter.compile import compile_task
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.interpreter.sync import run_sync
+    from evaluator.tools import TerminalAsker
 
     _check_usage(out, run_it, yes, inputs, model)
     evaluator = Evaluator(
@@ -85,16 +84,11 @@ def compile(
         asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
     )  # fmt: skip
 
-    def finish(start: RunStart) -> RunStart:
-        return replace(start, model=model, profile=handler)
-
-    compiled = run_sync(
-        compile_task(evaluator.services, words, allow_scripts=allow_scripts, allow_tools=tools, finish=finish)
-    )
+    compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))
     _show(compiled, model, to_error=run_it or as_json)
     if compiled.xml is not None and out is not None:
         _write_new(out, compiled.xml)
-    outcome = _run(evaluator, compiled, inputs, yes) if run_it and compiled.node is not None else None
+    outcome = _run(evaluator, compiled.node, inputs, yes) if run_it and compiled.node is not None else None
     evaluator.close()
     if as_json:
         print_json({**_to_dict(compiled, model), "result": None if outcome is None else outcome.to_dict()})
@@ -108,36 +102,34 @@ def compile(
 
 
 def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, ...], model: str | None) -> None:
-    """Before a call is made that has to be paid for."""
+    """Refuses wrong options before a call costs money."""
     if model is not None and not model.strip():
         raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
     if (yes or inputs) and not run_it:
-        raise UsageError("--yes and --input are for --run")
+        raise UsageError("--yes and --input need --run")
     if run_it and not yes and not stdin_is_terminal():
-        raise UsageError("--run asks before it runs anything, and there is no terminal to ask at; add --yes")
+        raise UsageError("--run asks before it runs the task, and there is no terminal; add --yes")
     if out is not None and out.exists():
-        raise UsageError(f"--out {out}: there is such a file already; name another one")
+        raise UsageError(f"--out {out}: this file exists already; name another one")
 
 
 def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
-    """The findings, the bound, and the XML where standard output is for something else."""
+    """Prints the findings and the bound; with `to_error` the XML too."""
     for finding in (*compiled.warnings, *compiled.errors):
-        click.echo(visible(_said(finding)), err=True)
+        click.echo(visible(_describe(finding)), err=True)
     if (compiled.model or "").startswith("simulated"):
         click.echo("note: the answer is simulated", err=True)
     if compiled.failure is not None:
         click.echo(f"error: {compiled.failure}", err=True)
-    if compiled.xml is None:
-        if compiled.answer:
-            click.echo(f"what the model answered:\n{visible(compiled.answer)}", err=True)
-        return
-    if to_error:
+    if compiled.xml is None and compiled.answer:
+        click.echo(f"the model's answer:\n{visible(compiled.answer)}", err=True)
+    if compiled.xml is not None and to_error:
         click.echo(visible(compiled.xml.rstrip("\n")), err=True)
-    assert compiled.bound is not None
-    click.echo(f"a run makes {describe_bound(compiled.bound, model, cost_bound(compiled.bound, model))}", err=True)
+    if (limit := compiled.bound) is not None:
+        click.echo(f"a run makes {describe_bound(limit, model, cost_bound(limit, model))}", err=True)
 
 
-def _said(finding: Diagnostic) -> str:
+def _describe(finding: Diagnostic) -> str:
     hint = f"\n  hint: {finding.hint}" if finding.hint else ""
     return f"answer, line {finding.span.line}: {finding.severity}: {finding.message} [{finding.code}]{hint}"
 
@@ -147,28 +139,25 @@ def _write_new(path: Path, xml: str) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(xml)
     except FileExistsError as error:
-        raise UsageError(f"--out {path}: there is such a file already; name another one") from error
+        raise UsageError(f"--out {path}: this file exists already; name another one") from error
     click.echo(f"written: {path}", err=True)
 
 
-def _run(
-    evaluator: Evaluator, compiled: CompiledTask, inputs: tuple[str, ...], yes: bool
-) -> TaskResult | TaskError | None:
-    """What the run came to; None where it was not wanted."""
-    assert compiled.node is not None
-    values = read_inputs(inputs, compiled.node)
+def _run(evaluator: Evaluator, node: Task, inputs: tuple[str, ...], yes: bool) -> TaskResult | TaskError | None:
+    """The outcome of the run; None if the user declines it."""
+    values = read_inputs(inputs, node)
     if not yes and not click.confirm("run it?", default=False, err=True):
         click.echo("not run", err=True)
         return None
-    return evaluator.evaluate_sync(compiled.node, values)
+    return evaluator.evaluate_sync(node, values)
 
 
 def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
     limit = compiled.bound
     return {
         "xml": compiled.xml,
-        "warnings": [_finding(one) for one in compiled.warnings],
-        "errors": [_finding(one) for one in compiled.errors],
+        "warnings": [_finding_to_dict(one) for one in compiled.warnings],
+        "errors": [_finding_to_dict(one) for one in compiled.errors],
         "failure": None if compiled.failure is None else compiled.failure.to_dict(),
         "min_calls": None if limit is None else limit.min_calls,
         "max_calls": None if limit is None else limit.max_calls,
@@ -179,5 +168,5 @@ def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Diagnostic) -> dict[str, Any]:
+def _finding_to_dict(finding: Diagnostic) -> dict[str, Any]:
     return {"code": finding.code, "message": finding.message, "line": finding.span.line, "hint": finding.hint}

@@ -1,4 +1,4 @@
-"""`evaluator demo`: the shipped templates over a small real input set, offline, against the simulated model."""
+"""`evaluator demo`: runs the shipped templates on a small set of real inputs, offline, with the simulated model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import click
 
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.errors import RecordError
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
-from evaluator.results import TaskError, TaskResult
-from evaluator.xml.resources import shipped
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One evaluation of the demo. `expect` is what a correct build shows: ok, failed, or repaired."""
+class DemoCase:
+    """One evaluation of the demo. `expect` is its outcome if all is well: ok, failed, or repaired."""
 
     show: str
     request: str
@@ -35,9 +35,9 @@ class Case:
               help="Where the task files are written.")  # fmt: skip
 @json_option
 def demo(tasks_dir: Path, as_json: bool) -> None:
-    """Run the shipped templates of every operator offline, one that fails and one whose output is repaired.
+    """Run the shipped templates of every operator offline, with one that fails and one whose output is repaired.
 
-    Answers are simulated: they come from the templates' own examples. Exit code 1 if an outcome is not the
+    Answers are simulated: they are the templates' own examples. Exit code 1 if an outcome is not the
     expected one.
     """
     from evaluator.handler.config import load_profiles
@@ -80,9 +80,9 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
 
 def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
     """All questions in `data` in one batch, answered by a model that is simulated to be wrong one time in five."""
-    from evaluator.batch.run import new_folder
-    from evaluator.front import Evaluator
+    from evaluator.batch.run import new_folder, run_batch_sync
     from evaluator.handler.config import HandlerConfig
+    from evaluator.interpreter.evaluator import Evaluator
 
     rows = [
         {**json.loads(line), "difficulty": size}
@@ -91,11 +91,11 @@ def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
     ]
     config = HandlerConfig(name="demo", backend="simulated", simulated={"wrong": 0.2})
     with Evaluator(library, config, profiles={}, tasks_dir=None) as evaluator:
-        result = evaluator.batch_sync(
-            "answer_question", rows, inputs={"question": "question"}, scorers=[right], group_by="difficulty",
-            name="demo", output=tasks_dir / new_folder("demo"),
+        result = run_batch_sync(
+            "answer_question", rows, evaluator=evaluator, inputs={"question": "question"}, scorers=[right],
+            group_by="difficulty", name="demo", output=tasks_dir / new_folder("demo"),
         )  # fmt: skip
-    click.echo(f"\na batch of {len(rows)} questions, by a model that is simulated to be wrong one time in five:")
+    click.echo(f"\na batch of {len(rows)} questions, with a simulated model that is wrong one time in five:")
     for size, part in result.summary.groups[0].by.items():
         counts, share = part.counts, part.accuracy.estimate
         known = "" if share.mean is None else f", {share.mean:.0%} (95 %: {share.low:.0%} to {share.high:.0%})"
@@ -104,7 +104,7 @@ def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
 
 
 def right(output: str, target: Any) -> bool:
-    """Whether an answer is the target, which is a text, a number or JSON."""
+    """Whether an answer equals the target, which is a text, a number or JSON."""
     from evaluator.output import parse_output
 
     return output == target if isinstance(target, str) else parse_output(output, "json").value == target
@@ -121,29 +121,29 @@ def _show_matching(library: TemplateLibrary) -> None:
     click.echo()
 
 
-def _cases(data: Path, library: TemplateLibrary) -> Iterator[Case]:
+def _cases(data: Path, library: TemplateLibrary) -> Iterator[DemoCase]:
     documents = [path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))]
     questions = [json.loads(line) for line in (data / "easy.jsonl").read_text(encoding="utf-8").splitlines()]
-    yield Case("atomic", "summarise", {"document": documents[0]})
-    yield Case("atomic", "classify this support message", _example(library, "classify"))
-    yield Case("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
+    yield DemoCase("atomic", "summarise", {"document": documents[0]})
+    yield DemoCase("atomic", "classify this support message", _example(library, "classify"))
+    yield DemoCase("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
     for row in questions[:3]:
-        yield Case("atomic", "answer_question", {"question": row["question"]}, target=row["target"])
-    yield Case("function", "title_of", {"doc": documents[1]})
-    yield Case("sequential", "report", _example(library, "report"))
-    yield Case("sequential, cond", "route_ticket", _example(library, "route_ticket"))
-    yield Case("reduce", "map_reduce_documents", {"documents": documents, "focus": "water"})
-    yield Case("script", "count_text", {"stdin": documents[2]})
-    yield Case("loop", "write_run_fix", _example(library, "write_run_fix"))
-    yield Case("loop", "review_code", _example(library, "review_code"))
+        yield DemoCase("atomic", "answer_question", {"question": row["question"]}, target=row["target"])
+    yield DemoCase("function", "title_of", {"doc": documents[1]})
+    yield DemoCase("sequential", "report", _example(library, "report"))
+    yield DemoCase("sequential, cond", "route_ticket", _example(library, "route_ticket"))
+    yield DemoCase("reduce", "map_reduce_documents", {"documents": documents, "focus": "water"})
+    yield DemoCase("script", "count_text", {"stdin": documents[2]})
+    yield DemoCase("loop", "write_run_fix", _example(library, "write_run_fix"))
+    yield DemoCase("loop", "review_code", _example(library, "review_code"))
     broken = "Here you go:\n```json\n{'sentiment': 'positive', 'score': 0.9, 'evidence': ['works well'],}\n```"
-    yield Case("repaired output", "sentiment", _example(library, "sentiment"), "repaired", target=broken)
-    yield Case("failing", "sentiment", _example(library, "sentiment"), "failed", target="I would rather not say.")
+    yield DemoCase("repaired output", "sentiment", _example(library, "sentiment"), "repaired", target=broken)
+    yield DemoCase("failing", "sentiment", _example(library, "sentiment"), "failed", target="I would rather not say.")
 
 
 def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
     """The inputs of a template's first example, read as their declared types."""
-    from evaluator.binding.types import read_typed
+    from evaluator.language.types import read_typed
 
     node: Any = library.get(name).node
     types = {declared.name: declared.type for declared in node.inputs}
@@ -153,7 +153,7 @@ def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
     }
 
 
-def _row(case: Case, outcome: TaskResult | TaskError, seconds: float, tasks_dir: Path) -> dict[str, Any]:
+def _row(case: DemoCase, outcome: TaskResult | TaskError, seconds: float, tasks_dir: Path) -> dict[str, Any]:
     warnings = [str(warning) for warning in outcome.notes.get("warnings", ())]
     if isinstance(outcome, TaskError):
         got, shown = "failed", f"{outcome.type}: {outcome.message}"

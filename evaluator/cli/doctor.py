@@ -1,4 +1,4 @@
-"""`evaluator doctor`."""
+"""`evaluator doctor`: shows what is configured and what is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evaluator.cli.common import json_option, library_option, print_json
 from evaluator.library import TemplateLibrary
 
 if TYPE_CHECKING:
-    from evaluator.handler.mcp import McpServer
+    from evaluator.tools.mcp import McpServer
 
 PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "click")
 
@@ -30,7 +30,7 @@ PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "
 def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """Show what is configured and what is missing. Makes no model call; names keys, never shows one.
 
-    Exit code 1 if something stands in the way of a run.
+    Exit code 1 if something prevents a run.
     """
     findings = [_python(), *_packages(), _model(), *_profiles(), _templates(folders), _tasks_dir(tasks_dir)]
     if as_json:
@@ -63,7 +63,7 @@ def _packages() -> list[dict[str, Any]]:
 
 
 def _model() -> dict[str, Any]:
-    from evaluator.handler.choice import SIMULATED, find_provider
+    from evaluator.handler.model_choice import SIMULATED, find_provider
 
     named = os.environ.get("EVALUATOR_MODEL")
     if named:
@@ -88,14 +88,14 @@ def _profiles() -> list[dict[str, Any]]:
 
 
 def _server(profile: str, server: McpServer) -> dict[str, Any]:
-    """Whether an MCP server could be started or asked. Nothing is started, and no address is asked."""
+    """Whether an MCP server could be started or reached. Nothing is started, and no address is contacted."""
     missing = [f"{name} is not set" for name in server.variables() if name not in os.environ]
     if server.command is not None and shutil.which(server.command) is None:
         missing.insert(0, f"the program {server.command} is not found")
     if find_spec("mcp") is None:
         missing.insert(0, "the package mcp is not installed; install it with: pip install 'evaluator[mcp]'")
-    told = "; ".join(missing) or f"{server.command or server.url} (not started)"
-    return _finding(f"handler {profile}, MCP server {server.name}", told, "note" if missing else "ok")
+    found = "; ".join(missing) or f"{server.command or server.url} (not started)"
+    return _finding(f"handler {profile}, MCP server {server.name}", found, "note" if missing else "ok")
 
 
 def _templates(folders: tuple[Path, ...]) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def _tasks_dir(folder: Path) -> dict[str, Any]:
     from evaluator.record.store import TaskStore
 
     if not folder.exists():
-        return _finding("task files", f"{folder} will be made by the first run")
+        return _finding("task files", f"the first run creates {folder}")
     if folder.is_symlink() or not folder.is_dir():
         return _finding("task files", f"{folder} is not a folder", "problem")
     if not os.access(folder, os.W_OK):
         return _finding("task files", f"{folder} is not writable", "problem")
-    cut_short = len(list(TaskStore(folder).interrupted()))
-    if cut_short:
-        return _finding("task files", f"{cut_short} runs in {folder} were interrupted: evaluator tasks list", "note")
+    interrupted = len(list(TaskStore(folder).interrupted()))
+    if interrupted:
+        return _finding("task files", f"{interrupted} runs in {folder} were interrupted: evaluator tasks list", "note")
     return _finding("task files", str(folder))

@@ -1,146 +1,128 @@
-"""How a batch's command ends: its display told so last, and the lines that say what came of it and what helps.
+"""The end of `evaluator batch`: the lines about the result and the next command, on standard error.
 
-For a person these are lines on standard error; with `--progress json` what a program wants to know is in the last
-`ended` event, which comes when everything is written.
+With `--progress json` a program finds the same in the last `ended` event, which follows when everything is written.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.stderr import events
-from evaluator.record.render import visible
+from evaluator.cli.stderr import json_stderr
+from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
-    from evaluator.batch import BatchResult, BatchSettings, Display
-    from evaluator.batch.plan import BatchPlan
-    from evaluator.batch.progress import Snapshot
-    from evaluator.batch.records import SampleResult
+    from evaluator.batch import BatchOptions, BatchPlan, BatchResult, Display, Snapshot
 
 _SHOWN = 20
-_DONE_WITH_CHANGED = {"leave": "were left alone", "run": "are run again", "keep": "count as they are"}
+_CHANGED = {"leave": "were left out", "run": "are run again", "keep": "are kept"}
 
 
-@dataclass(slots=True)
-class Shown:
-    """A display that knows whether the batch was begun. Its `ended` event waits until everything is written."""
+class DeferredEnd:
+    """A display whose `ended` event waits until everything is written, and that knows whether the session started."""
 
-    display: Display
-    _last: Snapshot | None = field(default=None, init=False)
-    _state: str = field(default="incomplete", init=False)
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self.result, self.progress, self.notice = display.result, display.progress, display.notice
+        self._last: Snapshot | None = None
+        self._state = "incomplete"
 
     @property
-    def has_begun(self) -> bool:
-        """Whether this process had the batch's folder and began to work on it."""
+    def has_started(self) -> bool:
+        """Whether this process locked the batch's folder and started to work on it."""
         return self._last is not None
 
-    def begun(self, name: str, snapshot: Snapshot) -> None:
+    def start(self, name: str, snapshot: Snapshot) -> None:
         self._last = snapshot
-        self.display.begun(name, snapshot)
+        self._display.start(name, snapshot)
 
-    def result(self, result: SampleResult) -> None:
-        self.display.result(result)
-
-    def progress(self, snapshot: Snapshot) -> None:
-        self.display.progress(snapshot)
-
-    def notice(self, line: str) -> None:
-        self.display.notice(line)
-
-    def ended(self, snapshot: Snapshot, state: str) -> None:
+    def end(self, snapshot: Snapshot, state: str) -> None:
         self._last, self._state = snapshot, state
-        if events() is None:
-            self.display.ended(snapshot, state)
+        if json_stderr() is None:
+            self._display.end(snapshot, state)
 
-    def close(self, folder: Path, reason: str, go_on: str | None, **more: Any) -> None:
-        """The last event: how the session ended, also where it was broken off; none if it was not begun."""
-        stream = events()
+    def close(self, folder: Path, reason: str, command: str | None, **more: Any) -> None:
+        """Prints the last event, also after an interruption; nothing if the session did not start. `command` resumes
+        the batch."""
+        stream = json_stderr()
         if stream is not None and self._last is not None:
-            stream.event(
-                "ended", state=self._state, reason=reason, folder=str(folder), go_on=go_on, **more,
+            stream.print_event(
+                "ended", state=self._state, reason=reason, folder=str(folder), go_on=command, **more,
                 **self._last.to_dict(),
             )  # fmt: skip
 
 
-def report_ending(
-    plan: BatchPlan, result: BatchResult, folder: Path, settings: BatchSettings, shown: Shown, code: int
-) -> None:
-    """Says on standard error what a reader of the numbers has to know besides, where all is, and how to go on.
-
-    `folder` is the batch's as the user named it.
-    """
-    for line in _remarks(plan, result, folder, settings):
+def report_ending(plan: BatchPlan, result: BatchResult, display: DeferredEnd, code: int) -> None:
+    """Prints on standard error what the summary does not say, where the results are, and how to resume."""
+    options, folder = plan.options, Path(plan.options.output or result.folder)
+    for line in _remarks(plan, result, folder):
         click.echo(line, err=True)
-    go_on = None
+    command = None
     if not result.is_complete:
-        go_on = resuming(folder, replace(settings, on_changed="run") if _is_only_changed(result) else settings)
-    if events() is None:
+        command = resume_command(replace(options, on_changed="run") if _lacks_only_changed(result) else options)
+    reason = _reason(plan, result)
+    if json_stderr() is None:
         click.echo(f"results: {folder}", err=True)
-        if go_on is not None:
-            reason = _reason(plan, result)
+        if command is not None:
             click.echo(f"{result.ended.state}: {visible(reason)}" if reason else result.ended.state, err=True)
-            click.echo(f"go on with: {go_on}", err=True)
-    shown.close(folder, _reason(plan, result), go_on, exit_code=code)
+            click.echo(f"resume with: {command}", err=True)
+    display.close(folder, reason, command, exit_code=code)
 
 
-def _remarks(plan: BatchPlan, result: BatchResult, folder: Path, settings: BatchSettings) -> Iterator[str]:
+def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str]:
     from evaluator.batch.folder import CHANGED
 
-    ended, counts = result.ended, result.ended.counts
+    ended, counts, on_changed = result.ended, result.ended.counts, plan.options.on_changed
     if counts.changed:
-        said = _DONE_WITH_CHANGED[settings.on_changed]
-        yield f"{counts.changed:,} results answer another question than the one asked now, and {said}:"
+        yield f"{counts.changed:,} results answer a question that has changed since; they {_CHANGED[on_changed]}:"
         for changed in counts.explained[:_SHOWN]:
             yield f"  {visible(str(changed))}"
         if counts.changed > _SHOWN:
             yield f"  and {counts.changed - _SHOWN:,} more, see {folder / CHANGED}"
-        if settings.on_changed == "leave":
+        if on_changed == "leave":
             yield "--changed run runs them again, --changed keep counts them as they are"
-    # Where the rows were not read to their end, nobody knows which results none of them asks for.
+    # If the rows were not read to their end, it is unknown which results no row asks for.
     if ended.orphans and ended.total is not None:
-        count = len(ended.orphans)
-        yield f"{count:,} results in the folder are of rows or epochs that were not asked for; they do not count"
+        yield f"{len(ended.orphans):,} results in the folder belong to other rows or epochs; they are not counted"
     if any(cell.is_simulated for cell, _ in plan.cells):
         yield "note: answers are simulated"
-    if is_nothing_but_errors(result):
-        yield "every sample ended with an error: nothing can be said"
+    if has_only_errors(result):
+        yield "every sample ended with an error, so there is nothing to evaluate"
 
 
-def is_nothing_but_errors(result: BatchResult) -> bool:
+def has_only_errors(result: BatchResult) -> bool:
     counts = result.summary.counts
     return bool(counts.error) and not counts.passed and not counts.failed and not counts.unscored
 
 
 def _reason(plan: BatchPlan, result: BatchResult) -> str:
     ended = result.ended
-    if _is_only_changed(result):
-        return f"{len(ended.stale):,} results were left alone"
+    if _lacks_only_changed(result):
+        return f"{len(ended.stale):,} results were left out"
     if ended.state == "budget":
-        limits = plan.limits
+        limits = plan.options.limits
         given = [name for name in ("max_cost", "max_tokens", "max_time") if getattr(limits, name) is not None]
-        return f"{ended.reason} ({' and '.join(given)} count{'s' if len(given) == 1 else ''} for each session)"
+        return f"{ended.reason} ({' and '.join(given)} appl{'ies' if len(given) == 1 else 'y'} to each session)"
     return ended.reason
 
 
-def _is_only_changed(result: BatchResult) -> bool:
-    """Whether nothing is missing but what was left alone since its question has changed."""
+def _lacks_only_changed(result: BatchResult) -> bool:
+    """Whether the only missing results are those that were left out because their question has changed."""
     ended = result.ended
     if ended.state != "incomplete" or ended.total is None or not ended.stale:
         return False
     return ended.snapshot.done + len(ended.stale) >= ended.total
 
 
-def resuming(folder: Path, settings: BatchSettings | None = None) -> str:
-    """The command that goes on with the batch in `folder`, as the session with `settings` did."""
-    options = [shlex.quote(str(folder))]
-    if settings is not None:
-        options += ["--retry-errors"] if settings.retry_errors else []
-        options += ["--changed", settings.on_changed] if settings.on_changed != "leave" else []
-        options += ["--unfinished", settings.unfinished] if settings.unfinished != "stop" else []
-    return " ".join(("evaluator batch --resume", *options))
+def resume_command(options: BatchOptions) -> str:
+    """The command that resumes the batch in `options.output` as this session did."""
+    words = ["evaluator batch --resume", shlex.quote(options.output or "")]
+    words += ["--retry-errors"] if options.retry_errors else []
+    words += ["--changed", options.on_changed] if options.on_changed != "leave" else []
+    words += ["--unfinished", options.unfinished] if options.unfinished != "stop" else []
+    return " ".join(words)

@@ -9,10 +9,10 @@ import click
 from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
 from evaluator.errors import UsageError
 from evaluator.handler.config import load_profiles
-from evaluator.handler.tools import builtin_tools
 from evaluator.interpreter.preflight import check_surroundings
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import bound
+from evaluator.tools import builtin_tools
 
 
 @click.command(epilog="Example:  evaluator lint templates/")
@@ -21,15 +21,15 @@ from evaluator.library.bounds import bound
 @click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
 @json_option
 def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool) -> None:
-    """Check the templates in PATHS (default: templates/ here), offline and without a call.
+    """Check the templates in PATHS (default: templates/ here), offline and without a model call.
 
     Prints each error and warning with file, line and column, and for each template an upper bound on the
-    model calls that it can make, with --model on their cost too: every call as long as the model's window
-    and its answer allow, so what is spent is far less; retries after a failed call are not counted.
+    model calls that it can make, with --model also on their cost. The bound assumes calls as long as the
+    model's window allows, so the real cost is far lower; retries after a failed call are not counted.
     Exit code 1 if there is an error (with --strict: a warning).
     """
     if not paths and not Path("templates").is_dir():
-        raise UsageError("there is no templates/ here; say what to check: evaluator lint FOLDER")
+        raise UsageError("there is no templates/ here; name what to check: evaluator lint FOLDER")
     paths = paths or (Path("templates"),)
     library = TemplateLibrary.load(*paths)
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]

@@ -1,4 +1,4 @@
-"""The group of commands, each loaded when it is asked for, and what every command shares."""
+"""The group of commands, each imported when it is used, and the handling of errors and signals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from evaluator.cli.stderr import batch_stderr, events
+from evaluator.cli.stderr import batch_stderr, json_stderr
 from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, RecordError, UsageError
+from evaluator.errors.messages import did_you_mean
 
 EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -22,19 +23,19 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Evaluate a template, or a request in words."),
     "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
-    "summary": ("results", "Show a batch's numbers as they are now, and check gates."),
+    "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
     "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
     "report": ("results", "Write one self-contained HTML page of batches."),
     "export": ("results", "Write a batch's results in another format."),
     "cache": ("cache", "Show or clear a file of responses."),
-    "compile": ("compile", "Write words as a task in XML; shown before it is run."),
+    "compile": ("compile", "Turn a description into a task in XML, and show it before it is run."),
     "match": ("match", "Show which templates fit a request, with scores and reasons."),
     "render": ("render", "Show exactly what the model would see; makes no call."),
     "lint": ("lint", "Check templates: errors and warnings with line and column."),
-    "parse": ("parse", "Read a value out of text that a model wrote."),
+    "parse": ("parse", "Read a value from text that a model generated."),
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
-    "tasks": ("tasks", "List, show, resume and replay what ran; keep tasks by hand."),
+    "tasks": ("tasks", "List, show, resume and replay runs; keep task lists."),
     "chat": ("chat", "Talk with a model; one recorded session."),
     "memory": ("memory", "Index a folder and ask which files are relevant."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
@@ -63,11 +64,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"there is no command {name!r}.{hint} See: evaluator --help")
+            hint = did_you_mean(name, COMMANDS)
+            raise click.UsageError(f"there is no command {name!r}{f'; {hint}' if hint else '.'} See: evaluator --help")
         return super().resolve_command(ctx, args)
 
 
@@ -80,16 +78,16 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Evaluate LLM tasks written as XML templates: isolated, limited, recorded.
 
-    Exit codes: 0 all well; 1 the task failed or what was checked has errors; 2 wrong usage;
-    3 configuration (a profile, a key, a folder); 4 a batch's gate does not hold; 5 a batch is incomplete;
+    Exit codes: 0 success; 1 the task failed or a check found errors; 2 wrong usage;
+    3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is incomplete;
     130 interrupted (Ctrl-C or SIGTERM).
     """
 
 
 def main(argv: list[str] | None = None) -> Any:
-    """Runs a command; every error ends in one clear line and an exit code, never in a traceback.
+    """Runs a command. An error prints one line and sets the exit code; it never prints a traceback.
 
-    With `--json` the error is an object on standard output too. A fault of ours is named as one; with
+    With `--json` the error is also an object on standard output. A bug in this program is reported as a bug; with
     EVALUATOR_DEBUG set its traceback is shown.
     """
     arguments = sys.argv[1:] if argv is None else argv
@@ -102,7 +100,7 @@ def main(argv: list[str] | None = None) -> Any:
 def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     code, message = 0, None
     try:
-        with _terminated_like_interrupted():
+        with _signals_as_interrupts():
             code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -112,14 +110,14 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
         code, message = EXIT_INTERRUPTED, "interrupted"
     except click.ClickException as error:
         code = EXIT_USAGE
-        if events() is None:
+        if json_stderr() is None:
             error.show()
         else:
-            _say(error.format_message(), code)
-        _say_json(as_json, code, error.format_message())
+            _report(error.format_message(), code)
+        _report_json(as_json, code, error.format_message())
     except OSError as error:
         if error.errno == errno.EPIPE:
-            # The reader of our output has gone, as `| head` does; nothing is left to say.
+            # The reader closed the pipe, as `| head` does.
             code = EXIT_FAILED
         else:
             code, message = (
@@ -128,14 +126,14 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
             )
         _drop_output()
     except Exception as error:
-        code, message = _of_exception(error)
+        code, message = _describe(error)
     if message is not None:
-        _say(message, code)
-        _say_json(as_json, code, message.removeprefix("error: "))
+        _report(message, code)
+        _report_json(as_json, code, message.removeprefix("error: "))
     return code if isinstance(code, int) else 0
 
 
-def _of_exception(error: Exception) -> tuple[int, str]:
+def _describe(error: Exception) -> tuple[int, str]:
     if isinstance(error, UsageError):
         return EXIT_USAGE, f"error: {error}"
     if isinstance(error, (ConfigurationError, RecordError, ContextError)):
@@ -147,15 +145,15 @@ def _of_exception(error: Exception) -> tuple[int, str]:
     what = f"{type(error).__name__}: {error}"
     return (
         EXIT_FAILED,
-        f"error: this is a fault of evaluator: {what}\n  hint: set EVALUATOR_DEBUG=1 to see where",
+        f"error: this is a bug of evaluator: {what}\n  hint: set EVALUATOR_DEBUG=1 to see where",
     )
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Generator[None]:
+def _signals_as_interrupts() -> Generator[None]:
     """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is closed.
 
-    A terminal that is closed may say so twice: once it was heard, SIGHUP is ignored to the end of the process.
+    A closed terminal may send SIGHUP twice: after the first it is ignored.
     """
 
     def interrupt(number: int, _frame: object) -> None:
@@ -163,7 +161,7 @@ def _terminated_like_interrupted() -> Generator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    # What is ignored stays ignored, as under nohup.
+    # Ignored signals stay ignored, as under nohup.
     taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in taken:
         signal.signal(number, interrupt)
@@ -176,7 +174,7 @@ def _terminated_like_interrupted() -> Generator[None]:
 
 
 def _encode_anything() -> None:
-    """A text that the output's encoding lacks, a lone surrogate above all, is shown escaped."""
+    """Escapes characters that the output's encoding lacks, such as a lone surrogate."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -184,22 +182,22 @@ def _encode_anything() -> None:
 
 
 def _drop_output() -> None:
-    """What is still buffered cannot be written: Python would say so at exit, with a traceback."""
+    """Discards buffered output that cannot be written; Python would report it at exit, with a traceback."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError:
         pass
 
 
-def _say(line: str, code: int) -> None:
-    stream = events()
+def _report(line: str, code: int) -> None:
+    stream = json_stderr()
     if stream is None:
         click.echo(line, err=True)
     else:
-        stream.event("error", message=line.removeprefix("error: "), exit_code=code)
+        stream.print_event("error", message=line.removeprefix("error: "), exit_code=code)
 
 
-def _say_json(as_json: bool, code: int, message: str) -> None:
+def _report_json(as_json: bool, code: int, message: str) -> None:
     if as_json:
         from evaluator.cli.common import print_json
 

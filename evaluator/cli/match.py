@@ -12,7 +12,7 @@ from evaluator.library.matching import LOW_SCORE
 
 @click.command(epilog='Example:  evaluator match "is this review positive?"')
 @click.argument("request")
-@click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 5), help="At most this many.")
+@click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 5), help="Maximum number of templates.")
 @library_option
 @json_option
 def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) -> None:

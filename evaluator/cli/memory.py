@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.errors import UsageError
-from evaluator.record.render import visible
+from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
     from evaluator.memory import IndexReport
@@ -27,7 +28,7 @@ db_option = click.option(
 
 @click.group(epilog='Example:  evaluator memory query "where are retries decided?"')
 def memory() -> None:
-    """Index a folder's files by what they are about, and ask which are relevant.
+    """Index the files of a folder by subject, and find those that are relevant to a request.
 
     The index holds paths and descriptions (names of definitions, headings, columns), never contents.
     """
@@ -44,18 +45,11 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     """Bring the index up to date with the files in PATH (default: this folder)."""
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder")
-    report = asyncio.run(
-        _index(path, database or _default_database(path), _in_repository(path) if git is None else git)
-    )
+    by_git = _in_repository(path) if git is None else git
+    report = asyncio.run(_index(path, database or _default_database(path), by_git))
     if as_json:
-        print_json(
-            {
-                "root": report.root, "kind": report.kind, "files": report.files, "added": report.added,
-                "changed": report.changed, "removed": report.removed, "skipped": dict(report.skipped),
-                "examples": [{"path": skipped, "reason": reason} for skipped, reason in report.examples],
-                "seconds": round(report.seconds, 3),
-            }
-        )  # fmt: skip
+        examples = [{"path": skipped, "reason": reason} for skipped, reason in report.examples]
+        print_json({**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)})
         return
     source = "tracked by git" if report.kind == "git" else "found"
     click.echo(
@@ -88,16 +82,13 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
     if as_json:
         print_json(
             [
-                {
-                    "path": each.path, "score": each.score,
-                    "why": [{"term": r.term, "field": r.field, "weight": r.weight} for r in each.why],
-                }
+                {"path": each.path, "score": each.score, "why": [asdict(reason) for reason in each.why]}
                 for each in relevant
             ]
-        )  # fmt: skip
+        )
         return
     if not relevant:
-        click.echo("Nothing in the index shares a word with this.")
+        click.echo("No file in the index shares a word with this request.")
         return
     rows = [
         [each.path, f"{each.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in each.why[:_SHOWN_REASONS])]
@@ -110,20 +101,14 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
 @db_option
 @json_option
 def stats(database: Path | None, as_json: bool) -> None:
-    """Show what the index holds: roots, languages, what was skipped and why."""
+    """Show the contents of the index: roots, languages, and skipped files with the reason."""
     from evaluator.memory import GlobalIndex
 
     place = _existing(database)
     with GlobalIndex(place) as found:
         counts = asyncio.run(found.stats())
     if as_json:
-        print_json(
-            {
-                "database": str(place), "files": counts.files, "terms": counts.terms, "vectors": counts.vectors,
-                "size_bytes": counts.size_bytes, "roots": dict(counts.roots), "languages": dict(counts.languages),
-                "skipped": dict(counts.skipped),
-            }
-        )  # fmt: skip
+        print_json({"database": str(place), **asdict(counts)})
         return
     click.echo(f"{visible(str(place))}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
     rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
@@ -133,7 +118,7 @@ def stats(database: Path | None, as_json: bool) -> None:
 
 
 def _default_database(folder: Path) -> Path:
-    """The place of a folder's own index; its folder tells git to leave it alone."""
+    """The default path of the index of `folder`, in a subfolder that git ignores."""
     home = folder / DEFAULT.parent
     home.mkdir(mode=0o700, exist_ok=True)
     ignore = home / ".gitignore"
@@ -145,13 +130,13 @@ def _default_database(folder: Path) -> Path:
 def _existing(database: Path | None) -> Path:
     if database is not None:
         if not database.is_file():
-            raise UsageError(f"{database}: no such index; make it with: evaluator memory index --db {database}")
+            raise UsageError(f"{database}: no such index; create it with: evaluator memory index --db {database}")
         return database
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / DEFAULT).is_file():
             return folder / DEFAULT
-    raise UsageError(f"no {DEFAULT} here or above; make it with: evaluator memory index")
+    raise UsageError(f"no {DEFAULT} here or above; create it with: evaluator memory index")
 
 
 def _in_repository(folder: Path) -> bool:

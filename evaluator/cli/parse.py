@@ -13,10 +13,10 @@ from evaluator.cli.common import json_option, print_json, read_text
 @click.option("--schema", help="object, array, string[], number, …, a .json file, or a JSON Schema.")
 @json_option
 def parse(file: str, kind: str, schema: str | None, as_json: bool) -> None:
-    """Read a value out of FILE (default: standard input) as a task's output would be read.
+    """Read a value from FILE (default: standard input) as the output of a task is read.
 
-    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if it does not fit,
-    2 if there is no such schema.
+    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if the value does not
+    match the schema, 2 if the schema cannot be used.
     """
     from evaluator.output import parse_output
 

@@ -19,8 +19,8 @@ from evaluator.cli.common import (
     print_json,
     read_inputs,
 )
+from evaluator.errors.results import TaskError
 from evaluator.library.bounds import bound
-from evaluator.results import TaskError
 
 
 @click.command(epilog="Example:  evaluator render summarise --input document=@notes.md")
@@ -38,7 +38,7 @@ def render(
     model: str | None,
     as_json: bool,
 ) -> None:
-    """Show exactly what the model would see for the template NAME; makes no call and runs no script.
+    """Show exactly what the model would see for the template NAME, without a call and without running a script.
 
     Where a later task depends on an earlier answer, that answer is simulated, and the output says so.
     """

@@ -1,4 +1,4 @@
-"""`evaluator compare`, `report` and `export`: what came of batches."""
+"""`evaluator summary`, `compare`, `report` and `export`: the results of batches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.batch import EXIT_GATE, EXIT_INCOMPLETE, exit_code_of_gates
+from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.errors import UsageError
-from evaluator.library.near import listed
-from evaluator.record.render import visible
+from evaluator.errors.messages import listed, visible
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
@@ -27,18 +26,18 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
 )
 @click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--template", "templates", multiple=True, metavar="NAME",
-              help="The template of each side, where a batch has several. Once, or twice.")  # fmt: skip
+              help="The template of each side, if a batch has several. Once, or twice.")  # fmt: skip
 @click.option("--variant", "variants", multiple=True, metavar="NAME",
-              help="The model or handler of each side, where a batch has several. Once, or twice.")  # fmt: skip
+              help="The model or handler of each side, if a batch has several. Once, or twice.")  # fmt: skip
 @click.option("--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed.")
 @click.option("--by", default="id", show_default=True, metavar="FIELD", help="id, inputs, or metadata.NAME.")
 @click.option("--cluster", metavar="FIELD", help="A metadata field whose equal values are not independent. Default: "
               "that of both batches.")  # fmt: skip
-@click.option("--no-cluster", is_flag=True, help="Take samples as independent, whatever the batches say.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--no-cluster", is_flag=True, help="Treat samples as independent, whatever the batches declare.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--min-difference", type=float, metavar="D",
-              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 where that "
-              "cannot be told.")  # fmt: skip
+              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 if that "
+              "cannot be decided.")  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 def compare(
@@ -56,17 +55,17 @@ def compare(
 ) -> None:
     """Compare two batches, or two variants of one, sample by sample.
 
-    Says how many samples there are in both, the difference B - A with its interval and p-value, what flipped, and
-    how many samples a smaller difference would take.
+    Prints how many samples are in both, the difference B - A with its interval and p-value, the samples whose verdict
+    differs, and how many samples it takes to detect a smaller difference.
     """
-    from evaluator.batch.compare import at_odds, render_comparison, render_comparison_markdown
+    from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.gates import GateStatus
     from evaluator.batch.reading import open_batch
+    from evaluator.batch.thresholds import ThresholdStatus
 
     paths = list(batches)
     if len(paths) > 2:
-        raise UsageError(f"two batches are compared, not {len(paths)}")
+        raise UsageError(f"give one or two batches, not {len(paths)}")
     if len(paths) == 1 and len(variants) != 2 and len(templates) != 2:
         raise UsageError("give two batches, or one with two --variant or two --template")
     if no_cluster and cluster is not None:
@@ -78,24 +77,26 @@ def compare(
     second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
     found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
     if min_difference is not None and found.is_at_odds:
-        raise UsageError(f"{at_odds(a.cluster, b.cluster)}; for --min-difference say --cluster FIELD or --no-cluster")
+        raise UsageError(
+            f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD or --no-cluster"
+        )
     if as_json:
         print_json(found.to_dict())
     elif markdown:
-        click.echo(render_comparison_markdown(found), nl=False)
+        click.echo(found.to_markdown(), nl=False)
     else:
         click.echo(f"a: {visible(str(a.folder))}, {visible(' × '.join(first))}")
         click.echo(f"b: {visible(str(b.folder))}, {visible(' × '.join(second))}")
-        click.echo(render_comparison(found, terminal_width()), nl=False)
+        click.echo(found.to_text(terminal_width()), nl=False)
     if min_difference is not None:
         status, why = found.at_least(min_difference)
-        if status is not GateStatus.MET:
+        if status is not ThresholdStatus.MET:
             click.echo(f"{status}: {visible(why)}", err=True)
-            raise click.exceptions.Exit(EXIT_GATE if status is GateStatus.MISSED else EXIT_INCOMPLETE)
+            raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
 
 
 def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
-    """The one cell that is meant. Raises: UsageError, where there are several, or none."""
+    """The only cell with this template and variant. Raises: UsageError, if there are several, or none."""
     fitting = [
         cell
         for cell in batch.cells
@@ -104,9 +105,9 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
     if len(fitting) == 1:
         return fitting[0]
     templates, variants = {cell[0] for cell in batch.cells}, {cell[1] for cell in batch.cells}
-    what = "no such" if not fitting else "several"
+    what = "has no such" if not fitting else "has several fitting"
     raise UsageError(
-        f"{batch.folder}: {what} template and variant; say which with --template ({listed(templates)}) and --variant "
+        f"{batch.folder} {what} template and variant; choose with --template ({listed(templates)}) and --variant "
         f"({listed(variants)})"
     )
 
@@ -115,17 +116,17 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
 @click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="The HTML file. Default: report.html in the first batch's folder.")  # fmt: skip
-@click.option("--title", default="", help="Of the page. Default: the batches' names.")
-@click.option("--max-samples", type=click.IntRange(min=0), help="At most so many in the page. Default: 20,000.")
+@click.option("--title", default="", help="Title of the page. Default: the names of the batches.")
+@click.option("--max-samples", type=click.IntRange(min=0), help="Samples in the page, at most. Default: 20,000.")
 def report(batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None) -> None:
-    """Write one self-contained HTML page: numbers, plots and samples, to be opened offline."""
-    from evaluator.batch.export.atomic import expect_free
+    """Write one self-contained HTML page with numbers, plots and samples, which opens offline."""
+    from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
     from evaluator.viewer import MAX_SAMPLES, ReportBatch, write_report
 
     found = [open_batch(path) for path in batches]
     path = output or batches[0] / "report.html"
-    expect_free(path)
+    check_not_record(path)
     written = write_report(
         path,
         [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
@@ -139,45 +140,46 @@ def report(batches: tuple[Path, ...], output: Path | None, title: str, max_sampl
 @click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE")
 def export(batch: Path, kind: str, output: Path) -> None:
-    """Write a batch's results in another format; a file that is there is replaced."""
+    """Write a batch's results in another format; replaces an existing file."""
     from evaluator.batch.export import export as exported
-    from evaluator.batch.export.atomic import expect_free
+    from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
 
     found = open_batch(batch)
-    expect_free(output)
+    check_not_record(output)
     exported(found.results(), found.manifest, kind, output, total=found.totals)
     click.echo(str(output))
 
 
-@click.command(epilog="Example:  evaluator summary batches/capitals-20260102-150405 --gate 'accuracy >= 0.8'")
+@click.command(epilog="Example:  evaluator summary batches/capitals-20260102-150405 --threshold 'accuracy >= 0.8'")
 @batch_argument
-@click.option("--gate", "gates", multiple=True, metavar="CONDITION", help="What has to hold. May be repeated.")
+@click.option(
+    "--threshold", "thresholds", multiple=True, metavar="CONDITION", help="A condition on the numbers. May be repeated."
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
-def summary(batch: Path, gates: tuple[str, ...], markdown: bool, as_json: bool) -> None:
-    """Show a batch's numbers as they are now, and check gates; makes no call."""
-    from evaluator.batch.gates import check_fit, check_gates, parse_gate
+def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: bool) -> None:
+    """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
     from evaluator.batch.scorers import is_bounded
-    from evaluator.batch.summary import render_markdown, render_summary
+    from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
 
     found = open_batch(batch)
     numbers = found.summarise()
-    wanted = [parse_gate(gate) for gate in gates or found.manifest.get("gates", [])]
+    wanted = [parse_threshold(threshold) for threshold in thresholds or found.manifest.get("thresholds", [])]
     scorers = found.manifest.get("scorers", {})
     check_fit(
         wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,
-        bounded=[name for name, said in scorers.items() if is_bounded(said)],
+        bounded=[name for name, part in scorers.items() if is_bounded(part)],
     )  # fmt: skip
-    checked = check_gates(numbers, wanted)
+    checked = check_thresholds(numbers, wanted)
     if as_json:
-        print_json({"summary": numbers.to_dict(), "gates": [gate.to_dict() for gate in checked]})
+        print_json({"summary": numbers.to_dict(), "thresholds": [threshold.to_dict() for threshold in checked]})
     else:
-        shown = render_markdown(numbers) if markdown else render_summary(numbers, terminal_width())
+        shown = numbers.to_markdown() if markdown else numbers.to_text(terminal_width())
         click.echo(shown, nl=False)
-        for gate in checked:
-            click.echo(str(gate))
-    code = exit_code_of_gates(checked, is_complete=numbers.complete)
+        for threshold in checked:
+            click.echo(str(threshold))
+    code = exit_code_of_thresholds(checked, is_complete=numbers.complete)
     if code:
         raise click.exceptions.Exit(code)

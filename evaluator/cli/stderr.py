@@ -1,15 +1,14 @@
-"""Standard error of `evaluator batch`: what happens to its reader does not happen to the batch.
+"""Standard error of `evaluator batch`: the batch continues when standard error can no longer be written.
 
-Where it cannot be written (the program that read the progress has ended, the terminal is gone, the disk is full) it
-is as if nobody looked: nothing raises, and nothing more is written. With `--progress json` every line of it is a JSON
-object, whoever wrote the line: one that is no event becomes a `notice`.
+If it cannot be written (the program that read the progress has ended, the terminal is closed, the disk is full),
+nothing raises, and nothing more is written. With `--progress json` every line of it is a JSON object: a line that is
+not an event becomes a `notice`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import sys
@@ -17,86 +16,77 @@ from collections.abc import Generator, Sequence
 from typing import Any, TextIO, cast
 
 
-class Lasting(io.TextIOBase):
-    """A text stream on top of `stream` that never fails."""
+class SafeStream:
+    """A text stream whose writes never fail. Other attributes are those of `stream`."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
     def write(self, text: str, /) -> int:
-        with _nowhere_if_gone(self._stream):
+        try:
             self._stream.write(text)
+        except OSError:
+            _redirect_to_null(self._stream)
         return len(text)
 
     def flush(self) -> None:
-        with _nowhere_if_gone(self._stream):
+        try:
             self._stream.flush()
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._stream.errors
+        except OSError:
+            _redirect_to_null(self._stream)
 
 
-class EventLines(Lasting):
-    """Every line is an event, as JSON. `lines` takes lines that are one already."""
+class JsonStream(SafeStream):
+    """Writes every line as an event. `lines` takes lines that are events already."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.lines = cast("TextIO", Lasting(stream))
-        self._begun = ""
+        self.lines = cast("TextIO", SafeStream(stream))
+        self._partial = ""
 
     def write(self, text: str, /) -> int:
-        *whole, self._begun = (self._begun + text).split("\n")
+        *whole, self._partial = (self._partial + text).split("\n")
         for line in whole:
             if line.strip():
-                self.event("notice", message=line)
+                self.print_event("notice", message=line)
         return len(text)
 
     def isatty(self) -> bool:
         return False
 
-    def event(self, event: str, **fields: Any) -> None:
+    def print_event(self, event: str, **fields: Any) -> None:
         self.lines.write(json.dumps({"event": event, **fields}) + "\n")
         self.lines.flush()
 
     def finish(self) -> None:
-        """Writes a last line that has no end."""
-        if self._begun:
+        """Writes the last line, if it has no line end."""
+        if self._partial:
             self.write("\n")
 
 
-def events() -> EventLines | None:
-    """Standard error, where it holds events; else None."""
-    return sys.stderr if isinstance(sys.stderr, EventLines) else None
+def json_stderr() -> JsonStream | None:
+    """Standard error, if it consists of events; else None."""
+    stream = cast("object", sys.stderr)
+    return stream if isinstance(stream, JsonStream) else None
 
 
 @contextlib.contextmanager
 def batch_stderr(arguments: Sequence[str]) -> Generator[None]:
-    """Standard error as a batch has it, where `arguments` are of `evaluator batch`."""
+    """Inside the context, standard error is safe or JSON, if `arguments` are those of `evaluator batch`."""
     plain = sys.stderr
     if plain is None or arguments[:1] != ["batch"]:  # pyright: ignore[reportUnnecessaryComparison]
         yield
         return
-    lasting = (EventLines if _progress(arguments) == "json" else Lasting)(plain)
-    sys.stderr = cast("TextIO", lasting)
+    stream = (JsonStream if _progress(arguments) == "json" else SafeStream)(plain)
+    sys.stderr = cast("TextIO", stream)
     try:
         yield
     finally:
-        if isinstance(lasting, EventLines):
-            lasting.finish()
+        if isinstance(stream, JsonStream):
+            stream.finish()
         sys.stderr = plain
 
 
@@ -111,30 +101,22 @@ def _progress(arguments: Sequence[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def reader_may_go(stream: TextIO | None) -> Generator[None]:
-    """What is written to `stream` after its reader has gone goes nowhere, and the rest of the block is left out.
+def ignore_closed_reader(stream: TextIO | None) -> Generator[None]:
+    """Skips the rest of the block when the reader of `stream` has gone.
 
-    Raises: OSError, for what else may happen, as on a full disk.
+    Raises: OSError, for anything else, such as a full disk.
     """
     try:
         yield
     except OSError as error:
         if stream is None or error.errno not in (errno.EPIPE, errno.EIO):
             raise
-        _lead_nowhere(stream)
+        _redirect_to_null(stream)
 
 
-@contextlib.contextmanager
-def _nowhere_if_gone(stream: TextIO) -> Generator[None]:
-    try:
-        yield
-    except OSError:
-        _lead_nowhere(stream)
-
-
-def _lead_nowhere(stream: TextIO) -> None:
-    """What is still buffered cannot be written: without this Python would try again at exit, and fail."""
+def _redirect_to_null(stream: TextIO) -> None:
+    """Without this, Python tries to write what is still buffered at exit, and fails."""
     with contextlib.suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -1,4 +1,4 @@
-"""Handler profiles: immutable configuration read from `handlers/*.xml`, and what a template may override."""
+"""Handler profiles: immutable configuration, read from `handlers/*.xml` or made in Python."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
-from evaluator.handler.mcp.servers import McpServer, read_servers, server_problems
-from evaluator.handler.tools.display import Display
-from evaluator.handler.tools.policy import POLICIES, Policy, Rule
-from evaluator.handler.tools.script import MEMORY_BYTES
-from evaluator.xml.resources import shipped
+from evaluator.files.shipped import shipped
+from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.tools.mcp.servers import McpServer, read_servers, server_problems
+from evaluator.tools.policy import POLICIES, Policy, PolicyRule
+from evaluator.tools.x_display import XDisplay
 
 if TYPE_CHECKING:
     from evaluator.xml.source import Source
@@ -25,28 +25,27 @@ ToolCalling = Literal["native", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
-    """A tool that a profile offers to its tasks; `policy` None leaves the tool's own. `rules` come before it."""
+    """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's own policy."""
 
     name: str
     policy: Policy | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
-    """Everything a Handler is made from. Immutable: a template's overrides give a new one.
+    """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides make a new one.
 
     `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
     in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
-    (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) is what a script and all that it starts may hold
+    (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) bounds a script and all processes that it starts
     together. `context_window` in tokens and `prices` (US dollars per million input
     and output tokens) are for models that the price table does not know. `roles` maps the roles that
     templates name to models.
 
-    `tool_calling` "text" describes tools in the system message and reads calls out of the answer, for models
-    that have no tool calling. `computer` is the display of the tool of that name. `native_output` hands a
-    declared JSON schema to the provider. `cache` marks what will be sent again for providers that cache only what
-    is marked.
+    `tool_calling` "text" describes tools in the system message and reads calls in the answer, for models without tool
+    calling. `computer` is the display of the tool of that name. `native_output` lets the provider enforce a declared
+    JSON schema. `cache` marks messages that will be sent again, for providers that cache only marked messages.
     """
 
     name: str = "default"
@@ -69,7 +68,7 @@ class HandlerConfig:
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
-    computer: Display | None = None
+    computer: XDisplay | None = None
     context_window: int | None = None
     prices: tuple[float, float] | None = None
     tool_calling: ToolCalling = "native"
@@ -78,28 +77,14 @@ class HandlerConfig:
     simulated: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._check("max_turns", self.max_turns, lambda n: n >= 1, "an integer, 1 or more", int)
-        self._check("max_context_fraction", self.max_context_fraction, lambda n: 0 < n <= 1, "a number in (0, 1]")
-        self._check("timeout_s", self.timeout_s, lambda n: 0 < n < inf, "seconds, more than 0")
-        if self.max_output_tokens is not None:
-            self._check("max_output_tokens", self.max_output_tokens, lambda n: n >= 1, "an integer, 1 or more", int)
-        if self.max_cost_usd is not None:
-            self._check("max_cost_usd", self.max_cost_usd, lambda n: 0 <= n < inf, "US dollars, 0 or more")
-        self._check("script_memory_mb", self.script_memory_mb, lambda n: n >= 1, "megabytes, 1 or more", int)
-        for wait in self.backoff_s:
-            self._check("backoff_s", wait, lambda n: 0 <= n < inf, "seconds, 0 or more")
-
-    def _check(
-        self,
-        name: str,
-        value: object,
-        holds: Callable[[float], bool],
-        expected: str,
-        kind: type | None = None,
-    ) -> None:
-        number = isinstance(value, kind or (int, float)) and not isinstance(value, bool)
-        if not number or not holds(cast("float", value)):
-            raise ConfigurationError(f"profile {self.name!r}: {name} is {value!r}, expected {expected}")
+        for name, kind, is_valid, expected in _CHECKS:
+            value: Any = getattr(self, name)
+            if name in ("max_output_tokens", "max_cost_usd") and value is None:
+                continue
+            values: tuple[Any, ...] = value if name == "backoff_s" else (value,)
+            for each in values:
+                if isinstance(each, bool) or not isinstance(each, kind) or not is_valid(each):
+                    raise ConfigurationError(f"profile {self.name!r}: {name} is {each!r}, expected {expected}")
 
     @property
     def script_memory_bytes(self) -> int:
@@ -112,23 +97,33 @@ class HandlerConfig:
         return replace(self, **given) if given else self
 
     def to_dict(self) -> dict[str, Any]:
+        """The profile for display, without its prompt; tools and MCP servers by name."""
+        shown = (
+            "name", "description", "backend", "model", "base_url", "api_key_env", "temperature", "seed", "max_turns",
+            "max_context_fraction", "max_output_tokens", "timeout_s", "max_cost_usd", "script_memory_mb",
+            "tool_calling", "native_output", "cache",
+        )  # fmt: skip
         return {
-            "name": self.name, "description": self.description, "backend": self.backend, "model": self.model,
-            "roles": dict(self.roles),
-            "base_url": self.base_url, "api_key_env": self.api_key_env, "temperature": self.temperature,
-            "seed": self.seed, "max_turns": self.max_turns,
-            "max_context_fraction": self.max_context_fraction, "max_output_tokens": self.max_output_tokens,
-            "timeout_s": self.timeout_s, "max_cost_usd": self.max_cost_usd, "backoff_s": list(self.backoff_s),
-            "script_memory_mb": self.script_memory_mb,
-            "tools": [grant.name for grant in self.tools], "roots": list(self.roots),
-            "tool_calling": self.tool_calling, "native_output": self.native_output, "cache": self.cache,
-            "mcp": [server.name for server in self.mcp],
+            **{name: getattr(self, name) for name in shown},
+            "roles": dict(self.roles), "backoff_s": list(self.backoff_s), "roots": list(self.roots),
+            "tools": [grant.name for grant in self.tools], "mcp": [server.name for server in self.mcp],
             "computer": None if self.computer is None else asdict(self.computer),
         }  # fmt: skip
 
 
+_CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[float], bool], str], ...] = (
+    ("max_turns", int, lambda n: n >= 1, "an integer, 1 or more"),
+    ("max_context_fraction", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
+    ("timeout_s", (int, float), lambda n: 0 < n < inf, "seconds, more than 0"),
+    ("max_output_tokens", int, lambda n: n >= 1, "an integer, 1 or more"),
+    ("max_cost_usd", (int, float), lambda n: 0 <= n < inf, "US dollars, 0 or more"),
+    ("script_memory_mb", int, lambda n: n >= 1, "megabytes, 1 or more"),
+    ("backoff_s", (int, float), lambda n: 0 <= n < inf, "seconds, 0 or more"),
+)
+
+
 class Profiles(dict[str, HandlerConfig]):
-    """Profiles by name. `broken` has the names of those that cannot be used, each with what is wrong and where."""
+    """Profiles by name. `broken` has the error of each profile that cannot be used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,15 +133,15 @@ class Profiles(dict[str, HandlerConfig]):
 def load_profiles(*folders: str | Path) -> Profiles:
     """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
 
-    A profile that cannot be read stops nobody who does not name it; it still hides a later one of its name.
-    Raises: ConfigurationError, if a folder that was given is not there.
+    A profile that cannot be read is an error only for those who name it; it still hides a later one of its name.
+    Raises: ConfigurationError, if one of `folders` does not exist.
     """
-    places = [Path(f) for f in folders] if folders else [p for p in [Path("handlers")] if p.is_dir()]
+    searched = [Path(f) for f in folders] if folders else [p for p in [Path("handlers")] if p.is_dir()]
     found = Profiles()
-    for place in [*places, shipped("handlers")]:
-        if not place.is_dir():
-            raise ConfigurationError(f"no folder of handler profiles at {place}")
-        for path in sorted(place.glob("*.xml")):
+    for folder in [*searched, shipped("handlers")]:
+        if not folder.is_dir():
+            raise ConfigurationError(f"no folder of handler profiles at {folder}")
+        for path in sorted(folder.glob("*.xml")):
             try:
                 config = read_profile(path)
             except ConfigurationError as error:
@@ -159,7 +154,7 @@ def load_profiles(*folders: str | Path) -> Profiles:
 
 
 def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
-    """Raises: ConfigurationError, if there is no profile of that name, or it cannot be used: then with the place."""
+    """The profile of that name. Raises: ConfigurationError, if there is none, or it cannot be used."""
     config = profiles.get(name)
     if config is not None:
         return config
@@ -170,7 +165,7 @@ def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerCo
 
 
 def read_profile(path: Path) -> HandlerConfig:
-    """One profile file.
+    """Reads one profile file.
 
     Raises: ConfigurationError, with file, line and column, where the file is not a valid profile.
     """
@@ -180,7 +175,7 @@ def read_profile(path: Path) -> HandlerConfig:
     try:
         source = read_file(path)
         problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
-            *_named_twice(source),
+            *_duplicate_names(source),
             *server_problems(source),
         ]
     except TemplateError as error:
@@ -198,53 +193,59 @@ def read_profile(path: Path) -> HandlerConfig:
         raise ConfigurationError(f"{path}: {error}") from error
 
 
-_TEXTS = ("description", "backend", "model", "base_url", "api_key_env", "system")
-_LIMITS: tuple[tuple[str, str, type], ...] = (
-    ("max_turns", "max_turns", int),
-    ("max_context_fraction", "max_context_fraction", float),
-    ("max_output_tokens", "max_output_tokens", int),
-    ("timeout", "timeout_s", float),
-    ("max_cost", "max_cost_usd", float),
-    ("script_memory", "script_memory_mb", int),
-)
+_LIMITS: Mapping[str, tuple[str, type]] = {
+    "max_turns": ("max_turns", int),
+    "max_context_fraction": ("max_context_fraction", float),
+    "max_output_tokens": ("max_output_tokens", int),
+    "timeout": ("timeout_s", float),
+    "max_cost": ("max_cost_usd", float),
+    "script_memory": ("script_memory_mb", int),
+}
 
 
 def _read_child(child: Any, fields: dict[str, Any]) -> None:
-    text = cleandoc(child.text or "") if child.tag == "system" else " ".join((child.text or "").split())
-    if child.tag in _TEXTS:
-        fields[child.tag] = text or None if child.tag not in ("description", "system") else text
-        if child.tag == "backend" and not text:
-            fields["backend"] = "auto"
-    elif child.tag == "temperature":
-        fields["temperature"] = float(text)
-    elif child.tag in ("seed", "context_window"):
-        fields[child.tag] = int(text)
-    elif child.tag == "limits":
-        for attribute, name, convert in _LIMITS:
-            if child.get(attribute) is not None:
-                fields[name] = convert(child.get(attribute))
-    elif child.tag == "retries":
-        waits = tuple(float(x) for x in (child.get("backoff") or "2 6 18").split())
-        count = int(child.get("max") or len(waits))
-        fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
-    elif child.tag == "roles":
-        fields["roles"] = {role.get("name"): role.get("model") for role in child.findall("role")}
-    elif child.tag == "tools":
-        fields["tools"] = tuple(_read_grant(tool) for tool in child.findall("tool"))
-    elif child.tag == "mcp":
-        fields["mcp"] = read_servers(child)
-    elif child.tag == "computer":
-        fields["computer"] = Display(child.get("display").strip(), int(child.get("width")), int(child.get("height")))
-    elif child.tag == "roots":
-        fields["roots"] = tuple(root.get("path") for root in child.findall("root"))
-    elif child.tag == "prices":
-        fields["prices"] = (float(child.get("input")), float(child.get("output")))
-    elif child.tag == "output":
-        fields["native_output"] = child.get("native").strip() in ("true", "1")
-    elif child.tag == "cache":
-        fields["cache"] = child.get("enabled").strip() in ("true", "1")
-    elif child.tag == "simulated":
-        fields["simulated"] = {key: float(value) for key, value in child.attrib.items()}
+    """Sets the field for a child element of a profile; the schema has checked the values."""
+    tag = child.tag
+    text = " ".join((child.text or "").split())
+    match tag:
+        case "system":
+            fields[tag] = cleandoc(child.text or "")
+        case "description":
+            fields[tag] = text
+        case "backend":
+            fields[tag] = text or "auto"
+        case "model" | "base_url" | "api_key_env":
+            fields[tag] = text or None
+        case "temperature":
+            fields[tag] = float(text)
+        case "seed" | "context_window":
+            fields[tag] = int(text)
+        case "limits":
+            fields.update({_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()})
+        case "retries":
+            waits = tuple(float(x) for x in (child.get("backoff") or "2 6 18").split())
+            count = int(child.get("max") or len(waits))
+            fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
+        case "roles":
+            fields[tag] = {role.get("name"): role.get("model") for role in child.findall("role")}
+        case "tools":
+            fields[tag] = tuple(_read_grant(tool) for tool in child.findall("tool"))
+        case "mcp":
+            fields[tag] = read_servers(child)
+        case "computer":
+            fields[tag] = XDisplay(child.get("display").strip(), int(child.get("width")), int(child.get("height")))
+        case "roots":
+            fields[tag] = tuple(root.get("path") for root in child.findall("root"))
+        case "prices":
+            fields[tag] = (float(child.get("input")), float(child.get("output")))
+        case "output":
+            fields["native_output"] = child.get("native").strip() in ("true", "1")
+        case "cache":
+            fields[tag] = child.get("enabled").strip() in ("true", "1")
+        case "simulated":
+            fields[tag] = {key: float(value) for key, value in child.attrib.items()}
+        case _:
+            raise ConfigurationError(f"no reader for the profile element <{tag}>")
 
 
 _NAMED: tuple[tuple[str, str, str], ...] = (
@@ -254,20 +255,23 @@ _NAMED: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _named_twice(source: Source) -> list[Diagnostic]:
-    """Of two elements of one name, what one says would be lost unseen."""
-    twice: list[Diagnostic] = []
-    for place, what, advice in _NAMED:
+def _duplicate_names(source: Source) -> list[Diagnostic]:
+    """Errors for elements that share a name, because one of them would have no effect."""
+    problems: list[Diagnostic] = []
+    for path, what, advice in _NAMED:
         seen: set[str] = set()
-        for element in source.root.iterfind(place):
+        for element in source.root.iterfind(path):
             name = element.get("name", "")
             if name in seen:
-                message = f"the {what} {name!r} stands there twice{advice}"
-                twice.append(Diagnostic("error", "invalid-value", message, source.locate_attribute(element, "name")))
+                message = f"the {what} {name!r} is there twice{advice}"
+                span = source.locate_attribute(element, "name")
+                problems.append(Diagnostic("error", "invalid-value", message, span))
             seen.add(name)
-    return twice
+    return problems
 
 
 def _read_grant(tool: Any) -> ToolGrant:
-    rules = tuple(Rule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES)
+    rules = tuple(
+        PolicyRule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES
+    )
     return ToolGrant(tool.get("name"), cast("Policy | None", tool.get("policy")), rules)

@@ -1,24 +1,24 @@
-"""Gives a task's declared inputs their values: from the caller, a nested task, `from`, the scope, or the default.
+"""Binds a task's declared inputs to values: from the caller, a nested task, `from`, the scope, or the default.
 
-Nested input tasks run first and in parallel. The outcome is a scope in which the task's texts are resolved.
+Nested input tasks run first and in parallel. The result is a scope in which the task's texts are resolved.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.binding.inputs import bind_inputs
-from evaluator.binding.sandbox import evaluate_expression, render, render_sync
-from evaluator.binding.scopes import Scope
-from evaluator.binding.types import read_typed
 from evaluator.errors import ExpressionError, UsageError
+from evaluator.errors.results import TaskError
+from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
-from evaluator.interpreter.operators.call import functions_in_text
-from evaluator.nodes import Input, Span, Task, Text
-from evaluator.results import TaskError
+from evaluator.language.inputs import bind_inputs
+from evaluator.language.sandbox import evaluate_expression, render, render_sync
+from evaluator.language.scopes import Scope
+from evaluator.language.types import read_typed
+from evaluator.nodes import Input, Node, Span, Task, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     if all(declared.task is None and declared.source is None for declared in task.inputs):
         values = bind_inputs(task.inputs, given, location=task.span)
         return Bound(frame.scope.child(values), values)
-    # Nested tasks and `from` see the plain inputs beside them.
+    # Nested tasks and `from` see the task's plain inputs.
     frame = replace(frame, scope=frame.scope.child(dict(given)))
-    nested = [i for i in task.inputs if i.task is not None and i.name not in given]
-    for declared, outcome in zip(nested, await _run_nested(run, nested, frame), strict=True):
+    nested = [(i, i.task) for i in task.inputs if i.task is not None and i.name not in given]
+    for (declared, _), outcome in zip(nested, await _run_nested(run, nested, frame), strict=True):
         if isinstance(outcome, TaskError):
             details = {**outcome.details, "failed_input": declared.name}
             return replace(outcome, details=details, location=outcome.location or declared.span)
@@ -58,23 +58,22 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     return Bound(frame.scope.child(values), values)
 
 
-async def _run_nested(run: Run, nested: list[Input], frame: Frame) -> list[Outcome]:
-    if not nested:
-        return []
-
-    async def one(declared: Input) -> Outcome:
-        assert declared.task is not None
-        return await run.services.evaluate(run, declared.task, frame.at(f"inputs.{declared.name}"))
-
-    if len(nested) == 1:
-        return [await one(nested[0])]
+async def _run_nested(run: Run, nested: list[tuple[Input, Node]], frame: Frame) -> list[Outcome]:
+    """The outcomes of nested input tasks, which run in parallel."""
+    calls = [run.services.evaluate(run, node, frame.at(f"inputs.{declared.name}")) for declared, node in nested]
+    if len(calls) < 2:
+        return [await call for call in calls]
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(declared)) for declared in nested]
+        tasks = [group.create_task(_awaited(call)) for call in calls]
     return [task.result() for task in tasks]
 
 
+async def _awaited(outcome: Awaitable[Outcome]) -> Outcome:
+    return await outcome
+
+
 async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: Frame) -> None:
-    """The variable of the same name that the task stands in, else the default."""
+    """Binds the variable of the same name in the enclosing scope, else the default."""
     scope = frame.scope
     if frame.arguments is None and declared.name in scope:
         given[declared.name] = scope.lookup(declared.name)
@@ -90,7 +89,7 @@ async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: F
 
 
 def _as_declared(value: Any, declared: Input) -> Any:
-    """A result that is bound to an input of type string is its text: what `{{ … }}` would show of it."""
+    """The value for an input; for type string, the text that `{{ … }}` would show."""
     if declared.type == "string" and not isinstance(value, str) and value is not None:
         return render_sync(_VALUE, Scope({"value": value}))
     return value

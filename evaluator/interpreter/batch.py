@@ -1,4 +1,4 @@
-"""The plain form of a batch: rows in, results out in the same order, bounded in concurrency and memory."""
+"""Evaluates rows: results come in the order of the rows, with bounded concurrency and memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 def evaluate_rows(
     evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
 ) -> AsyncGenerator[Outcome]:
-    """At most `concurrency` rows run at once; at most AHEAD times as many results wait for an earlier row.
+    """Evaluates at most `concurrency` rows at once; at most AHEAD times as many results wait for an earlier row.
 
-    What iterating over `rows` raises is raised here, after the results of the rows before it; a CancelledError or
-    GeneratorExit as a UsageError, since here it would mean the caller's own end. An asynchronous generator is closed.
+    An error of the iterator is raised after the results of the rows before it. A CancelledError or GeneratorExit of
+    the iterator is raised as a UsageError, because it would otherwise end the caller. An asynchronous generator is
+    closed.
 
     Raises: UsageError, at once, for a text, a path, a mapping or a frame: iterating over one gives no rows.
     """
@@ -34,7 +35,7 @@ def _check(rows: Any) -> None:
     if is_frame or isinstance(rows, str | bytes | bytearray | os.PathLike | Mapping):
         raise UsageError(
             f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping of names to values for each "
-            "row; batch takes files and frames"
+            "row; run_batch takes files and frames"
         )
 
 
@@ -63,7 +64,7 @@ async def _evaluated(
                     task.add_done_callback(started.discard)
                     queue.put_nowait(task)
         except BaseException as error:
-            # Whatever it is: without it the results would be waited for forever.
+            # Every exception is caught, because otherwise the consumer would wait forever.
             queue.put_nowait(error)
         else:
             queue.put_nowait(None)

@@ -1,161 +1,190 @@
-"""An interactive session: one Handler that stays, with its tools, memory for each query, and one task file.
+"""An interactive session: one Handler for all queries, with its tools, memory for each query, and one task file.
 
-What is said, and how each query ended, are steps of the record. So a session that was killed goes on from its
-file: what was said is said again to the Handler, which takes the answers from the record.
+Each query and its outcome are a step of the record. A session that was killed continues from its file: its queries are
+sent to the Handler again, which takes the answers from the record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.binding.scopes import Scope
 from evaluator.errors import RecordError, UsageError
-from evaluator.handler.backend import Message
-from evaluator.handler.limits import Budget
+from evaluator.errors.results import Status, TaskResult
+from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.session import Handler
-from evaluator.handler.tools import ToolContext
-from evaluator.interpreter.context import DEFAULTS, NOTHING, assemble, format_items
+from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Frame, Outcome, Run
+from evaluator.interpreter.frame import Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.operators.atomic import choose
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.prompt import hints_for
-from evaluator.interpreter.runs import RunStart, record_run
-from evaluator.interpreter.services import Services
+from evaluator.interpreter.recovery import reopened
+from evaluator.interpreter.requests import recorded_options, recorded_services
+from evaluator.interpreter.runs import RunSpec, record_run
 from evaluator.interpreter.toolset import tools_for
+from evaluator.language.scopes import Scope
+from evaluator.limits.budget import Budget
+from evaluator.models.backend import Message
 from evaluator.nodes import Atomic, Span, Text
 from evaluator.output import split_thinking
-from evaluator.record.recovery import Resumed, Unfinished
-from evaluator.record.steplog import StepLog
-from evaluator.record.steps import Header, Step
-from evaluator.results import Status, TaskResult
+from evaluator.record.recorded_steps import ResumedSteps, Unfinished
+from evaluator.record.step_log import StepLog
+from evaluator.record.steps import Step
+from evaluator.tools import ToolContext
 
 CHAT = "chat"
 _TASK = Atomic(description=Text("An interactive session", Span()))
-_POLICY = replace(DEFAULTS["atomic"], fresh_context="enabled")
+_POLICY = replace(policy_of(_TASK), fresh_context="enabled")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The outcome of one query. `from_record`: it was given before the session was resumed."""
+class ChatReply:
+    """The outcome of one query. `from_record`: the reply was given before the session was resumed."""
 
     query: str
     outcome: Outcome
     from_record: bool = False
 
 
-@dataclass(slots=True)
 class Chat:
     """One session. `ask` gives the next query, None to end it; `show` gets each reply."""
 
-    ask: Callable[[], Awaitable[str | None]]
-    show: Callable[[Reply], None]
-    _answering: asyncio.Task[Outcome] | None = None
-    _sources: set[str] = field(default_factory=set[str])
+    def __init__(self, ask: Callable[[], Awaitable[str | None]], show: Callable[[ChatReply], None]) -> None:
+        self._ask, self._show = ask, show
+        self._answering: asyncio.Task[Outcome] | None = None
 
-    def break_off(self) -> bool:
-        """Breaks the answer off that is being given; the session goes on. False, if there is none."""
+    def cancel_answer(self) -> bool:
+        """Cancels the answer in progress; the session continues. Returns False if there is none."""
         return self._answering is not None and self._answering.cancel()
 
-    async def run(self, run: Run, frame: Frame) -> Outcome:
-        """The session as the body of a run."""
-        config = run.services.profile(run.profile)
+    async def start(self, services: Services, options: RunOptions) -> Outcome:
+        """Runs a new session to its end. Returns: the outcome of the session."""
+        return await record_run(services, RunSpec(CHAT, {}, extra={"chat": True}, body=self._run), options)
+
+    async def resume(self, services: Services, task_id: int, on_text: Callable[[str], None] | None = None) -> Outcome:
+        """Continues a session from its task file. Returns: as `start`.
+
+        Raises: UsageError, if that is the file of something else; RecordError, as `TaskStore.reopen`.
+        """
+        async with reopened(services, task_id) as (journal, recording, store):
+            header = recording.known_header()
+            if not header.extra.get("chat"):
+                raise UsageError(f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume {task_id}")
+            services = recorded_services(header, services)
+            options = replace(recorded_options(header, services), on_text=on_text)
+            steps = StepLog(journal, ResumedSteps(recording, _tell), store.redactor)
+            return await record_run(services, RunSpec(CHAT, {}, body=self._run), options, steps=steps)
+
+    async def _run(self, run: Run, frame: Frame) -> Outcome:
+        services, steps = run.services, run.steps
+        config = services.profile(run.options.handler)
         budget = Budget(CHAT, parent=run.budget)
         prepared = Prepared(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
         choice = await choose(run, None, prepared)
-        run.steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
+        steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, prepared)
-        services, memory = run.services, config.script_memory_bytes
-        context = None if tools is None else ToolContext(services.files, services.asker, "", 0.0, memory)
+        context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes)
         handler = Handler(
-            config, choice, steps=run.steps, path="", budget=budget, tools=tools, tool_context=context,
-            hints=hints_for(run, _TASK, {}), on_text=run.on_text, epoch=run.epoch, tracer=run.services.tracer,
+            config, choice, SessionLog(run.steps, "", services.tracer, run.options.on_text), budget,
+            settings=CallSettings(hints_for(run, _TASK, {}), epoch=run.options.epoch),
+            tools=None if tools is None else (tools, context),
         )  # fmt: skip
-        number, last = 0, ""
+        queries = _Queries(run, handler, prepared)
+        last = ""
         try:
-            while (said := await self._next(run.steps, number + 1)) is not None:
-                number += 1
-                query, from_record = said
-                outcome = await self._answer(run, handler, prepared, query, number)
-                last = outcome.content or last
-                self.show(Reply(query, outcome, from_record))
+            while (query := await self._next(steps, queries.count + 1)) is not None:
+                reply = await self._answer(queries, query)
+                last = reply.outcome.content or last
+                self._show(reply)
         finally:
             handler.close()
             if tools is not None:
                 await tools.aclose()
-        return TaskResult(Status.COMPLETE, last, None, prepared.notes(model=choice.label, queries=number), budget.usage)
+        notes = prepared.notes(model=choice.label, queries=queries.count)
+        return TaskResult(Status.COMPLETE, last, None, notes, budget.usage)
 
-    async def _next(self, steps: StepLog, number: int) -> tuple[str, bool] | None:
-        """What was said before the session was resumed, else what is said now, on disk before it is answered."""
+    async def _next(self, steps: StepLog, number: int) -> str | None:
+        """The recorded query of that number, else the user's next one, which is on disk before it is answered."""
         path = f"query[{number}]"
         recorded = steps.recorded(path, "context", "", None)
         if recorded is not None:
-            return str(recorded.output), steps.recorded(f"{path}/end", "context", "", None) is not None
-        query = await self.ask()
+            return str(recorded.output)
+        query = await self._ask()
         if query is not None:
             await _record(steps, path, "query", query)
-        return None if query is None else (query, False)
+        return query
 
-    async def _answer(self, run: Run, handler: Handler, prepared: Prepared, query: str, number: int) -> Outcome:
-        path = f"query[{number}]/end"
-        ended = run.steps.recorded(path, "context", "", None)
-        if ended is not None and ended.output["status"] != Status.COMPLETE.value:
-            # It failed or was broken off, and the session went on without it.
-            handler.turns = ended.output["turns"]
-            return failure("execution_halted", ended.output["message"])
-        outcome = await self._attempt(run, handler, prepared, query, number)
-        if ended is None:
+    async def _answer(self, queries: _Queries, query: str) -> ChatReply:
+        queries.count += 1
+        steps, handler, path = queries.run.steps, queries.handler, f"query[{queries.count}]/end"
+        recorded = steps.recorded(path, "context", "", None)
+        if recorded is not None and recorded.output["status"] != Status.COMPLETE.value:
+            # It failed or was cancelled, and the session continued without it.
+            handler.turns = recorded.output["turns"]
+            return ChatReply(query, failure("execution_halted", recorded.output["message"]), True)
+        outcome = await self._attempt(queries.answer(query))
+        if recorded is None:
             message = "" if isinstance(outcome, TaskResult) else outcome.message
-            said = {"status": outcome.status.value, "message": message, "turns": handler.turns}
-            await _record(run.steps, path, "answer", said)
-        return outcome
+            ended = {"status": outcome.status.value, "message": message, "turns": handler.turns}
+            await _record(steps, path, "answer", ended)
+        return ChatReply(query, outcome, recorded is not None)
 
-    async def _attempt(self, run: Run, handler: Handler, prepared: Prepared, query: str, number: int) -> Outcome:
-        self._answering = asyncio.ensure_future(self._say(run, handler, prepared, query, number))
+    async def _attempt(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
+        answering = self._answering = asyncio.ensure_future(answer)
         try:
-            return await self._answering
+            return await answering
         except asyncio.CancelledError:
-            if not self._answering.cancelled():
-                self._answering.cancel()
+            if not answering.cancelled():
+                answering.cancel()
                 raise
-            return failure("execution_halted", "the answer was broken off")
+            return failure("execution_halted", "the answer was cancelled")
+        except RecordError:
+            raise
         except Exception as error:
-            if isinstance(error, RecordError):
-                raise
             return to_task_error(error)
         finally:
             self._answering = None
 
-    async def _say(self, run: Run, handler: Handler, prepared: Prepared, query: str, number: int) -> Outcome:
-        """One query within the limits of the profile, with what memory knows and was not said yet."""
-        config = prepared.config
+
+@dataclass(slots=True)
+class _Queries:
+    """State that the queries of a session share. `sources` are the context items that were already sent."""
+
+    run: Run
+    handler: Handler
+    prepared: Prepared
+    count: int = 0
+    sources: set[str] = field(default_factory=set[str])
+
+    async def answer(self, query: str) -> Outcome:
+        """The answer within the limits of the profile, with the context from memory that was not sent yet."""
+        config = self.prepared.config
         budget = Budget(
-            f"query {number}", max_turns=config.max_turns, max_cost_usd=config.max_cost_usd,
-            timeout_s=config.timeout_s, parent=prepared.budget,
+            f"query {self.count}", max_turns=config.max_turns, max_cost_usd=config.max_cost_usd,
+            timeout_s=config.timeout_s, parent=self.prepared.budget,
         )  # fmt: skip
-        found = await assemble(
-            _TASK, _POLICY, (), query, prepared.scope, run.services, run.steps, f"query[{number}]", config.mcp
-        )  # fmt: skip
-        items = [item for item in found.items if item.source not in self._sources]
-        self._sources.update(item.source for item in items)
+        path = f"query[{self.count}]"
+        found = await assemble(self.run, _TASK, _POLICY, (), query, self.prepared.scope, path, config)
+        items = [item for item in found.items if item.source not in self.sources]
+        self.sources.update(item.source for item in items)
         messages = [Message("user", f"{format_items(items)}\n\n{query}" if items else query)]
-        if number == 1 and config.system:
+        if self.count == 1 and config.system:
             messages.insert(0, Message("system", config.system))
         try:
             async with budget.deadline():
-                answer = await handler.say(messages, budget)
+                answer = await self.handler.say(messages, budget)
         except TimeoutError:
             return failure("execution_timeout", f"there was no answer within {config.timeout_s:g} s")
         notes: dict[str, Any] = {
             "warnings": [*found.warnings, *answer.warnings], "context": [item.source for item in items],
         }  # fmt: skip
-        thought, said = split_thinking(answer.content)
-        if thought:
-            notes["reasoning"] = thought
-        return TaskResult(Status.COMPLETE, said, None, notes, answer.usage)
+        reasoning, content = split_thinking(answer.content)
+        if reasoning:
+            notes["reasoning"] = reasoning
+        return TaskResult(Status.COMPLETE, content, None, notes, answer.usage)
 
 
 async def _record(steps: StepLog, path: str, name: str, output: Any) -> None:
@@ -163,36 +192,6 @@ async def _record(steps: StepLog, path: str, name: str, output: Any) -> None:
     await steps.succeed(number, output, 0.0)
 
 
-async def chat(services: Services, session: Chat, start: RunStart) -> Outcome:
-    """Begins a session; `start` says profile, model and callbacks. The outcome of the whole, when it has ended."""
-    origin = {**start.origin, "chat": True}
-    return await record_run(services, replace(start, request=CHAT, origin=origin, body=session.run))
-
-
-async def resume_chat(
-    services: Services, session: Chat, task_id: int, finish: Callable[[RunStart, Header], RunStart]
-) -> Outcome:
-    """Goes on with a session from its task file.
-
-    Raises: UsageError, if that is the file of something else; RecordError, as `TaskStore.reopen`.
-    """
-    store = services.store
-    if store is None:
-        raise UsageError("there is no folder of task files to resume from")
-    journal, recording = await asyncio.to_thread(store.reopen, task_id)
-    try:
-        header = recording.header
-        assert header is not None
-        if not header.extra.get("chat"):
-            raise UsageError(f"TASK-{task_id} is no interactive session; see: evaluator tasks resume {task_id}")
-        earlier = Resumed(recording, _tell)
-        earlier.progress.scrub = store.redactor
-        start = finish(RunStart(None, CHAT, {}, body=session.run), header)
-        return await record_run(services, replace(start, steps=StepLog(journal, earlier, store.redactor)))
-    finally:
-        journal.abandon()
-
-
 async def _tell(task_id: int, step: Step) -> Unfinished:
-    # Somebody sits there: the model says what it does not know, and the person decides.
+    # A user is present to decide what to do about what the model does not know.
     return "tell"

@@ -1,45 +1,45 @@
-"""What a task sees besides its prompt: three dimensions with an operator's defaults, and explicit files.
+"""Assembles the context of a task, which the model sees besides the prompt.
+
+Three settings, each with a default from its operator, and explicit files determine it.
 
 `inherit_context` passes on the parent's items (full, the relevant ones, or none); `fresh_context` asks memory
-for relevant paths, which the Handler's file access reads; `accumulate_data` is the operators' own (they add
-items for what was done so far). `file_paths` are always included. An item is never sent twice.
+for relevant paths, which the Handler's file access reads; `accumulate_data` is up to the operators, which add
+items for the results so far. `file_paths` are always included. An item is never sent twice.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
-from evaluator.binding.sandbox import render
-from evaluator.binding.scopes import Scope
 from evaluator.errors import ConfigurationError, ContextError, ToolError
-from evaluator.handler.attachments import Attachment, media_type_of, size_problem
-from evaluator.handler.mcp import McpServer
-from evaluator.handler.mcp.servers import SCHEME, split_resource
-from evaluator.handler.tools.script import MEMORY_BYTES, run_script
-from evaluator.handler.tools.texts import decode
-from evaluator.interpreter.frame import ContextItem, join
+from evaluator.files.encoding import decode
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.frame import ContextItem, Run, Services, join
+from evaluator.language.sandbox import render
+from evaluator.language.scopes import Scope
 from evaluator.library.words import query_terms, stems
 from evaluator.memory import Memory
-from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task, TaskType
-from evaluator.record.steplog import StepLog
-
-if TYPE_CHECKING:
-    from evaluator.interpreter.services import Services
+from evaluator.models.attachments import Attachment, media_type_of, size_problem
+from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
+from evaluator.processes.scripts import run_script
+from evaluator.record.step_log import StepLog
+from evaluator.tools.mcp.servers import SCHEME, split_resource
 
 MAX_FRESH = 10
 SUBSET_CHARACTERS = 40_000
 COMMAND_TIMEOUT_S = 30.0
-LOOKED_AT_CHARACTERS = 20_000
-RELEVANT = 0.15
-"""The share of a description's weighted words that an item has to hold to be passed on by `subset`."""
+MAX_SCORED_CHARACTERS = 20_000
+MIN_RELEVANCE = 0.15
+"""The share of a description's weighted words that an item must contain to be passed on by `subset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """The three dimensions, decided: an explicit setting overrides the default of that dimension only."""
+    """The three context settings of one task: each is the template's, else the operator's default."""
 
     inherit_context: InheritContext
     accumulate_data: bool
@@ -47,27 +47,31 @@ class ContextPolicy:
     fresh_context: FreshContext
 
 
-DEFAULTS: dict[TaskType, ContextPolicy] = {
-    "atomic": ContextPolicy("full", False, "notes_only", "disabled"),
-    "sequential": ContextPolicy("full", True, "notes_only", "disabled"),
-    "reduce": ContextPolicy("none", True, "notes_only", "enabled"),
-    "script": ContextPolicy("full", False, "notes_only", "disabled"),
-    "director_evaluator_loop": ContextPolicy("none", True, "notes_only", "enabled"),
-}
 SUBTASK_DEFAULT = ContextPolicy("subset", False, "notes_only", "enabled")
 
 
 def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
-    """The defaults of the task's operator, or of subtasks, with what the template says laid over them."""
-    default = SUBTASK_DEFAULT if is_subtask else DEFAULTS[task.type]
-    said = task.context
-    if said.inherit_context is said.accumulate_data is said.accumulation_format is said.fresh_context is None:
+    """The defaults of the task's operator, or of subtasks, overridden by the template's settings."""
+    default = SUBTASK_DEFAULT if is_subtask else _default_of(type(task))
+    own = task.context
+    if own.inherit_context is own.accumulate_data is own.accumulation_format is own.fresh_context is None:
         return default
     return ContextPolicy(
-        said.inherit_context or default.inherit_context,
-        default.accumulate_data if said.accumulate_data is None else said.accumulate_data,
-        said.accumulation_format or default.accumulation_format,
-        said.fresh_context or default.fresh_context,
+        own.inherit_context or default.inherit_context,
+        default.accumulate_data if own.accumulate_data is None else own.accumulate_data,
+        own.accumulation_format or default.accumulation_format,
+        own.fresh_context or default.fresh_context,
+    )
+
+
+@cache
+def _default_of(operator: type[Task]) -> ContextPolicy:
+    default = operator.default_context
+    return ContextPolicy(
+        default.inherit_context or "full",
+        default.accumulate_data or False,
+        default.accumulation_format or "notes_only",
+        default.fresh_context or "disabled",
     )
 
 
@@ -80,6 +84,8 @@ class AttachedItem(ContextItem):
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
+    """The context of one task, and a warning for each part of it that could not be read."""
+
     items: tuple[ContextItem, ...]
     warnings: tuple[str, ...]
 
@@ -88,44 +94,38 @@ NOTHING = Assembled((), ())
 
 
 async def assemble(
+    run: Run,
     task: Task,
     policy: ContextPolicy,
     inherited: Sequence[ContextItem],
     description: str,
     scope: Scope,
-    services: Services,
-    steps: StepLog,
     path: str,
-    servers: Sequence[McpServer] = (),
-    script_memory_bytes: int = MEMORY_BYTES,
+    config: HandlerConfig,
 ) -> Assembled:
-    """The items that `task`, which stands at `path`, sees. A file that cannot be read is a warning, never an error.
+    """The items that `task`, at `path`, sees. A file that cannot be read is a warning, never an error.
 
-    What a command printed, what memory found and what a resource of one of the MCP `servers` says are recorded steps;
-    files are read each time.
+    The output of a command, the paths that memory found and the content of an MCP resource are recorded steps. Files
+    are read again in each run.
     """
-    fresh = policy.fresh_context == "enabled" and services.memory is not None
-    kept = inherited if policy.inherit_context != "none" else ()
-    if not kept and not fresh and task.file_paths is None:
+    memory = run.services.memory
+    wants_fresh = policy.fresh_context == "enabled" and memory is not None
+    items = inherited if policy.inherit_context != "none" else ()
+    if not items and not wants_fresh and task.file_paths is None:
         return NOTHING
-    recorder = Recorder(steps, path)
-    subset = policy.inherit_context == "subset" and bool(kept)
-    remembered: list[str] = []
-    if services.memory is not None and (fresh or subset):
-        remembered = await _remembered(services.memory, description, recorder, "memory")
-    if subset:
-        kept = relevant(kept, description, SUBSET_CHARACTERS, {f"file:{name}" for name in remembered})
-    items = {item.source: item for item in kept}
-    warnings: list[str] = []
+    context = _Assembly(run.services, Recorder(run.steps, path), config)
+    is_subset = policy.inherit_context == "subset" and bool(items)
+    found: list[str] = []
+    if memory is not None and (wants_fresh or is_subset):
+        found = await context.ask_memory(memory, description, "memory")
+    if is_subset:
+        items = relevant(items, description, SUBSET_CHARACTERS, {f"file:{name}" for name in found})
+    context.items = {item.source: item for item in items}
     if task.file_paths is not None:
-        for name in await _explicit_paths(task.file_paths, scope, services, warnings, recorder, script_memory_bytes):
-            if task.file_paths.source == "literal" and name.startswith(SCHEME):
-                await _read_resource(name, items, services, servers, warnings, recorder)
-            else:
-                await _read(name, items, services, warnings, attach=True)
-    for name in remembered if fresh else ():
-        await _read(name, items, services, warnings, attach=False)
-    return Assembled(tuple(items.values()), tuple(warnings))
+        await context.add_file_paths(task.file_paths, scope)
+    for name in found if wants_fresh else ():
+        await context.read_file(name, attach=False)
+    return Assembled(tuple(context.items.values()), tuple(context.warnings))
 
 
 def relevant(
@@ -137,26 +137,27 @@ def relevant(
     most = sum(term.weight for term in terms)
     scored: list[tuple[float, int, ContextItem]] = []
     for order, item in enumerate(items):
-        there = set(stems(f"{item.source} {item.content[:LOOKED_AT_CHARACTERS]}"))
+        there = set(stems(f"{item.source} {item.content[:MAX_SCORED_CHARACTERS]}"))
         score = sum(term.weight for term in terms if term.stem in there)
-        if item.source in known or (most and score / most >= RELEVANT):
+        if item.source in known or (most and score / most >= MIN_RELEVANCE):
             scored.append((-score, order, item))
-    kept: list[ContextItem] = []
+    chosen: list[ContextItem] = []
     for _, _, item in sorted(scored, key=lambda entry: entry[:2]):
         if len(item.content) <= characters:
-            kept.append(item)
+            chosen.append(item)
             characters -= len(item.content)
-    return kept
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Looks up what is outside a task as steps of the record, so that a resumed run sees what the first one saw."""
+    """Records lookups outside a task as steps, so that a resumed run sees the same results as the first one."""
 
     steps: StepLog
     path: str
 
     async def step(self, segment: str, name: str, args: Any, look: Callable[[], Awaitable[Any]]) -> Any:
+        """The recorded output of this step, else what `look` returns."""
         path, steps = join(self.path, segment), self.steps
         fingerprint = steps.fingerprint(args)
         recorded = steps.recorded(path, "context", fingerprint, args)
@@ -173,136 +174,142 @@ class Recorder:
         return output
 
 
-async def _explicit_paths(
-    file_paths: FilePaths,
-    scope: Scope,
-    services: Services,
-    warnings: list[str],
-    recorder: Recorder,
-    script_memory_bytes: int,
-) -> list[str]:
-    items = [(await render(text, scope)).strip() for text in file_paths.items]
-    if file_paths.source == "literal":
-        return items
-    if file_paths.source == "glob":
+@dataclass(slots=True)
+class _Assembly:
+    """Collects the items of one task, by source."""
+
+    services: Services
+    recorder: Recorder
+    config: HandlerConfig
+    items: dict[str, ContextItem] = field(default_factory=dict[str, ContextItem])
+    warnings: list[str] = field(default_factory=list[str])
+
+    def _warn(self, message: str) -> None:
+        self.warnings.append(f"file_paths: {message}")
+
+    async def add_file_paths(self, file_paths: FilePaths, scope: Scope) -> None:
+        """Adds the files that the template names: literally, by pattern, command or description."""
+        texts = [(await render(text, scope)).strip() for text in file_paths.items]
+        if file_paths.source == "literal":
+            for name in texts:
+                await (self._read_resource(name) if name.startswith(SCHEME) else self.read_file(name, attach=True))
+            return
+        if file_paths.source == "glob":
+            names = await self._match(texts)
+        elif file_paths.source == "command":
+            names = await self._run_command(texts)
+        else:
+            names = await self._find_described(texts[0])
+        for name in names:
+            await self.read_file(name, attach=True)
+
+    async def _match(self, patterns: Sequence[str]) -> list[str]:
         found: list[str] = []
-        for pattern in items:
+        for pattern in patterns:
             try:
-                matched = await services.files.aglob(pattern)
+                matched = await self.services.files.aglob(pattern)
             except ToolError as error:
-                warnings.append(f"file_paths: {pattern}: {error}")
+                self._warn(f"{pattern}: {error}")
                 continue
             if not matched:
-                warnings.append(f"file_paths: no file matches {pattern}")
+                self._warn(f"no file matches {pattern}")
             found += matched
         return found
-    if file_paths.source == "command":
-        return await _paths_of_command(items, services, warnings, recorder, script_memory_bytes)
-    if services.memory is None:
-        warnings.append("file_paths: a description needs a memory; the evaluator was made without one")
+
+    async def _find_described(self, description: str) -> list[str]:
+        if self.services.memory is None:
+            self._warn("a description of files needs a memory, but the evaluator has none")
+            return []
+        found = await self.ask_memory(self.services.memory, description, "file_paths")
+        if not found:
+            self._warn(f"memory knows no path for {description!r}")
+        return found
+
+    async def ask_memory(self, memory: Memory, description: str, segment: str) -> list[str]:
+        """The paths that `memory` finds. Raises: ContextError, whatever a memory raises; that is its cause."""
+
+        async def look() -> list[str]:
+            try:
+                return [found.path for found in await memory.get_relevant_context_for(description, MAX_FRESH)]
+            except Exception as error:
+                raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
+
+        args = {"description": description, "limit": MAX_FRESH}
+        return await self.recorder.step(segment, "memory", args, look)
+
+    async def _run_command(self, argv: list[str]) -> list[str]:
+        if self.services.dry_run:
+            self._warn(f"{argv[0]} was not run")
+            return []
+
+        async def look() -> dict[str, Any]:
+            try:
+                result = await run_script(
+                    argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=self.services.root,
+                    memory_bytes=self.config.script_memory_bytes,
+                )  # fmt: skip
+            except ToolError as error:
+                return {"error": str(error)}
+            return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
+
+        ended = await self.recorder.step("file_paths", argv[0][:60] or "command", {"argv": argv}, look)
+        if "error" in ended:
+            self._warn(ended["error"])
+        elif ended["exit_code"] != 0:
+            self._warn(f"{argv[0]} ended with exit code {ended['exit_code']}: {ended['stderr']}")
+        else:
+            return [line for line in ended["stdout"].splitlines() if line.strip()]
         return []
-    found_paths = await _remembered(services.memory, items[0], recorder, "file_paths")
-    if not found_paths:
-        warnings.append(f"file_paths: memory knows no path for {items[0]!r}")
-    return found_paths
 
-
-async def _remembered(memory: Memory, description: str, recorder: Recorder, segment: str) -> list[str]:
-    """Raises: ContextError, whatever a memory raises; its own exception is the cause."""
-
-    async def look() -> list[str]:
-        try:
-            return [found.path for found in await memory.get_relevant_context_for(description, MAX_FRESH)]
-        except Exception as error:
-            raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
-
-    return await recorder.step(segment, "memory", {"description": description, "limit": MAX_FRESH}, look)
-
-
-async def _paths_of_command(
-    argv: list[str], services: Services, warnings: list[str], recorder: Recorder, memory_bytes: int
-) -> list[str]:
-    if services.dry_run:
-        warnings.append(f"file_paths: {argv[0]} was not run")
-        return []
-
-    async def look() -> dict[str, Any]:
-        try:
-            result = await run_script(
-                argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=services.root, memory_bytes=memory_bytes
-            )
-        except ToolError as error:
-            return {"error": str(error)}
-        return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
-
-    ended = await recorder.step("file_paths", argv[0][:60] or "command", {"argv": argv}, look)
-    if "error" in ended:
-        warnings.append(f"file_paths: {ended['error']}")
-        return []
-    if ended["exit_code"] != 0:
-        warnings.append(f"file_paths: {argv[0]} ended with exit code {ended['exit_code']}: {ended['stderr']}")
-        return []
-    return [line for line in ended["stdout"].splitlines() if line.strip()]
-
-
-async def _read_resource(
-    path: str,
-    items: dict[str, ContextItem],
-    services: Services,
-    servers: Sequence[McpServer],
-    warnings: list[str],
-    recorder: Recorder,
-) -> None:
-    """Raises: MissingExtra, and ConfigurationError for a variable that is not set."""
-    if path in items:
-        return
-    try:
-        server, uri = split_resource(path, servers)
-    except ConfigurationError as error:
-        warnings.append(f"file_paths: {error}")
-        return
-    if services.dry_run:
-        warnings.append(f"file_paths: {path} was not read")
-        return
-
-    async def look() -> dict[str, str]:
-        try:
-            return {"text": await services.mcp.read_resource(server, uri)}
-        except ToolError as error:
-            return {"error": str(error)}
-
-    found = await recorder.step(f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look)
-    if "error" in found:
-        warnings.append(f"file_paths: {found['error']}")
-    else:
-        items[path] = ContextItem(path, found["text"])
-
-
-async def _read(
-    path: str, items: dict[str, ContextItem], services: Services, warnings: list[str], *, attach: bool
-) -> None:
-    source = f"file:{path}"
-    if source in items:
-        return
-    try:
-        data = await services.files.aread_bytes(path)
-        media_type = media_type_of(data)
-        if media_type is None:
-            items[source] = ContextItem(source, decode(data, path)[0])
+    async def _read_resource(self, path: str) -> None:
+        """Raises: MissingExtra, and ConfigurationError for a variable that is not set."""
+        if path in self.items:
             return
-    except ToolError as error:
-        warnings.append(f"{path} was not read: {error}")
-        return
-    problem = size_problem(data, media_type) if attach else "only file_paths attaches images and PDFs"
-    if problem is not None:
-        warnings.append(f"{path} was not attached: {problem}")
-        return
-    shown = f"[{media_type}, {len(data):,} bytes]"
-    items[source] = AttachedItem(source, shown, Attachment(media_type, data, path))
+        try:
+            server, uri = split_resource(path, self.config.mcp)
+        except ConfigurationError as error:
+            self._warn(str(error))
+            return
+        if self.services.dry_run:
+            self._warn(f"{path} was not read")
+            return
+
+        async def look() -> dict[str, str]:
+            try:
+                return {"text": await self.services.mcp.read_resource(server, uri)}
+            except ToolError as error:
+                return {"error": str(error)}
+
+        found = await self.recorder.step(f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look)
+        if "error" in found:
+            self._warn(found["error"])
+        else:
+            self.items[path] = ContextItem(path, found["text"])
+
+    async def read_file(self, path: str, *, attach: bool) -> None:
+        """Adds a file's text, or, if `attach`, the image or PDF itself."""
+        source = f"file:{path}"
+        if source in self.items:
+            return
+        try:
+            data = await self.services.files.aread_bytes(path)
+            media_type = media_type_of(data)
+            if media_type is None:
+                self.items[source] = ContextItem(source, decode(data, path)[0])
+                return
+        except ToolError as error:
+            self.warnings.append(f"{path} was not read: {error}")
+            return
+        problem = size_problem(data, media_type) if attach else "only file_paths attaches images and PDFs"
+        if problem is not None:
+            self.warnings.append(f"{path} was not attached: {problem}")
+            return
+        label = f"[{media_type}, {len(data):,} bytes]"
+        self.items[source] = AttachedItem(source, label, Attachment(media_type, data, path))
 
 
 def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:
-    """What goes with the message that shows `items`, in their order."""
+    """The attachments of the message that shows `items`, in their order."""
     return tuple(item.attachment for item in items if isinstance(item, AttachedItem))
 
 

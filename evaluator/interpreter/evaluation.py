@@ -1,4 +1,4 @@
-"""What an evaluator said, as `success`, `feedback` and `details`, whatever the form of its answer."""
+"""Reads an evaluator's answer as `success`, `feedback` and `details`, whatever its form."""
 
 from __future__ import annotations
 

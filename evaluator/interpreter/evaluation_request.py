@@ -1,8 +1,8 @@
-"""`evaluation_request`: a director asks for an evaluation of something, by criteria that it makes up on the way.
+"""The tool `evaluation_request`: a director requests an evaluation by criteria of its choice.
 
-It is a subtask like any other: matched to a template of the subtype `evaluator` that takes `criteria` and
-`target`, else asked as it stands, in a Handler of its own with a task file of its own. The answer is always
-`success`, `feedback` and `details`; an evaluator that does not say `success` has not said yes.
+The evaluation is a subtask like any other, in its own Handler with its own task file. It is matched to a template of
+the subtype `evaluator` that takes `criteria` and `target`; without one, a standard prompt is used. The answer always
+has `success`, `feedback` and `details`; an answer without `success` counts as not successful.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from evaluator.errors import ToolError
-from evaluator.handler.backend import ToolSpec
-from evaluator.handler.tools import Tool, ToolContext
+from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.subtasks import SubtaskRequest, spawn_subtask, subtask_failure
+from evaluator.models.backend import ToolSpec
 from evaluator.nodes import OutputFormat, Span, Text
-from evaluator.results import TaskError
+from evaluator.tools import Tool, ToolContext
 
 EVALUATION_REQUEST = "evaluation_request"
 SUBTYPE = "evaluator"
@@ -49,7 +49,7 @@ _INSTRUCTIONS = (
 
 
 def evaluation_tool(run: Run, prepared: Prepared) -> Tool:
-    """The tool of one task."""
+    """The tool for one task."""
 
     async def ask(arguments: dict[str, Any], context: ToolContext) -> str:
         request = _request(arguments)

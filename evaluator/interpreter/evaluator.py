@@ -1,4 +1,4 @@
-"""The Evaluator: a request, a template's name or a node goes in; a TaskResult or a TaskError comes back."""
+"""The Evaluator: takes a request, a template's name or a node, and returns a TaskResult or a TaskError."""
 
 from __future__ import annotations
 
@@ -6,50 +6,67 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from evaluator.binding.scopes import plain
 from evaluator.errors import ConfigurationError, RecordError, UsageError
-from evaluator.handler.backend import Backend
-from evaluator.handler.choice import ModelChooser
+from evaluator.errors.results import TaskError, TaskId
 from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
-from evaluator.handler.mcp.connections import McpConnections
-from evaluator.handler.tools import Asker, FileAccess, Tool, builtin_tools
-from evaluator.handler.tracing import UNTRACED, Tracer
+from evaluator.handler.model_choice import ModelChooser
+from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
-from evaluator.interpreter.chat import CHAT, Chat, Reply, chat, resume_chat
+from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Outcome
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, Outcome, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
 from evaluator.interpreter.replay import Replay, replay
-from evaluator.interpreter.requests import is_request_type, start_of
-from evaluator.interpreter.runs import RunStart, record_run
-from evaluator.interpreter.services import Services
+from evaluator.interpreter.requests import is_request_type, spec_of
+from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sync import run_sync, sync_form
+from evaluator.language.scopes import plain
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
+from evaluator.models.backend import Backend
 from evaluator.nodes import Function, Node
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
-from evaluator.record.steps import Header, Scrub
 from evaluator.record.store import TaskStore, TaskSummary
-from evaluator.results import TaskError, TaskId
+from evaluator.tools import Asker, FileAccess, Tool, builtin_tools
+from evaluator.tools.mcp.connections import McpConnections
 
 if TYPE_CHECKING:
     from opentelemetry import trace
 
-    from evaluator.handler.cache import ResponseCache
-    from evaluator.handler.gate import Gate
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
+    from evaluator.limits.call_limiter import CallLimiter
+    from evaluator.models.cache import ResponseCache
 
-DEFAULT_MAX_DEPTH = 5
 MAX_REPORTED = 5
-EventCallback = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorArguments:
+    """The arguments with which another process can make an equal Evaluator; library and profiles are loaded.
+
+    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own.
+    """
+
+    library: TemplateLibrary
+    handler: HandlerConfig | str | None
+    model: str | None
+    model_roles: Mapping[str, str]
+    backend: Backend | None
+    memory: Memory | None
+    tools: tuple[Tool, ...]
+    roots: tuple[str, ...]
+    asker: Asker | None
+    max_depth: int
+    reparse: bool
+    sync: Sync
+    profiles: Mapping[str, HandlerConfig]
 
 
 class Evaluator:
@@ -57,18 +74,19 @@ class Evaluator:
 
     `library`: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
     `handler`: a profile or its name (default: `default`). `model`: used for every task, whatever templates and
-    profiles say, but for those that name a role which `model_roles`, or the profile, maps to a model.
+    profiles name, except tasks that name a role which `model_roles`, or the profile, maps to a model.
     `backend`: answers every model call itself (a simulated or replaying one, or your own). `tasks_dir`: the
     folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
     the first one also being where scripts run (default: the current folder). `memory` answers
     `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
     or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
-    name. `asker` answers questions to the user. `sync`: what of the task files survives a loss of power: "off"
-    what the system had written back, "task" every ended task, "step" every step; a killed process loses nothing
-    with any of them. `cache`, or the file of one: responses that were given before, see `handler.cache`. `tracer`, an
-    OpenTelemetry one, or True for the global provider's: gets spans of what runs, see docs/tracing.md.
+    name. `asker` answers questions to the user. `sync`: what survives a loss of power: "off" only what
+    the system has already written to disk, "task" every ended task, "step" every step. A killed process loses nothing
+    in any mode. `cache`, a response cache or the file of one: responses that are reused, see `models.cache`. `tracer`:
+    an OpenTelemetry tracer, or True for the global provider's; it gets spans, see docs/howto/trace-runs.md.
+    `notice` gets each line for the user (default: the log).
 
-    Raises: ConfigurationError, if the profile cannot be read or has no such name, or a root is no folder.
+    Raises: ConfigurationError, if the profile cannot be read or is unknown, or a root is not a folder.
     """
 
     def __init__(
@@ -96,94 +114,96 @@ class Evaluator:
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
-        self._model = model
-        self._roles = dict(model_roles or {})
-        self._profile = default.name if handler is not None else None
-        self._max_depth = max_depth
-        secret = [name for profile in (default, *profiles.values()) for s in profile.mcp for name in s.variables()]
-        self._sync: Sync = sync
-        self._redactor = Redactor.from_environment(also=secret)
-        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=self._redactor, sync=sync)
-        folders = _given_roots(roots) or [Path(root) for root in default.roots] or [Path.cwd()]
-        self.library = library if isinstance(library, TemplateLibrary) else _load_library(library)
-        self._notice = notice or _log_notice
-        self._has_reported = False
-        self._root = os.path.abspath(folders[0])
-        self._gate: Gate | None = None
-        self._made_of: dict[str, Any] = {
-            "library": self.library, "handler": handler, "model": model, "model_roles": self._roles,
-            "backend": backend, "memory": memory, "tools": tools, "roots": [os.path.abspath(each) for each in folders],
-            "asker": asker, "max_depth": max_depth, "reparse": reparse, "sync": sync, "profiles": profiles,
-        }  # fmt: skip
-        self._cache = _given_cache(cache, self._notice)
-        self._chooser = ModelChooser(backend=backend, notice=self._notice, cache=self._cache)
-        self._services = Services(
-            library=self.library,
-            chooser=self._chooser,
+        notice = notice or logging.getLogger("evaluator").warning
+        secrets = [name for profile in (default, *profiles.values()) for s in profile.mcp for name in s.variables()]
+        redactor = Redactor.from_environment(also=secrets)
+        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
+        folders = [os.path.abspath(root) for root in _given_roots(roots) or default.roots or [Path.cwd()]]
+        if not isinstance(library, TemplateLibrary):
+            library = TemplateLibrary.load(*([] if library is None else [library]))
+        self.init_args = EvaluatorArguments(
+            library, handler, model, dict(model_roles or {}), backend, memory, tools, tuple(folders), asker, max_depth,
+            reparse, sync, profiles,
+        )  # fmt: skip
+        root, cache = Path(folders[0]), _given_cache(cache, notice)
+        self.services = Services(
+            library=library,
+            chooser=ModelChooser(backend=backend, notice=notice, cache=cache),
             profiles=profiles,
             default_profile=default,
             tools=builtin_tools().with_tools(*tools),
             files=FileAccess(folders),
-            root=folders[0],
+            root=root,
             asker=asker,
             memory=memory,
             store=store,
-            mcp=McpConnections(folders[0], notice=self._notice),
+            mcp=McpConnections(root, notice=notice),
             evaluate=evaluate_node,
+            redactor=redactor,
+            notice=notice,
+            cache=cache,
+            max_depth=max_depth,
             reparse=reparse,
-            tracer=UNTRACED if tracer is None else _given_tracer(tracer, self._redactor),
+            tracer=UNTRACED if tracer is None else _given_tracer(tracer, redactor),
         )
+        self._reports_interrupted = True
 
-    @property
-    def services(self) -> Services:
-        """The parts that this Evaluator was put together from."""
-        return self._services
+    @classmethod
+    def _of(cls, init_args: EvaluatorArguments, services: Services) -> Self:
+        """Makes an Evaluator of these parts. It does not report interrupted runs."""
+        evaluator = cls.__new__(cls)
+        evaluator.init_args, evaluator.services = init_args, services
+        evaluator._reports_interrupted = False
+        return evaluator
 
-    def behind(
+    def with_limiter(
         self,
-        gate: Gate,
+        limiter: CallLimiter,
         tasks_dir: str | Path,
         cache: ResponseCache | str | Path | None = None,
-        closed: Iterable[Path] = (),
+        denied: Iterable[Path] = (),
     ) -> Self:
-        """This evaluator with its calls passing through `gate`, its task files in `tasks_dir` and, where one is
-        given, another `cache`; tools on files do not touch what is in `closed`. Closing either closes the connections
-        of both."""
-        other = copy(self)
-        other._gate = gate
-        other._cache = self._cache if cache is None else _given_cache(cache, self._notice)
-        other._chooser = self._chooser.behind(gate, other._cache)
-        new = TaskStore(tasks_dir, redactor=self._redactor, sync=self._sync)
-        files = self._services.files.without(closed)
-        other._services = replace(self._services, chooser=other._chooser, store=new, files=files)
-        other._has_reported = True
-        return other
+        """A copy of this Evaluator whose calls pass through `limiter`, with task files in `tasks_dir`.
+
+        `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`. Closing either
+        evaluator closes the connections of both.
+        """
+        services = self.services
+        cache = services.cache if cache is None else _given_cache(cache, services.notice)
+        services = replace(
+            services,
+            chooser=services.chooser.with_limiter(limiter, cache),
+            store=TaskStore(tasks_dir, redactor=services.redactor, sync=self.init_args.sync),
+            files=services.files.without(denied),
+            cache=cache,
+            limiter=limiter,
+        )
+        return self._of(self.init_args, services)
 
     @property
-    def made_of(self) -> Mapping[str, Any]:
-        """The arguments that make such an Evaluator in another process, where templates and profiles are not read
-        again; without the folder of task files, the cache, and who is told notices."""
-        return self._made_of
+    def library(self) -> TemplateLibrary:
+        """The templates."""
+        return self.services.library
 
     @property
-    def gate(self) -> Gate | None:
-        """What its calls pass through, see `behind`."""
-        return self._gate
+    def limiter(self) -> CallLimiter | None:
+        """The limiter that model calls pass through, see `with_limiter`."""
+        return self.services.limiter
 
     @property
     def cache(self) -> ResponseCache | None:
-        """The responses that were given before."""
-        return self._cache
+        """The cache of responses."""
+        return self.services.cache
 
     @property
     def model(self) -> str | None:
-        """The model that every task uses; None: templates and profiles say."""
-        return self._model
+        """The model that every task uses; None: templates and profiles decide."""
+        return self.init_args.model
 
     @property
     def model_roles(self) -> Mapping[str, str]:
         """The models of roles that templates name."""
-        return self._roles
+        return self.init_args.model_roles
 
     async def evaluate(
         self,
@@ -202,63 +222,43 @@ class Evaluator:
     ) -> Outcome:
         """Evaluates a template's name, a request in words, or a node.
 
-        Words are matched to the atomic templates; the best is taken if it fits at all. Inputs that it needs
+        Words are matched to the atomic templates; the best is used if it fits well enough. Inputs that it needs
         and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with
-        `ask_model` False, are an error that lists them. A node is evaluated as it stands; an atomic node that
-        has neither name nor instructions is a request, matched like words. `target` is the answer that a
-        simulated model gives. `model_roles` stand above the evaluator's. `epoch`, from 1, tells repetitions apart
-        to the cache. `labels` stand in the task file's header, for whoever looks for it. `on_text` receives text as
-        it streams in; `on_event` `(path, what)` as steps start.
+        `ask_model` False, are an error that lists them. A node is evaluated as it is; an atomic node that
+        has neither name nor instructions is a request, matched like words. `model` and `handler` (a profile's name)
+        replace the evaluator's; `model_roles` are added to it and come first. `target` is the answer that a
+        simulated model gives. `epoch`, from 1, distinguishes repetitions for the cache. `labels` are written into the
+        task file's header. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start.
 
-        Returns: a TaskResult, or a TaskError for every way of failing. Raises nothing but cancellation and
+        Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
         """
         _check_types(request, inputs)
-        _check_epoch(epoch)
+        if type(epoch) is not int or epoch < 1:
+            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         self._report_interrupted()
+        services = self.services
+        options = RunOptions(
+            model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
+            ask_model, labels, on_text, on_event,
+        )  # fmt: skip
         try:
-            values = cast("dict[str, Any]", plain(dict(inputs or {})))
-            start = start_of(self.library, request, values, ask_model)
-            if isinstance(start, TaskError):
-                return start
-            profile, roles = handler or self._profile, {**self._roles, **(model_roles or {})}
-            origin = self._origin(start, profile, roles, target=target, epoch=epoch, labels=labels)
-            start.max_depth, start.model, start.profile = self._max_depth, model or self._model, profile
-            start.roles, start.target, start.epoch, start.origin = roles, target, epoch, origin
-            start.on_text, start.on_event = on_text, on_event
-            self._services.mcp.check(self._services.profile(profile).mcp)
+            spec = spec_of(services.library, request, cast("dict[str, Any]", plain(dict(inputs or {}))), ask_model)
+            if isinstance(spec, TaskError):
+                return spec
+            services.mcp.check(services.profile(options.handler).mcp)
         except Exception as error:
             return to_task_error(error)
-        return await record_run(self._services, start)
+        return await record_run(services, spec, options)
 
-    def _origin(
-        self,
-        start: RunStart,
-        profile: str | None,
-        roles: Mapping[str, str],
-        *,
-        target: str | None = None,
-        epoch: int = 1,
-        labels: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """What a task file says besides, so that its run can be started again: where it is not the default."""
-        origin: dict[str, Any] = {**start.origin}
-        store = self._services.store
-        if store is not None:
-            said = {
-                "handler": profile,
-                "target": target,
-                "epoch": epoch if epoch != 1 else None,
-                "model_roles": roles or None,
-                "max_depth": self._max_depth if self._max_depth != DEFAULT_MAX_DEPTH else None,
-                "reparse": self._services.reparse or None,
-                "redacted_inputs": _redacted(start.inputs, store.redactor) or None,
-                "root": self._root,
-            }
-            origin.update((key, value) for key, value in said.items() if value is not None)
-        if labels:
-            origin["labels"] = dict(labels)
-        return origin
+    @property
+    def _profile(self) -> str | None:
+        return None if self.init_args.handler is None else self.services.default_profile.name
+
+    @property
+    def _options(self) -> RunOptions:
+        """The default options of a run."""
+        return RunOptions(self.model, self._profile, self.model_roles)
 
     async def resume(
         self,
@@ -270,66 +270,43 @@ class Evaluator:
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
-        """Goes on with a run that was interrupted, aborted or failed: what its task file holds is not done again.
+        """Resumes a run that was interrupted, aborted or failed, without repeating what its task file records.
 
-        Steps that were completed are taken from the record; calls that were in flight are made again. A tool
+        The results of completed steps are taken from the record; calls that were in flight are made again. A tool
         call or script with a side effect that was begun and has no recorded end is asked about through the
-        evaluator's `asker`; `unfinished` decides in its place: "repeat" it, "tell" the model that its end is
+        evaluator's `asker`; `unfinished` decides instead: "repeat" it, "tell" the model that its end is
         not known, or "stop". `inputs` are those that the record lacks because they are secret.
 
-        Where a template, a file that the task reads, or the model is not what it was, the run stops at the first
-        step that shows it, and does not run it; `allow_changed` goes on with what is there now.
+        Where a template, a file that the task reads, or the model has changed, the run stops at the first
+        step that differs, and does not run it; `allow_changed` continues with the current version.
 
-        Returns: the outcome, with `notes["resumed"]`; of a completed run the recorded one. A TaskError too where
-        the run cannot be gone on with: its cause is a RecordError (TaskBusy, StepChanged, StepUnfinished, …).
+        Returns: the outcome, with `notes["resumed"]`; for a completed run the recorded one. A TaskError too where
+        the run cannot be resumed: its cause is a RecordError (TaskBusy, StepChanged, StepUnfinished, …).
         Raises: UsageError, for arguments of the wrong Python type.
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
         _check_types("", inputs)
         _check_flag("allow_changed", allow_changed)
-
-        def finish(start: RunStart, header: Header) -> RunStart:
-            return self._again(replace(start, on_text=on_text, on_event=on_event), header)
-
+        callbacks = RunOptions(on_text=on_text, on_event=on_event)
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
-            return await resume(self._services, task_id, values, unfinished, allow_changed, finish)
+            return await resume(self.services, task_id, values, unfinished, allow_changed, callbacks)
         except Exception as error:
             number = TaskId(task_id) if type(task_id) is int else None
             return replace(to_task_error(error), task_id=number)
 
-    def _again(self, start: RunStart, header: Header) -> RunStart:
-        """`start` with what the header says of how it was called.
-
-        Raises: UsageError, where this evaluator was made for another folder or another way of running.
-        """
-        extra = header.extra
-        if extra.get("root", self._root) != self._root:
-            raise UsageError(
-                f"TASK-{header.task_id} ran with the root {extra['root']}, not {self._root}; resume it with that root"
-            )
-        return replace(
-            start, max_depth=extra.get("max_depth", DEFAULT_MAX_DEPTH), model=header.model,
-            profile=extra.get("handler"), target=extra.get("target"), roles=extra.get("model_roles", {}),
-            epoch=extra.get("epoch", 1),
-        )  # fmt: skip
-
     async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:
         """Evaluates a recorded run again from its record alone: no call is made, no tool run, nothing written.
 
-        Stops at the first step that is not what was recorded. With `template_changes` goes on past steps whose
-        content has changed, with the recorded answers, and keeps what the model would now see differently.
+        Stops at the first step that differs from the record. With `template_changes` it continues past steps whose
+        content has changed, with the recorded answers, and reports what the model would now see differently.
 
         Raises: RecordError, if there is no such task or it cannot be read; UsageError or TemplateError, if its
-        template is not there.
+        template is missing.
         """
-
-        def finish(start: RunStart, header: Header) -> RunStart:
-            return self._again(start, header)
-
         _check_flag("template_changes", template_changes)
-        return await replay(self._services, Path(task) if isinstance(task, str) else task, template_changes, finish)
+        return await replay(self.services, Path(task) if isinstance(task, str) else task, template_changes)
 
     async def compile(
         self,
@@ -340,86 +317,73 @@ class Evaluator:
         model: str | None = None,
         handler: str | None = None,
     ) -> CompiledTask:
-        """The task that `words` describe, in XML, written by a model and checked; nothing of it is run.
+        """Has a model write the task that `words` describe as XML, and checks it; nothing of it is run.
 
-        Scripts and commands are refused unless `allow_scripts`, tools but for `allow_tools`. The call is a recorded
-        run. `evaluate(task.node, …)` runs what came of it.
+        Scripts and commands are refused unless `allow_scripts`, tools except those in `allow_tools`. The call is a
+        recorded run. `evaluate(task.node, …)` runs the result.
 
-        Raises: UsageError, where there are no words.
+        Raises: UsageError, if `words` is blank.
         """
         from evaluator.interpreter.compile import compile_task
 
-        def finish(start: RunStart) -> RunStart:
-            profile = handler or self._profile
-            return replace(
-                start, max_depth=self._max_depth, model=model or self._model, roles=self._roles, profile=profile,
-                origin=self._origin(start, profile, self._roles),
-            )  # fmt: skip
-
+        options = replace(self._options, model=model or self.model, handler=handler or self._profile)
         return await compile_task(
-            self._services, words, allow_scripts=allow_scripts, allow_tools=allow_tools, finish=finish
+            self.services, words, allow_scripts=allow_scripts, allow_tools=allow_tools, options=options
         )
 
     async def chat(
         self,
         ask: Callable[[], Awaitable[str | None]],
-        show: Callable[[Reply], None],
+        show: Callable[[ChatReply], None],
         *,
         resume: int | None = None,
         on_text: Callable[[str], None] | None = None,
         on_start: Callable[[Chat], None] | None = None,
     ) -> Outcome:
-        """An interactive session: one Handler, with the profile's tools, its limits for each query, and what memory
-        finds for it.
+        """Runs an interactive session in one Handler, with the profile's tools.
+
+        The profile's limits hold for each query. Memory adds context that is relevant to a query.
 
         `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the session, whose
-        `break_off` ends the answer that is being given. `resume` goes on with the session of a task file, whose
-        replies are shown again, from the record.
+        `cancel_answer` cancels the answer in progress. `resume` continues the session of a task file and first shows
+        its recorded replies.
 
-        Returns: the outcome of the whole, its content the last answer.
+        Returns: the outcome of the session; its content is the last answer.
         """
         session = Chat(ask, show)
         if on_start is not None:
             on_start(session)
-
-        def finish(start: RunStart, header: Header) -> RunStart:
-            return self._again(replace(start, on_text=on_text), header)
-
         try:
             if resume is not None:
-                return await resume_chat(self._services, session, resume, finish)
-            start = RunStart(
-                None, CHAT, {}, model=self._model, profile=self._profile, roles=self._roles,
-                max_depth=self._max_depth, on_text=on_text,
-            )  # fmt: skip
-            start = replace(start, origin=self._origin(start, self._profile, self._roles))
-            return await chat(self._services, session, start)
+                return await session.resume(self.services, resume, on_text)
+            return await session.start(self.services, replace(self._options, on_text=on_text))
         except Exception as error:
             return to_task_error(error)
 
     def interrupted(self) -> list[TaskSummary]:
-        """Runs without an end whose process is gone, newest first; `resume` goes on with one.
+        """Interrupted runs, newest first: they have no end, and their process is gone. `resume` continues one.
 
-        Neither subtasks, which go on with the run that asked for them, nor files that end inside their header:
-        nothing was done there.
+        Leaves out subtasks, which are resumed with the run that asked for them, and files that end inside their
+        header, where nothing was done.
         """
-        store = self._services.store
-        return [] if store is None else [task for task in store.interrupted() if _can_go_on(task)]
+        store = self.services.store
+        found = () if store is None else store.interrupted()
+        return [task for task in found if task.header is not None and task.header.parent is None]
 
     def _report_interrupted(self) -> None:
-        """Once: that there are such runs. They are never gone on with unasked."""
-        if self._has_reported:
+        """Tells the user about interrupted runs, once. They are never resumed automatically."""
+        if not self._reports_interrupted:
             return
-        self._has_reported = True
+        self._reports_interrupted = False
         try:
             found = [str(task.id) for task in self.interrupted()]
         except (RecordError, OSError, ValueError):
-            # The run that follows says what is wrong with the folder.
+            # The next run reports the problem with the folder.
             return
         if found:
             more = " and more" if len(found) > MAX_REPORTED else ""
-            self._notice(
-                f"interrupted earlier and not gone on with: TASK-{', TASK-'.join(found[:MAX_REPORTED])}{more}; "
+            self.services.notice(
+                f"interrupted and not resumed: TASK-{', TASK-'.join(found[:MAX_REPORTED])}{more}; "
                 "see: evaluator tasks list --interrupted"
             )
 
@@ -432,18 +396,16 @@ class Evaluator:
     def render(
         self, request: str | Node | Function, inputs: Mapping[str, Any] | None = None
     ) -> tuple[Outcome, list[Preview]]:
-        """What the model would see for `request`, without a call, a script or a task file.
+        """Shows what the model would see for `request`, without a call, a script or a task file.
 
         Returns: the outcome (a TaskError where something cannot be resolved) and each request in order. Only
-        the first is exact: what follows an answer follows a simulated one.
+        the first is exact: later requests follow simulated answers.
         """
-        from evaluator.interpreter.preview import LookingBackend
+        from evaluator.interpreter.preview import PreviewBackend
 
-        backend = LookingBackend()
-        services = replace(self._services, chooser=ModelChooser(backend=backend), store=None, dry_run=True)
-        looking = copy(self)
-        looking._services, looking._model = services, None
-        outcome = looking.evaluate_sync(request, inputs)
+        backend = PreviewBackend()
+        services = replace(self.services, chooser=ModelChooser(backend=backend), store=None, dry_run=True)
+        outcome = self._of(replace(self.init_args, model=None), services).evaluate_sync(request, inputs)
         return outcome, backend.seen
 
     def evaluate_batch(
@@ -458,14 +420,14 @@ class Evaluator:
 
         At most `concurrency` evaluations run at once and at most four times as many results wait for an
         earlier one, so memory does not grow with the number of rows. A row that fails is a TaskError in its
-        place; nothing is left out. Closing the iterator cancels what still runs.
+        place; none is dropped. `options` are those of `evaluate`. Closing the iterator cancels running evaluations.
 
-        Raises: UsageError, at once, for text, a path, a mapping or a frame: `batch` takes those.
+        Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes those.
         """
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}, expected 1 or more")
 
-        async def one(row: Mapping[str, Any]) -> Outcome:
+        async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return failure(
                     "input_validation_failure",
@@ -473,14 +435,14 @@ class Evaluator:
                 )
             return await self.evaluate(name, row, **options)
 
-        return evaluate_rows(one, rows, concurrency)
+        return evaluate_rows(evaluate_row, rows, concurrency)
 
     async def aclose(self) -> None:
         """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again afterwards."""
-        await self._chooser.aclose()
-        await self._services.mcp.aclose()
-        if self._cache is not None:
-            await asyncio.to_thread(self._cache.close)
+        await self.services.chooser.aclose()
+        await self.services.mcp.aclose()
+        if self.cache is not None:
+            await asyncio.to_thread(self.cache.close)
 
     def __enter__(self) -> Self:
         return self
@@ -499,15 +461,7 @@ class Evaluator:
         run_sync(self.aclose())
 
     def __repr__(self) -> str:
-        return f"Evaluator({len(self.library.templates)} templates, handler={self._services.default_profile.name!r})"
-
-
-def _load_library(folder: str | Path | None) -> TemplateLibrary:
-    return TemplateLibrary.load() if folder is None else TemplateLibrary.load(folder)
-
-
-def _log_notice(line: str) -> None:
-    logging.getLogger("evaluator").warning(line)
+        return f"Evaluator({len(self.library.templates)} templates, handler={self.services.default_profile.name!r})"
 
 
 def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...], max_depth: object) -> None:
@@ -517,14 +471,9 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
         raise UsageError(f"backend is a {type(backend).__name__}, expected an object with name, complete and aclose")
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise UsageError(f"tools holds {tool!r}, expected a Tool: decorate the function with @tool")
+            raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
     if not isinstance(max_depth, int) or max_depth < 0:
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
-
-
-def _check_epoch(epoch: object) -> None:
-    if type(epoch) is not int or epoch < 1:
-        raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -550,7 +499,7 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
     return folders
 
 
-def _given_tracer(tracer: object, redactor: Redactor) -> Tracer:
+def _given_tracer(tracer: object, redactor: Redactor) -> Any:
     from evaluator.handler.otel import open_tracer
 
     return open_tracer(tracer, redactor)
@@ -559,15 +508,6 @@ def _given_tracer(tracer: object, redactor: Redactor) -> Tracer:
 def _given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:
     if not isinstance(cache, (str, Path)):
         return cache
-    from evaluator.handler.cache import ResponseCache
+    from evaluator.models.cache import ResponseCache
 
     return ResponseCache(cache, notice=notice)
-
-
-def _redacted(inputs: Mapping[str, Any], scrub: Scrub | None) -> list[str]:
-    """The inputs that a task file does not hold as they are."""
-    return [] if scrub is None else [name for name, value in inputs.items() if scrub.redact_value(value) != value]
-
-
-def _can_go_on(task: TaskSummary) -> bool:
-    return task.header is not None and task.header.parent is None

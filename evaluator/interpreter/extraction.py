@@ -1,4 +1,4 @@
-"""Asks the model for the inputs that a matched template needs and a request in words gives no value for."""
+"""Extracts from a request in words the inputs that the matched template needs, by asking the model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from evaluator.errors.results import TaskError
 from evaluator.interpreter.failures import failure
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.internal import internal_template
 from evaluator.nodes import Input, Task
-from evaluator.results import TaskError
 
 
 async def extract_inputs(
     run: Run, frame: Frame, request: str, missing: Sequence[Input], node: Task
 ) -> dict[str, Any] | TaskError:
-    """Values for `missing` by name, from one task at the path `bind`; an error lists what it did not find."""
-    asked: dict[str, Any] = {
+    """Values for `missing` by name, from one task at the path `bind`; an error lists the inputs not found."""
+    arguments: dict[str, Any] = {
         "request": request,
         "template": node.description.value,
         "declared": "\n".join(f"{i.name} ({i.type}): {i.description}" for i in missing),
     }
-    # A simulated model has read nothing; for it each text input is the request itself.
+    # A simulated model does not read; its value for each text input is the request itself.
     simulated = json.dumps({i.name: request for i in missing if i.type in ("string", "any")})
     outcome = await run.services.evaluate(
-        replace(run, target=simulated, on_text=None),
+        replace(run, options=run.options.inner(simulated)),
         internal_template(run.services, "extract_inputs"),
-        frame.at("bind", arguments=asked),
+        frame.at("bind", arguments=arguments),
     )
     if isinstance(outcome, TaskError):
         return outcome

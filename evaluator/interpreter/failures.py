@@ -1,4 +1,4 @@
-"""One table from exceptions to TaskErrors: no exception of a library below reaches the caller of `evaluate`."""
+"""Maps exceptions to TaskErrors, so that no exception of a library reaches the caller of `evaluate`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from evaluator.errors import (
     ToolError,
     UsageError,
 )
+from evaluator.errors.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, TaskFailed, Usage
 from evaluator.nodes import Span
-from evaluator.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, TaskFailed, Usage
 
 
 def failure(
@@ -32,7 +32,7 @@ def failure(
     details: Mapping[str, Any] | None = None,
     cause: BaseException | None = None,
 ) -> TaskError:
-    """A TASK_FAILURE with its reason."""
+    """A TaskError of type TASK_FAILURE."""
     return TaskError(
         "TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage(),
         details=details or {}, cause=cause,
@@ -40,7 +40,7 @@ def failure(
 
 
 def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
-    """The TaskError that `error` stands for; `error` itself stays its cause."""
+    """The TaskError for `error`, which is its cause."""
     usage = usage or Usage()
     match error:
         case TaskFailed():
@@ -73,11 +73,11 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
         case UsageError():
             reason = "input_validation_failure"
         case StepChanged():
-            said = {"path": error.path, "recorded": error.recorded, "now": error.now}
-            return failure("execution_halted", str(error), usage=usage, details=said, cause=error)
+            details = {"path": error.path, "recorded": error.recorded, "now": error.now}
+            return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
         case StepUnfinished():
-            said = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
-            return failure("execution_halted", str(error), usage=usage, details=said, cause=error)
+            details = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
+            return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
         case RecordError() | ConfigurationError():
             reason = "execution_halted"
         case _:
@@ -88,7 +88,7 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
     return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)
 
 
-# Findings about the values given to a task, not about its template.
+# Diagnostics about the values given to a task, not about its template.
 _INPUT_CODES = frozenset({"missing-input", "excess-input", "wrong-type"})
 _SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})
 

@@ -1,25 +1,105 @@
-"""What a node is evaluated in: the services of one run, and the frame of one node."""
+"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.binding.scopes import Scope
-from evaluator.handler.limits import Budget
-from evaluator.record.steplog import StepLog
-from evaluator.results import TaskError, TaskResult
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.handler.config import HandlerConfig, profile_named
+from evaluator.handler.model_choice import ModelChooser
+from evaluator.handler.tracing import UNTRACED, Tracer
+from evaluator.language.scopes import Scope
+from evaluator.library import TemplateLibrary
+from evaluator.limits.budget import Budget
+from evaluator.memory import Memory
+from evaluator.nodes import Node
+from evaluator.record.redact import Redactor
+from evaluator.record.step_log import StepLog
+from evaluator.record.store import TaskStore
+from evaluator.tools import Asker, FileAccess, ToolRegistry
+from evaluator.tools.mcp.connections import McpConnections
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.services import Services
+    from evaluator.limits.call_limiter import CallLimiter
+    from evaluator.models.cache import ResponseCache
 
+DEFAULT_MAX_DEPTH = 5
 Outcome = TaskResult | TaskError
+EventCallback = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of one run: those of `Evaluator.evaluate`, which documents them."""
+
+    model: str | None = None
+    handler: str | None = None
+    model_roles: Mapping[str, str] | None = None
+    target: str | None = None
+    epoch: int = 1
+    ask_model: bool = True
+    labels: Mapping[str, str] | None = None
+    on_text: Callable[[str], None] | None = None
+    on_event: EventCallback | None = None
+
+    def inner(self, target: str | None = None) -> RunOptions:
+        """The options of a task inside this run: its text is not streamed, and `target` is its own."""
+        return replace(self, on_text=None, target=target)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of an Evaluator that its runs use: library, models, profiles, tools, files, memory, task files."""
+
+    library: TemplateLibrary
+    chooser: ModelChooser
+    profiles: Mapping[str, HandlerConfig]
+    default_profile: HandlerConfig
+    tools: ToolRegistry
+    files: FileAccess
+    root: Path
+    """The first root, as an absolute path: where scripts run."""
+    asker: Asker | None
+    memory: Memory | None
+    store: TaskStore | None
+    mcp: McpConnections
+    evaluate: Callable[[Run, Node, Frame], Awaitable[Outcome]]
+    redactor: Redactor
+    """Removes secrets from what is recorded."""
+    notice: Callable[[str], None]
+    cache: ResponseCache | None = None
+    limiter: CallLimiter | None = None
+    max_depth: int = DEFAULT_MAX_DEPTH
+    """How many levels of subtasks a run may have."""
+    reparse: bool = False
+    """Whether a task that ran out of turns, context or output may be decomposed."""
+    dry_run: bool = False
+    """Whether the run is a preview: scripts and commands are named but not run."""
+    tracer: Tracer = UNTRACED
+
+    def __post_init__(self) -> None:
+        # The tools of a task cannot access task files and the index, even inside a root.
+        denied = [] if self.store is None else [self.store.root]
+        index = getattr(self.memory, "path", None)
+        denied += [] if index is None else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal")]
+        object.__setattr__(self, "files", self.files.without(denied))
+
+    def profile(self, name: str | None) -> HandlerConfig:
+        """The profile called `name`, or the default one.
+
+        Raises: ConfigurationError, if there is none of that name or it cannot be used.
+        """
+        if name is None or name == self.default_profile.name:
+            return self.default_profile
+        return profile_named(self.profiles, name)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextItem:
-    """Something that a task may see besides its prompt. `source` identifies it: it is never sent twice."""
+    """A piece of context that a task may see besides its prompt. `source` identifies it: it is never sent twice."""
 
     source: str
     content: str
@@ -27,36 +107,33 @@ class ContextItem:
 
 @dataclass(slots=True)
 class Run:
-    """One evaluation: what its nodes share. A subtask is a run of its own, with its own task file."""
+    """The state that the nodes of one evaluation share. A subtask is a separate run with its own task file.
+
+    `depth` counts the subtasks above it; `ancestors` identify them.
+    """
 
     services: Services
     steps: StepLog
     budget: Budget
-    model: str | None = None
-    on_text: Callable[[str], None] | None = None
-    on_event: Callable[[str, str], None] | None = None
-    target: str | None = None
-    epoch: int = 1
+    options: RunOptions = field(default_factory=RunOptions)
     depth: int = 0
-    max_depth: int = 5
+    max_depth: int = DEFAULT_MAX_DEPTH
     ancestors: tuple[str, ...] = ()
-    profile: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict[str, str])
     unmapped: set[str] = field(default_factory=set[str], compare=False)
-    """Roles that no model was mapped to, and of which a task has told."""
+    """Roles without a model that a warning has already named."""
 
     def event(self, path: str, what: str) -> None:
-        if self.on_event is not None:
-            self.on_event(path, what)
+        if self.options.on_event is not None:
+            self.options.on_event(path, what)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a node stands: its scope, the context its parent offers, its stable path, the budget above it.
+    """The position of a node: its scope, the context from its parent, its stable path, and its parent's budget.
 
-    `arguments` are values that a caller gives to the node's declared inputs; None means that the node
-    stands inside another and takes its inputs from the scope. `is_subtask` selects the context defaults,
-    `is_reparsed` says that the node is part of a decomposition, `calls` are the templates being called.
+    `arguments` are values that a caller gives to the node's declared inputs; None means that the node is inside
+    another and takes its inputs from the scope. `is_subtask` selects the context defaults, `is_reparsed` says that
+    the node is part of a decomposition, `calls` are the templates being called.
     """
 
     scope: Scope
@@ -77,10 +154,10 @@ class Frame:
         arguments: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
     ) -> Frame:
-        """A frame one segment further down, with what is given in place of its own; by default without arguments."""
+        """A frame one segment further down, with the given parts replaced; it has no arguments unless given."""
         return Frame(
             self.scope if scope is None else scope,
-            f"{self.path}/{segment}" if self.path else segment,
+            join(self.path, segment),
             self.context if context is None else context,
             arguments,
             False,
@@ -91,14 +168,15 @@ class Frame:
 
 
 def join(path: str, segment: str) -> str:
+    """The path of `segment` below `path`."""
     return f"{path}/{segment}" if path else segment
 
 
 def value_of(outcome: TaskResult) -> Any:
-    """What later texts see of a result: the parsed value where there is one, else the text."""
+    """The value of a result in later texts: the parsed value if there is one, else the text."""
     return outcome.content if outcome.parsed_content is None else outcome.parsed_content
 
 
 def step_value(outcome: TaskResult) -> dict[str, Any]:
-    """The shape under which a step's result is bound: `content`, `parsed`, `notes`."""
+    """The value that a step's result is bound to: `content`, `parsed`, `notes`."""
     return {"content": outcome.content, "parsed": outcome.parsed_content, "notes": dict(outcome.notes)}

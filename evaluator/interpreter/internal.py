@@ -1,16 +1,17 @@
-"""Templates that serve the Evaluator itself: filling inputs from words, decomposing a task, compiling words to one.
+"""The templates that the Evaluator itself uses: to extract inputs, to decompose a task, to compile words to a task.
 
-A library's own template of that name comes first, so that a project can change how it is asked.
+A template of the same name in the library comes first, so that a project can change the prompt.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from evaluator.interpreter.services import Services
-from evaluator.library import Template, TemplateLibrary
+from evaluator.errors import ConfigurationError
+from evaluator.files.shipped import shipped
+from evaluator.interpreter.frame import Services
+from evaluator.library import TemplateLibrary
 from evaluator.nodes import Atomic
-from evaluator.xml.resources import shipped
 
 _FILES = {
     "extract_inputs": "extract/extract_inputs.xml",
@@ -18,21 +19,19 @@ _FILES = {
     "compile_task": "plan/compile_task.xml",
 }
 INTERNAL = frozenset(_FILES)
-"""Their names."""
+"""The names of these templates."""
 
 
 def internal_template(services: Services, name: str) -> Atomic:
-    """The atomic template `name`, the library's or the shipped one."""
-    template = services.library.get(name) if name in services.library else _shipped(name)
-    node = template.node
-    return node if isinstance(node, Atomic) else _atomic(_shipped(name))
+    """The template `name` of the library if it has an atomic one, else the shipped one."""
+    if name in services.library and isinstance(node := services.library.get(name).node, Atomic):
+        return node
+    return _shipped(name)
 
 
 @cache
-def _shipped(name: str) -> Template:
-    return TemplateLibrary.load(shipped("templates") / _FILES[name], shipped=False).get(name)
-
-
-def _atomic(template: Template) -> Atomic:
-    assert isinstance(template.node, Atomic)
-    return template.node
+def _shipped(name: str) -> Atomic:
+    node = TemplateLibrary.load(shipped("templates") / _FILES[name], shipped=False).get(name).node
+    if not isinstance(node, Atomic):
+        raise ConfigurationError(f"the shipped template {name!r} is not atomic; reinstall evaluator")
+    return node

@@ -1,35 +1,29 @@
 """Evaluates one node: binds its inputs, resolves its texts, assembles its context, runs its operator.
 
-Whatever goes wrong below becomes a TaskError here, with what the task had used; only cancellation passes.
+Every exception becomes a TaskError here, with the usage of the task. Only cancellation is raised.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
-from evaluator.binding.sandbox import render
 from evaluator.errors import LimitReached
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.limits import Budget
 from evaluator.interpreter import arguments, reparse
+from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run
-from evaluator.interpreter.operators import atomic, branch, call, loop, reduce, script, sequential
-from evaluator.interpreter.operators.prepared import Prepared
-from evaluator.interpreter.settings import handler_config
-from evaluator.nodes import (
-    Atomic,
-    Call,
-    Cond,
-    DirectorEvaluatorLoop,
-    Node,
-    Reduce,
-    Script,
-    Sequential,
-    Task,
-)
+from evaluator.interpreter.operators import RUNNERS
+from evaluator.interpreter.prepared import Prepared
+from evaluator.language.inputs import resolve_setting
+from evaluator.language.sandbox import render
+from evaluator.language.scopes import Scope
+from evaluator.limits.budget import Budget
+from evaluator.nodes import Call, HandlerSpec, Node, Task
+from evaluator.nodes.declare import fields_with
 
 
 async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
@@ -38,9 +32,8 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
         return await _evaluate_task(run, node, frame)
     try:
         if isinstance(node, Call):
-            return await call.run(run, node, frame)
-        assert isinstance(node, Cond)
-        return await branch.run(run, node, frame)
+            return await run_call(run, node, frame)
+        return await run_cond(run, node, frame)
     except Exception as error:
         return to_task_error(error, location=node.span)
 
@@ -56,7 +49,7 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     except Exception as error:
         failed = to_task_error(error, location=task.span)
     if prepared is not None:
-        # What was used and what had come is kept, whatever ended the task.
+        # Usage and partial content are kept, however the task ended.
         budget = prepared.budget
         failed = replace(
             failed, usage=budget.usage, content=failed.content or budget.partial,
@@ -70,25 +63,35 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
 async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:
     scope = bound.scope
     config = handler_config(run, task, scope)
-    functions = call.functions_in_text(run, frame, "description")
+    functions = functions_in_text(run, frame, "description")
     description = await render(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
-    context = await assemble(
-        task, policy, frame.context, description, scope, run.services, run.steps, frame.path, config.mcp,
-        config.script_memory_bytes,
-    )  # fmt: skip
+    context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config)
     budget = _budget(task, config, frame, run)
     return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
 
 
+def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
+    """The task's profile with the template's overrides, placeholders resolved.
+
+    Raises: ExpressionError, if a placeholder's value does not fit; ConfigurationError, for an unknown profile.
+    """
+    spec = task.handler
+    if spec is None:
+        return run.services.profile(run.options.handler)
+    config = run.services.profile(run.options.handler or spec.ref)
+    settings = [field.name for field in fields_with(HandlerSpec, "setting")]
+    return config.override(**{name: resolve_setting(spec, name, scope) for name in settings})
+
+
 async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
-    budget = prepared.budget
+    budget, runner = prepared.budget, RUNNERS[type(task)]
     if budget.timeout_s is None:
-        return await _dispatch(run, task, prepared)
+        return await runner(run, task, prepared)
     limit: asyncio.Timeout | None = None
     try:
         async with budget.deadline() as limit:
-            return await _dispatch(run, task, prepared)
+            return await runner(run, task, prepared)
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise
@@ -97,35 +100,13 @@ async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
 
 
 def _budget(task: Task, config: HandlerConfig, frame: Frame, run: Run) -> Budget:
-    """A budget of the task's own below its parent's. A composite has limits only where its template says so."""
-    owner = task.name or frame.path or task.type
-    parent = frame.budget or run.budget
-    if isinstance(task, Atomic):
-        return Budget(
-            owner, max_turns=config.max_turns, max_cost_usd=config.max_cost_usd, timeout_s=config.timeout_s,
-            parent=parent,
-        )  # fmt: skip
-    said = task.handler
+    """A budget for the task below its parent's. A task that asks no model has only the limits that it states itself."""
+    stated = task.handler or HandlerSpec()
+
+    def limit(name: str) -> Any:
+        return getattr(config, name) if task.asks_model or getattr(stated, name) is not None else None
+
     return Budget(
-        owner,
-        max_turns=config.max_turns if said is not None and said.max_turns is not None else None,
-        max_cost_usd=config.max_cost_usd if said is not None and said.max_cost_usd is not None else None,
-        timeout_s=config.timeout_s if said is not None and said.timeout_s is not None else None,
-        parent=parent,
-    )
-
-
-async def _dispatch(run: Run, task: Task, prepared: Prepared) -> Outcome:
-    match task:
-        case Atomic():
-            return await atomic.run(run, task, prepared)
-        case Sequential():
-            return await sequential.run(run, task, prepared)
-        case Reduce():
-            return await reduce.run(run, task, prepared)
-        case Script():
-            return await script.run(run, task, prepared)
-        case DirectorEvaluatorLoop():
-            return await loop.run(run, task, prepared)
-        case _:
-            raise TypeError(f"{type(task).__name__} is not one of the five operators")
+        task.name or frame.path or task.type, max_turns=limit("max_turns"), max_cost_usd=limit("max_cost_usd"),
+        timeout_s=limit("timeout_s"), parent=frame.budget or run.budget,
+    )  # fmt: skip

@@ -1,15 +1,15 @@
-"""The model of a replay: there is none."""
+"""The backend of a replay, which makes no call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from evaluator.errors import RecordError
-from evaluator.handler.backend import ModelRequest, ModelResponse
+from evaluator.models.backend import ModelRequest, ModelResponse
 
 
 class NoModel:
-    """A Backend that answers nothing: what a replay asks of it is a fault."""
+    """A Backend that refuses every request, because a replay never needs one."""
 
     name = "replay"
 

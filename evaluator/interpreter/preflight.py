@@ -1,22 +1,23 @@
-"""What loading does not check, for want of time or of knowing: tools, handler profiles, schemas, examples."""
+"""Checks that need more than the library: tools, profiles, schemas, examples."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from evaluator.errors import Diagnostic
-from evaluator.handler.mcp import McpServer
-from evaluator.handler.mcp.servers import server_of_tool
-from evaluator.handler.tools.anthropic import BASH, TEXT_EDITOR
-from evaluator.handler.tools.computer import COMPUTER
-from evaluator.handler.tools.manage_task import MANAGE_TASK
+from evaluator.errors.messages import did_you_mean
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
-from evaluator.library.near import did_you_mean
-from evaluator.nodes import Node, Task, TopLevel, children
+from evaluator.nodes import Task
+from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
+from evaluator.tools.anthropic import BASH, TEXT_EDITOR
+from evaluator.tools.computer import COMPUTER
+from evaluator.tools.manage_task import MANAGE_TASK
+from evaluator.tools.mcp import McpServer
+from evaluator.tools.mcp.servers import server_of_tool
 
 
 def check_surroundings(
@@ -25,15 +26,15 @@ def check_surroundings(
     profiles: Collection[str],
     servers: Collection[McpServer] = (),
 ) -> list[Diagnostic]:
-    """An error for each tool and profile that a template names and nobody has, and for each schema that cannot
-    be used; a warning for each example whose output does not fit. A `module:Model` is not imported here.
+    """An error for each unknown tool or profile that a template names, and for each invalid schema; a warning for
+    each example whose output does not fit. A `module:Model` is not imported here.
     """
     known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER, *library.templates}
     found: list[Diagnostic] = []
     for template in library.templates.values():
-        for task in _tasks(template.node):
+        for task in tasks(template.node):
             for tool in task.tools:
-                # Which tools a server has is known when it runs.
+                # The tools of an MCP server are known only while it runs.
                 if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
@@ -65,10 +66,3 @@ def _of_output(task: Task) -> list[Diagnostic]:
 
 def _is_model(schema: str | None) -> bool:
     return schema is not None and ":" in schema and not schema.lstrip().startswith("{")
-
-
-def _tasks(node: TopLevel | Node) -> Iterator[Task]:
-    if isinstance(node, Task):
-        yield node
-    for child in children(node):
-        yield from _tasks(child)

@@ -1,7 +1,7 @@
-"""What the model would see, without a call: the same road as an evaluation, with a backend that only looks.
+"""Previews of model requests: an evaluation with a backend that records the requests and makes no call.
 
-The first task's messages are exact. Where a later one depends on an earlier answer, that answer is the
-simulated model's; scripts and commands do not run.
+The first task's messages are exact. If a later task depends on an earlier answer, that answer is simulated. Scripts
+and commands do not run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.handler.backend import Message, ModelRequest, ModelResponse
-from evaluator.handler.simulated import SimulatedBackend
-from evaluator.handler.tokens import estimate_tokens
+from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator.models.simulated import SimulatedBackend
+from evaluator.models.tokens import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """One model request. `input_tokens` is our estimate; `exact` says that no simulated answer came before it."""
+    """One model request. `input_tokens` is an estimate; `exact` means that no simulated answer came before it."""
 
     task: str | None
     messages: tuple[Message, ...]
@@ -35,8 +35,8 @@ class Preview:
         }
 
 
-class LookingBackend:
-    """A Backend that keeps each request it is given and answers with the simulated model."""
+class PreviewBackend:
+    """A Backend that records each request and answers with the simulated model."""
 
     def __init__(self) -> None:
         self._simulated = SimulatedBackend()

@@ -1,17 +1,18 @@
-"""The messages that a model sees for an atomic task, exactly: nothing is added to them after this."""
+"""Builds the messages that a model receives for an atomic task; nothing is added to them afterwards."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from evaluator.binding.sandbox import render
-from evaluator.binding.types import read_typed
-from evaluator.handler.backend import Hints, Message
+from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.operators.call import functions_in_text
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.prepared import Prepared
+from evaluator.language.sandbox import render
+from evaluator.language.types import read_typed
+from evaluator.models.backend import Hints, Message
 from evaluator.nodes import Example, OutputFormat, Task, Text
+from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 
@@ -35,25 +36,21 @@ async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Mess
 
 async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
     if task.instructions is None:
-        body = prepared.description
-    else:
-        body = await _resolve(run, task.instructions, prepared, "instructions")
-    wanted = format_instruction(task.output)
-    return f"{body}\n\n{wanted}" if wanted else body
+        return _with_format(prepared.description, task)
+    return _with_format(await _resolve(run, task.instructions, prepared, "instructions"), task)
 
 
 async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> str:
     types = {declared.name: declared.type for declared in task.inputs}
-    values = {name: _typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
-    scope = prepared.scope.child(values)
+    values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
+    functions = functions_in_text(run, prepared.frame, "shot")
     text = task.instructions or task.description
-    body = await render(text, scope, functions=functions_in_text(run, prepared.frame, "shot"))
+    return _with_format(await render(text, prepared.scope.child(values), functions=functions), task)
+
+
+def _with_format(body: str, task: Task) -> str:
     wanted = format_instruction(task.output)
     return f"{body}\n\n{wanted}" if wanted else body
-
-
-def _typed(text: str, type_name: str) -> Any:
-    return text if type_name in ("any", "string") else read_typed(text, type_name)
 
 
 async def _resolve(run: Run, text: Text, prepared: Prepared, field: str) -> str:
@@ -70,7 +67,7 @@ def format_instruction(output: OutputFormat | None) -> str:
         return "Answer with JSON only."
     if output.schema.lstrip().startswith("{"):
         return f"Answer with JSON only, valid against this JSON Schema:\n{output.schema.strip()}"
-    name = _WORDS.get(output.schema)
+    name = _in_words(output.schema)
     if name is not None:
         return f"Answer with JSON only: {name}."
     shown = schema_text(output.schema)
@@ -79,19 +76,23 @@ def format_instruction(output: OutputFormat | None) -> str:
 
 _WORDS = {
     "object": "an object", "array": "an array", "[]": "an array", "string": "a string", "number": "a number",
-    "integer": "an integer", "boolean": "true or false", "string[]": "an array of strings",
-    "number[]": "an array of numbers", "integer[]": "an array of integers",
-    "boolean[]": "an array of booleans", "object[]": "an array of objects",
+    "integer": "an integer", "boolean": "true or false",
 }  # fmt: skip
 
 
+def _in_words(type_name: str) -> str | None:
+    if type_name in _WORDS:
+        return _WORDS[type_name]
+    return f"an array of {type_name[:-2]}s" if type_name in VALUE_TYPES and type_name != "any" else None
+
+
 def hints_for(run: Run, task: Task, values: Any) -> Hints:
-    """What the simulated model may answer from."""
+    """Hints from which the simulated model may build its answer."""
     return Hints(
         task=task.name,
         examples=tuple((example.inputs, example.output) for example in task.examples),
         inputs=values,
         output_type=task.output.type if task.output else "text",
         schema=task.output.schema if task.output else None,
-        target=run.target,
+        target=run.options.target,
     )

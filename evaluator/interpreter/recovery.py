@@ -1,27 +1,39 @@
-"""An interrupted run gone on with: the same start again, with what its task file holds as the first answers."""
+"""Resumes an interrupted run: starts it again and takes its first answers from the results in its task file.
+
+`record.recorded_steps` decides which recorded steps may be reused. `replay` evaluates a record without running
+anything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
 from evaluator.errors import RecordError, ToolError, UsageError
-from evaluator.handler.tools import Asker
+from evaluator.errors.messages import visible
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
-from evaluator.interpreter.frame import Outcome
-from evaluator.interpreter.requests import start_again
-from evaluator.interpreter.runs import RunStart, record_run, recorded_outcome
-from evaluator.interpreter.services import Services
+from evaluator.interpreter.frame import Outcome, RunOptions, Services
+from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
+from evaluator.interpreter.runs import record_run, recorded_outcome
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
-from evaluator.record.recovery import Decide, Earlier, Resumed, Unfinished, stops_at, unfinished_error
-from evaluator.record.render import visible
-from evaluator.record.steplog import StepLog
+from evaluator.record.journal import Journal
+from evaluator.record.recorded_steps import (
+    Decide,
+    RecordedSteps,
+    ResumedSteps,
+    Unfinished,
+    stops_at,
+    unfinished_error,
+)
+from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Header, Recording, Step
 from evaluator.record.store import TaskStore
+from evaluator.tools import Asker
 
 OnUnfinished = Literal["ask", "repeat", "tell", "stop"]
 ON_UNFINISHED: tuple[OnUnfinished, ...] = ("ask", "repeat", "tell", "stop")
@@ -35,40 +47,52 @@ async def resume(
     inputs: Mapping[str, Any],
     unfinished: OnUnfinished,
     allow_changed: bool,
-    finish: Callable[[RunStart, Header], RunStart],
+    callbacks: RunOptions,
 ) -> Outcome:
-    """The outcome of the run, as if it had not been interrupted; a completed one gives its recorded result.
+    """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded result.
 
-    `finish` adds to a start what the record does not decide.
+    `callbacks` has the `on_text` and `on_event` of the resumed run; its other options are recorded.
 
-    Raises: RecordError, UsageError, TemplateError, if there is nothing to go on with; nothing is changed then.
+    Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed then.
+    """
+    async with reopened(services, task_id, "any change" if allow_changed else None) as (journal, recording, store):
+        header = recording.known_header()
+        await asyncio.to_thread(_refuse_subtask, store, header)
+        if recording.status == "completed":
+            journal.settle("completed")
+            return recorded_outcome(recording)
+        values = _inputs_of(header, inputs)
+        decide = _decider(unfinished, services.asker)
+        await _ask_in_advance(services, store, recording, decide)
+        earlier = ResumedSteps(
+            recording, decide, allow_changed=allow_changed, edited=lambda r: _edited_templates(r, services.library)
+        )
+        services = recorded_services(header, services)
+        spec = recorded_spec(services.library, header, values)
+        options = replace(recorded_options(header, services), on_text=callbacks.on_text, on_event=callbacks.on_event)
+        return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor))
+
+
+@asynccontextmanager
+async def reopened(
+    services: Services, task_id: int, allowed: str | None = None
+) -> AsyncGenerator[tuple[Journal, Recording, TaskStore]]:
+    """The task file opened for writing, until the block ends; `allowed` as for `TaskStore.reopen`.
+
+    Raises: UsageError, without a folder of task files; RecordError, as `TaskStore.reopen`.
     """
     store = services.store
     if store is None:
         raise UsageError("there is no folder of task files to resume from: the evaluator was made with tasks_dir=None")
-    allowed = "any change" if allow_changed else None
     journal, recording = await asyncio.to_thread(lambda: store.reopen(task_id, allowed=allowed))
     try:
-        header = recording.header
-        assert header is not None
-        _refuse_subtask(store, header)
-        if recording.status == "completed":
-            journal.settle("completed")
-            return recorded_outcome(recording)
-        values = values_of(header, inputs)
-        decide = _decider(unfinished, services.asker)
-        await _settle_doubts(services, store, recording, decide)
-        earlier = Resumed(recording, decide, allow_changed=allow_changed, edited=lambda r: edited(r, services.library))
-        earlier.progress.scrub = store.redactor
-        services = replace(services, reparse=bool(header.extra.get("reparse")))
-        start = finish(start_again(services.library, header, values), header)
-        return await record_run(services, replace(start, steps=StepLog(journal, earlier, store.redactor)))
+        yield journal, recording, store
     finally:
         journal.abandon()
 
 
 def _refuse_subtask(store: TaskStore, header: Header) -> None:
-    """A subtask belongs to the run that asked for it, and is gone on with by that."""
+    """Raises: UsageError, for a subtask, which is resumed with the run that asked for it."""
     parent, root = header.parent, header.parent
     seen = {header.task_id}
     while parent is not None and parent not in seen:
@@ -80,31 +104,30 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         raise UsageError(f"TASK-{header.task_id} is a subtask; resume the task that asked for it: {root}")
 
 
-def values_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of the run: as recorded, but for those that hold a secret and have to be given again.
+def _inputs_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded inputs of the run, and those in `given`, which the record lacks because they hold a secret.
 
     Raises: UsageError, if one is missing, or given though it is recorded.
     """
-    hidden = list(header.extra.get("redacted_inputs", ()))
-    values = dict(header.inputs)
+    redacted = list(header.extra.get("redacted_inputs", ()))
     for name in given:
-        if name not in hidden:
-            raise UsageError(f"input {name!r} is recorded, and cannot be changed; start a new run for other inputs")
-    missing = [name for name in hidden if name not in given]
+        if name not in redacted:
+            raise UsageError(f"input {name!r} is recorded and cannot be changed; start a new run for other inputs")
+    missing = [name for name in redacted if name not in given]
     if missing:
         names = ", ".join(missing)
-        raise UsageError(f"the record holds no secrets: give {names} again, as --input {missing[0]}=VALUE")
-    return {**values, **given}
+        raise UsageError(f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE")
+    return {**header.inputs, **given}
 
 
-def edited(recording: Recording, library: TemplateLibrary) -> str | None:
-    """What of a run's templates is not what it was, in words; None if all of them are."""
+def _edited_templates(recording: Recording, library: TemplateLibrary) -> str | None:
+    """A message that names the templates that changed since the run began; None if none has."""
     header = recording.header
     if header is None or header.template is None or header.template_sha256 is None:
         return None
     recorded = {header.template: header.template_sha256, **header.extra.get("calls", {})}
     changed = [
-        f"the template {name!r} {'was edited' if name in library else 'is gone'}"
+        f"the template {name!r} {'was edited' if name in library else 'was removed'}"
         for name, digest in recorded.items()
         if name not in library or library.get(name).sha256 != digest
     ]
@@ -112,7 +135,7 @@ def edited(recording: Recording, library: TemplateLibrary) -> str | None:
 
 
 def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
-    """Decides about each step once: when it is asked about before the run, and not again when it is come to."""
+    """A decision function that asks about each step once: before the run, and not again when the run reaches it."""
     decided: dict[tuple[int, str], Unfinished] = {}
 
     async def decide(task_id: int, step: Step) -> Unfinished:
@@ -126,26 +149,25 @@ def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
     return decide
 
 
-async def _settle_doubts(services: Services, store: TaskStore, recording: Recording, decide: Decide) -> None:
-    """Asks about every side effect in doubt, of the run and of its subtasks, before anything runs: steps that run
-    side by side with one at which the run stops would be paid for in vain.
+async def _ask_in_advance(services: Services, store: TaskStore, recording: Recording, decide: Decide) -> None:
+    """Asks about every side effect in doubt, of the run and of its subtasks, before anything runs.
+
+    Otherwise steps that run concurrently with one at which the run stops would cost money for nothing.
 
     Raises: StepUnfinished, where one may not be repeated; RecordError, if a subtask's file cannot be read.
     """
-    earlier = Earlier(recording)
+    earlier = RecordedSteps(recording)
     for step in earlier.in_doubt():
-        if not _does_harm_twice(services, step):
-            continue
-        if stops_at(step, await decide(earlier.task_id, step)):
+        if _is_harmful_twice(services, step) and stops_at(step, await decide(earlier.task_id, step)):
             raise unfinished_error(step)
     for task_id in earlier.open_children():
         child = await asyncio.to_thread(store.read, task_id)
         if child.status not in ("completed", "failed"):
-            await _settle_doubts(services, store, child, decide)
+            await _ask_in_advance(services, store, child, decide)
 
 
-def _does_harm_twice(services: Services, step: Step) -> bool:
-    """As a Handler decides it, of a tool whose task is not there yet; of one that is not known: yes."""
+def _is_harmful_twice(services: Services, step: Step) -> bool:
+    """Whether the step must not run a second time, by the same rule as a Handler; an unknown tool must not."""
     if step.start.kind != "tool":
         return step.start.kind == "script"
     name = step.start.name
@@ -156,21 +178,25 @@ def _does_harm_twice(services: Services, step: Step) -> bool:
 
 
 async def _ask(asker: Asker, step: Step) -> Unfinished:
-    shown = visible(json.dumps(step.start.args, ensure_ascii=False, default=str))
+    args = visible(json.dumps(step.start.args, ensure_ascii=False, default=str))
     doubt = unfinished_error(step)
-    choices = {"r": "run it again", "t": "tell the model that its end is not known", "s": "stop here"}
+    choices: dict[str, tuple[Unfinished, str]] = {
+        "r": ("repeat", "run it again"),
+        "t": ("tell", "tell the model that its end is not known"),
+        "s": ("stop", "stop here"),
+    }
     if not doubt.can_tell:
         del choices["t"]
     question = (
         f"{step.start.path}: {visible(step.start.name)} {visible(doubt.how)}. It may have taken effect. "
-        f"Its arguments: {shown[:_MAX_SHOWN_CHARS]}\n" + ", ".join(f"{k}: {what}" for k, what in choices.items())
+        f"Its arguments: {args[:_MAX_SHOWN_CHARS]}\n"
+        + ", ".join(f"{key}: {label}" for key, (_, label) in choices.items())
     )
-    decisions: dict[str, Unfinished] = {"r": "repeat", "t": "tell", "s": "stop"}
     for _ in range(_MAX_ASKED):
         try:
             answer = (await asker.ask(question)).strip().lower()[:1]
         except ToolError as error:
             raise RecordError(f"{step.start.path}: nobody answered what to do about it: {error}") from error
         if answer in choices:
-            return decisions[answer]
+            return choices[answer][0]
     return "stop"

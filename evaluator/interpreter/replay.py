@@ -1,41 +1,46 @@
-"""A recorded run evaluated again from its record alone, and where that comes to something else."""
+"""Replays a recorded run: evaluates it again from its record alone, and finds differences.
+
+No call is made and no tool runs. The answers come from `record.recorded_steps`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import ConfigurationError, RecordEnds, RecordError, StepChanged, UsageError
+from evaluator.errors import ConfigurationError, RecordIncomplete, StepChanged, UsageError
+from evaluator.errors.results import TaskError
 from evaluator.handler.tracing import UNTRACED
-from evaluator.interpreter.frame import Outcome
-from evaluator.interpreter.requests import start_again
-from evaluator.interpreter.runs import RunStart, record_run
-from evaluator.interpreter.services import Services
-from evaluator.record.difference import Difference, first_difference
-from evaluator.record.recovery import Change, Compared, Replayed
-from evaluator.record.steplog import StepLog
-from evaluator.record.steps import Header, Recording
-from evaluator.results import TaskError
+from evaluator.interpreter.frame import Outcome, Services
+from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
+from evaluator.interpreter.runs import record_run
+from evaluator.record.json_difference import first_difference
+from evaluator.record.recorded_steps import ChangedStep, ReplayedSteps
+from evaluator.record.step_log import StepLog
+from evaluator.record.steps import Recording
+
+# The fields of a result that a caller uses.
+_COMPARED = ("status", "type", "reason", "message", "content", "parsed_content")
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay came to.
+    """The outcome of a replay, and how it differs from the record.
 
-    `divergence` is the first step, or the result, that is not what was recorded; None if nothing is. `changes`
-    are the steps whose content is another now, `gone` the paths of those that were not come to again: both
-    empty unless the replay went on past changes. `steps` counts the answers that were taken from the record. `ends_at`
-    is the step at which the record of a run without an end ends, None where it does not.
+    `divergence` is the first step, or the result, that differs; None if nothing does. `changes` are the steps
+    whose content has changed (empty unless the replay went past changes), `gone` the paths of those that were not
+    reached. `steps` counts the answers that were taken from the record. `ends_at` is the step at which the record of
+    an interrupted run ends, None if the run has an end.
     """
 
     task_id: int | None
     outcome: Outcome
     steps: int
     divergence: StepChanged | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangedStep, ...] = ()
     gone: tuple[str, ...] = ()
     ends_at: str | None = None
 
@@ -46,75 +51,58 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         found = self.divergence
+        names = ("path", "message", "recorded", "now")
         return {
             "task_id": self.task_id,
             "ok": self.ok,
             "steps": self.steps,
-            "divergence": None
-            if found is None
-            else {"path": found.path, "message": found.message, "recorded": found.recorded, "now": found.now},
-            "changes": [
-                {"path": c.path, "kind": c.kind, "name": c.name, "recorded": c.recorded, "now": c.now}
-                for c in self.changes
-            ],
+            "divergence": None if found is None else {name: getattr(found, name) for name in names},
+            "changes": [asdict(change) for change in self.changes],
             "gone": list(self.gone),
             "ends_at": self.ends_at,
             "outcome": self.outcome.to_dict(),
         }
 
 
-async def replay(
-    services: Services, task: int | Path, template_changes: bool, finish: Callable[[RunStart, Header], RunStart]
-) -> Replay:
+async def replay(services: Services, task: int | Path, past_changes: bool) -> Replay:
     """See `Evaluator.replay`."""
     store = services.store
     if store is None:
         raise UsageError("there is no folder of task files to replay from: the evaluator was made with tasks_dir=None")
     recording = await asyncio.to_thread(store.read, task)
-    header = recording.header
-    if header is None:
-        raise RecordError(f"{task}: ends inside its header: there is nothing to replay")
-    earlier = Compared(recording) if template_changes else Replayed(recording)
-    earlier.progress.scrub = store.redactor
-    services = replace(services, reparse=bool(header.extra.get("reparse")), tracer=UNTRACED)
-    start = finish(start_again(services.library, header, dict(header.inputs)), header)
-    outcome = await record_run(services, replace(start, steps=StepLog(None, earlier, store.redactor)))
-    halted = earlier.progress.halted
-    if halted is not None and not isinstance(halted, (StepChanged, RecordEnds)):
+    header = recording.known_header()
+    earlier = ReplayedSteps(recording, past_changes=past_changes)
+    services = replace(recorded_services(header, services), tracer=UNTRACED)
+    spec = recorded_spec(services.library, header, dict(header.inputs))
+    steps = StepLog(None, earlier, store.redactor)
+    outcome = await record_run(services, spec, recorded_options(header, services), steps=steps)
+    halted, summary = earlier.progress.halted, recording.summary
+    if halted is not None and not isinstance(halted, (StepChanged, RecordIncomplete)):
         raise halted
-    if isinstance(outcome, TaskError) and isinstance(outcome.cause, ConfigurationError) and not _failed(recording):
+    has_failed = summary is not None and summary.status == "failed"
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, ConfigurationError) and not has_failed:
         raise outcome.cause
-    ends_at = halted.path if isinstance(halted, RecordEnds) else None
-    divergence = halted if isinstance(halted, StepChanged) else None
-    if halted is None:
-        divergence = _of_result(recording, outcome, services)
-    changes = tuple(earlier.changes) if isinstance(earlier, Compared) else ()
-    gone = () if halted is not None else tuple(step.start.path for step in earlier.unasked())
-    return Replay(header.task_id, outcome, earlier.progress.reused, divergence, changes, gone, ends_at)
+    return Replay(
+        header.task_id, outcome, earlier.progress.reused,
+        halted if isinstance(halted, StepChanged) else _result_change(recording, outcome, services, halted),
+        tuple(earlier.progress.changes),
+        () if halted is not None else tuple(step.start.path for step in earlier.unasked()),
+        halted.path if isinstance(halted, RecordIncomplete) else None,
+    )  # fmt: skip
 
 
-def _failed(recording: Recording) -> bool:
-    return recording.summary is not None and recording.summary.status == "failed"
-
-
-def _of_result(recording: Recording, outcome: Outcome, services: Services) -> StepChanged | None:
-    """The first difference between the recorded result and that of the replay, in what a caller uses of it."""
+def _result_change(
+    recording: Recording, outcome: Outcome, services: Services, halted: RecordIncomplete | None
+) -> StepChanged | None:
+    """The first difference between the recorded and the replayed result, in the fields that a caller uses."""
     summary = recording.summary
-    if summary is None:
+    if summary is None or halted is not None:
         return None
     if summary.result is None:
-        return StepChanged("result", f"the recorded run was aborted ({summary.reason}); this one came to an end")
-    now = outcome.to_dict()
+        return StepChanged("result", f"the recorded run was aborted ({summary.reason}); the replay was not")
+    now: Mapping[str, Any] = outcome.to_dict()
     if services.store is not None and services.store.redactor is not None:
         now = services.store.redactor.redact_value(now)
-    found = first_difference(_essence(summary.result), _essence(now))
-    return None if found is None else _said(found)
-
-
-def _essence(result: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("status", "type", "reason", "message", "content", "parsed_content")
-    return {name: result[name] for name in names if name in result}
-
-
-def _said(found: Difference) -> StepChanged:
-    return StepChanged("result", f"the result is another at {found.where}", found.recorded, found.now)
+    recorded, now = ({name: result[name] for name in _COMPARED if name in result} for result in (summary.result, now))
+    found = first_difference(recorded, now)
+    return found and StepChanged("result", f"the result differs at {found.where}", found.recorded, found.now)

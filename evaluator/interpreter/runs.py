@@ -1,166 +1,174 @@
-"""One recorded run: a task file is begun before anything is done, and closed with what came of it."""
+"""One recorded run: its task file is begun before anything is done, and closed with the outcome.
+
+A run is described by three values: a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a subtask, a `Parent`
+(which task asked for it).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.binding.scopes import Scope
 from evaluator.errors import (
+    CallRejected,
     ConfigurationError,
     EvaluatorError,
     ExpressionError,
-    NotLetIn,
     RecordError,
     TaskNotBegun,
     TemplateError,
     UsageError,
 )
-from evaluator.handler.limits import Budget
+from evaluator.errors.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import ContextItem, Frame, Outcome, Run
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.plan import planned_steps
-from evaluator.interpreter.services import Services
+from evaluator.language.scopes import Scope
+from evaluator.limits.budget import Budget
 from evaluator.nodes import Function, Node
 from evaluator.record.journal import Journal
-from evaluator.record.recovery import Earlier, Resumed
-from evaluator.record.steplog import StepLog
+from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
+from evaluator.record.step_log import StepLog
 from evaluator.record.steps import FinalStatus, Recording, Summary
-from evaluator.record.waiting import closed
-from evaluator.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 
-_WORTH_TELLING_S = 0.001
+_MIN_NOTED_WAIT_S = 0.001
+# Errors in the configuration of a run: after the profile, template or input is fixed, the run can be resumed.
+_FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
 
 
-@dataclass(slots=True)
-class RunStart:
-    """What a run starts from; put together by who starts it, and not changed after.
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """The task that a run evaluates, and what its task file records about it.
 
-    `parent` is the run that asked for it, at its step `parent_path`. With `body` that is what runs, in the frame made
-    here; else `node` with `arguments`. `origin` is what else the task file has to hold for the run to be started again.
-    `steps` is where to go on from (see `recovery`); without it a new task file is begun.
+    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs in its place.
+    `extra` holds further fields of the header that are needed to start the run again.
     """
 
-    node: Node | Function | None
     request: str
     inputs: Mapping[str, Any]
+    node: Node | Function | None = None
     template: str | None = None
     template_sha256: str | None = None
     template_version: str | None = None
     arguments: Mapping[str, Any] | None = None
     scope: Scope = field(default_factory=Scope)
-    context: tuple[ContextItem, ...] = ()
-    is_subtask: bool = False
-    parent: Run | None = None
-    parent_path: str = ""
-    budget: Budget | None = None
-    depth: int = 0
-    max_depth: int = 5
-    ancestors: tuple[str, ...] = ()
     match_score: float | None = None
-    model: str | None = None
-    profile: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict[str, str])
-    target: str | None = None
-    epoch: int = 1
-    origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    steps: StepLog | None = None
-    on_text: Callable[[str], None] | None = None
-    on_event: Callable[[str, str], None] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
 
 
-async def record_run(services: Services, start: RunStart) -> Outcome:
-    """The outcome of `start`, with its usage and task id, after its task file is closed.
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it passes on.
 
-    Where the task file cannot be begun or written the run ends with an error before the next call is made.
+    Equal subtasks have the same `identity`. `max_depth` counts levels from the root.
     """
-    budget = Budget(start.template or "the evaluation", parent=start.budget)
+
+    run: Run
+    path: str
+    budget: Budget
+    context: tuple[ContextItem, ...]
+    identity: str
+    max_depth: int
+
+
+async def record_run(
+    services: Services,
+    spec: RunSpec,
+    options: RunOptions,
+    *,
+    steps: StepLog | None = None,
+    parent: Parent | None = None,
+) -> Outcome:
+    """Runs `spec`. Returns: the outcome with its usage and task id, after the task file is closed.
+
+    `steps` is the log of a run that is resumed or replayed; without it a new task file is created. If the task file
+    cannot be created or written, the run ends with an error before the next call.
+    """
+    budget = Budget(spec.template or "the evaluation", parent=None if parent is None else parent.budget)
+    link = None if parent is None else _SubtaskLink(parent, spec)
     try:
-        steps = start.steps or await _open(services, start)
-        if not isinstance(steps, StepLog):
-            return await _ended_before(start, steps)
-        run = _make_run(services, start, steps, budget)
+        opened = steps or await _open(services, spec, options, parent)
+        if isinstance(opened, Recording):
+            return await _return_recorded(opened, parent, link)
+        steps = opened
+        run = _make_run(services, steps, budget, options, parent)
         task_id = _task_id(steps)
         started = time.perf_counter()
-        number = await _link(start, task_id)
+        if link is not None:
+            await link.begin(task_id)
     except EvaluatorError as error:
         return to_task_error(error)
     except (OSError, ValueError) as error:
-        # A path that no file can have: too long, or with a NUL.
-        return to_task_error(_no_folder(services, error))
+        # The path cannot be that of a file: it is too long, or contains a NUL.
+        return to_task_error(_folder_error(services, error))
     try:
-        with services.tracer.task(start.template, start.template_version, task_id) as span:
-            outcome = await _evaluate(run, start)
+        with services.tracer.task(spec.template, spec.template_version, task_id) as span:
+            outcome = await _evaluate(run, spec, parent)
             if budget.refused is not None:
                 outcome = to_task_error(budget.refused)
-            if isinstance(steps.earlier, Resumed):
-                for used in steps.earlier.spent_in_vain():
-                    budget.charge(Usage.from_dict(used))
-            outcome = _noted(_finished(outcome, budget.usage, task_id), start, steps.earlier, budget)
+            if isinstance(steps.earlier, ResumedSteps):
+                for usage in steps.earlier.unused_usage():
+                    budget.charge(Usage.from_dict(usage))
+            outcome = _complete(outcome, run, spec, task_id, is_root=parent is None)
             duration_s = time.perf_counter() - started - budget.waited_s()
-            outcome = await _close(services, start, steps, outcome, max(0.0, duration_s))
-            span.ended(outcome)
+            outcome = await _close(run, spec, outcome, max(0.0, duration_s), is_root=parent is None)
+            span.set_result(outcome)
     except BaseException as error:
-        _abort(services, start, run, error, time.perf_counter() - started)
-        if number is not None and start.parent is not None:
-            start.parent.steps.abort(number, "", time.perf_counter() - started, type(error).__name__)
+        duration_s = time.perf_counter() - started
+        _abort(run, spec, error, duration_s)
+        if link is not None:
+            link.abort(duration_s, type(error).__name__)
         raise
-    if number is not None and start.parent is not None and budget.refused is not None:
-        start.parent.steps.abort(number, "", time.perf_counter() - started, str(budget.refused))
-    elif number is not None and steps.halted is None:
-        await _unlink(start, number, outcome, time.perf_counter() - started)
+    if link is not None and budget.refused is not None:
+        link.abort(time.perf_counter() - started, str(budget.refused))
+    elif link is not None and steps.halted is None:
+        await link.end(outcome, time.perf_counter() - started)
     return outcome
 
 
-def _finished(outcome: Outcome, usage: Usage, task_id: TaskId | None) -> Outcome:
-    if isinstance(outcome, TaskError):
-        return outcome.with_task(task_id, usage)
-    return TaskResult(outcome.status, outcome.content, outcome.parsed_content, outcome.notes, usage, task_id)
+def _make_run(services: Services, steps: StepLog, budget: Budget, options: RunOptions, parent: Parent | None) -> Run:
+    if parent is None:
+        return Run(services, steps, budget, options, max_depth=services.max_depth)
+    above = parent.run
+    return Run(services, steps, budget, options, above.depth + 1, parent.max_depth, (*above.ancestors, parent.identity))
 
 
-def _noted(outcome: Outcome, start: RunStart, earlier: Earlier | None, budget: Budget) -> Outcome:
-    notes: dict[str, Any] = {**outcome.notes}
-    if budget.cached_calls:
-        notes["cached_calls"] = budget.cached_calls
-    waited_s = budget.waited_s()
-    if waited_s >= _WORTH_TELLING_S:
-        notes["waited_s"] = round(waited_s, 3)
-    if start.match_score is not None:
-        notes["matched"] = {"template": start.template, "score": round(start.match_score, 4)}
-    if isinstance(earlier, Resumed) and start.parent is None:
-        progress = earlier.progress
-        notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
-        notes["warnings"] = [*notes.get("warnings", ()), *progress.warnings]
-    return replace(outcome, notes=notes) if notes != outcome.notes else outcome
-
-
-async def _evaluate(run: Run, start: RunStart) -> Outcome:
+async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
+    context = () if parent is None else parent.context
+    frame = Frame(spec.scope, "", context, spec.arguments, is_subtask=parent is not None, budget=run.budget)
     try:
-        frame = Frame(start.scope, "", start.context, start.arguments, is_subtask=start.is_subtask, budget=run.budget)
-        if start.body is not None:
-            return await start.body(run, frame)
-        assert start.node is not None and not isinstance(start.node, Function)
-        return await run.services.evaluate(run, start.node, frame)
+        if spec.body is not None:
+            return await spec.body(run, frame)
+        if spec.node is None or isinstance(spec.node, Function):
+            raise TypeError(f"a run of {spec.request!r} has neither a node nor a body")
+        return await run.services.evaluate(run, spec.node, frame)
     except Exception as error:
         return to_task_error(error, run.budget.usage)
 
 
-def _make_run(services: Services, start: RunStart, steps: StepLog, budget: Budget) -> Run:
-    parent = start.parent
-    return Run(
-        services, steps, budget,
-        model=parent.model if parent else start.model,
-        on_text=None if parent else start.on_text,
-        on_event=parent.on_event if parent else start.on_event,
-        target=start.target, epoch=parent.epoch if parent else start.epoch,
-        depth=start.depth, max_depth=start.max_depth, ancestors=start.ancestors,
-        profile=parent.profile if parent else start.profile,
-        roles=parent.roles if parent else start.roles,
-    )  # fmt: skip
+def _complete(outcome: Outcome, run: Run, spec: RunSpec, task_id: TaskId | None, *, is_root: bool) -> Outcome:
+    """The outcome with its task id, its usage, and the notes that belong to the run as a whole."""
+    budget, earlier = run.budget, run.steps.earlier
+    notes: dict[str, Any] = {**outcome.notes}
+    if budget.cached_calls:
+        notes["cached_calls"] = budget.cached_calls
+    waited_s = budget.waited_s()
+    if waited_s >= _MIN_NOTED_WAIT_S:
+        notes["waited_s"] = round(waited_s, 3)
+    if spec.match_score is not None:
+        notes["matched"] = {"template": spec.template, "score": round(spec.match_score, 4)}
+    if isinstance(earlier, ResumedSteps) and is_root:
+        progress = earlier.progress
+        notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
+        notes["warnings"] = [*notes.get("warnings", ()), *progress.warnings]
+    if isinstance(outcome, TaskResult):  # in full: it runs for every task
+        return TaskResult(outcome.status, outcome.content, outcome.parsed_content, notes, budget.usage, task_id)
+    return replace(outcome, notes=notes, usage=budget.usage, task_id=task_id)
 
 
 # -- the task file ----------------------------------------------------------------------------------------------
@@ -173,31 +181,56 @@ def _task_id(steps: StepLog) -> TaskId | None:
     return None if header is None else TaskId(header.task_id)
 
 
-async def _open(services: Services, start: RunStart) -> StepLog | Recording:
+async def _open(services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None) -> StepLog | Recording:
     """A new task file, or that of the subtask which an earlier run began: as its recording, if it has ended."""
-    parent = start.parent.steps if start.parent else None
-    if parent is not None and parent.earlier is not None:
-        found = await _open_child(services, start, parent.earlier)
+    above = None if parent is None else parent.run.steps
+    if parent is not None and above is not None and above.earlier is not None:
+        found = await _open_child(services, parent, above.earlier)
         if found is not None:
             return found
     store = services.store
     if store is None:
         return StepLog(None)
-    extra = dict(start.origin)
-    if start.match_score is not None:
-        extra["match_score"] = start.match_score
     journal = store.create(
-        template=start.template, template_sha256=start.template_sha256, template_version=start.template_version,
-        request=start.request, inputs=start.inputs, model=start.model,
-        parent=None if parent is None or parent.journal is None else parent.journal.id, extra=extra,
+        template=spec.template, template_sha256=spec.template_sha256, template_version=spec.template_version,
+        request=spec.request, inputs=spec.inputs, model=options.model,
+        parent=None if above is None or above.journal is None else above.journal.id,
+        extra=_header_extra(services, spec, options if parent is None else None),
     )  # fmt: skip
-    earlier = None if parent is None or parent.earlier is None else parent.earlier.child(Recording(None))
+    earlier = None if above is None or above.earlier is None else above.earlier.child(Recording(None))
     return StepLog(journal, earlier, store.redactor)
 
 
-async def _open_child(services: Services, start: RunStart, earlier: Earlier) -> StepLog | Recording | None:
+def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None) -> dict[str, Any]:
+    """Further header fields: the non-default options that are needed to start the run again.
+
+    `options` is None for a subtask, which is resumed with its parent.
+    """
+    extra = dict(spec.extra)
+    if options is not None:
+        scrub = None if services.store is None else services.store.redactor
+        redacted = [] if scrub is None else [n for n, v in spec.inputs.items() if scrub.redact_value(v) != v]
+        values = {
+            "handler": options.handler,
+            "target": options.target,
+            "epoch": options.epoch if options.epoch != 1 else None,
+            "model_roles": options.model_roles or None,
+            "max_depth": services.max_depth if services.max_depth != DEFAULT_MAX_DEPTH else None,
+            "reparse": services.reparse or None,
+            "redacted_inputs": redacted or None,
+            "root": str(services.root),
+            "labels": dict(options.labels) if options.labels else None,
+        }
+        extra.update((name, value) for name, value in values.items() if value is not None)
+    if spec.match_score is not None:
+        extra["match_score"] = spec.match_score
+    return extra
+
+
+async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps) -> StepLog | Recording | None:
+    """The task file of a subtask that the earlier run began; None if a new one is needed."""
     store = services.store
-    task_id = earlier.child_id(f"{start.parent_path}/subtask")
+    task_id = earlier.child_id(f"{parent.path}/subtask")
     if store is None or task_id is None:
         return None if earlier.may_run() else StepLog(None, earlier.child(Recording(None)))
     if not earlier.may_run():
@@ -207,7 +240,7 @@ async def _open_child(services: Services, start: RunStart, earlier: Earlier) -> 
     except TaskNotBegun:
         return None
     except RecordError as error:
-        # Begun anew it would be paid twice; and to its parent's model this is no answer.
+        # A second run would cost money twice, and the parent's model must not read this as an answer.
         raise earlier.progress.halt(error) from error
     if recording.status == "completed" or recording.status == "failed":
         journal.settle(recording.status)
@@ -215,30 +248,30 @@ async def _open_child(services: Services, start: RunStart, earlier: Earlier) -> 
     return StepLog(journal, earlier.child(recording), store.redactor)
 
 
-async def _ended_before(start: RunStart, recording: Recording) -> Outcome:
-    """The outcome of a subtask that had ended when its parent was interrupted, with the link to it ended too."""
-    assert recording.summary is not None and recording.header is not None
+def recorded_outcome(recording: Recording) -> Outcome:
+    """The outcome of a run that has ended. Raises: RecordError, if its file does not contain one."""
+    try:
+        return outcome_from_dict({} if recording.summary is None else recording.summary.result)
+    except (LookupError, TypeError, ValueError) as error:
+        number = "?" if recording.header is None else recording.header.task_id
+        raise RecordError(
+            f"TASK-{number} has ended, but its file holds no result; run it again instead of resuming it"
+        ) from error
+
+
+async def _return_recorded(recording: Recording, parent: Parent | None, link: _SubtaskLink | None) -> Outcome:
+    """The outcome of a subtask that ended before its parent was interrupted. Also ends the step that names it."""
     outcome = recorded_outcome(recording)
-    if start.budget is not None:
-        start.budget.charge(outcome.usage)
-        start.budget.count_cached(outcome.notes.get("cached_calls", 0))
-    number = await _link(start, TaskId(recording.header.task_id))
-    if number is not None:
-        await _unlink(start, number, outcome, recording.summary.duration_s)
+    if parent is not None:
+        parent.budget.charge(outcome.usage)
+        parent.budget.count_cached(outcome.notes.get("cached_calls", 0))
+    if link is not None and recording.header is not None and recording.summary is not None:
+        await link.begin(TaskId(recording.header.task_id))
+        await link.end(outcome, recording.summary.duration_s)
     return outcome
 
 
-def recorded_outcome(recording: Recording) -> Outcome:
-    """What an ended run came to. Raises: RecordError, if its file does not say."""
-    try:
-        assert recording.summary is not None
-        return outcome_from_dict(recording.summary.result)
-    except (AssertionError, LookupError, TypeError, ValueError) as error:
-        number = "?" if recording.header is None else recording.header.task_id
-        raise RecordError(f"TASK-{number} has ended, and its file does not say with what result") from error
-
-
-def _no_folder(services: Services, error: Exception) -> RecordError:
+def _folder_error(services: Services, error: Exception) -> RecordError:
     place = ascii(str(services.store.root))[:200] if services.store is not None else "the task folder"
     why = getattr(error, "strerror", None) or error
     record = RecordError(f"{place}: no task file can be created: {why}; choose another folder")
@@ -246,41 +279,51 @@ def _no_folder(services: Services, error: Exception) -> RecordError:
     return record
 
 
-async def _link(start: RunStart, task_id: TaskId | None) -> int | None:
-    """The parent's record names the subtask's own file before the subtask has any effect.
+class _SubtaskLink:
+    """The step in the parent's record that names the subtask's own file before the subtask has any effect."""
 
-    Returns: the step's number; None where an earlier run ended the step already.
-    """
-    if start.parent is None:
-        return None
-    path, name, steps = f"{start.parent_path}/subtask", start.template or "subtask", start.parent.steps
-    asked = {"template": start.template, "description": start.request, "inputs": dict(start.inputs)}
-    fingerprint = steps.fingerprint(asked)
-    args = {"status": Status.CONTINUATION.value, "task_id": task_id, "template": start.template,
-            "description": start.request}  # fmt: skip
-    if steps.recorded(path, "subtask", fingerprint, args) is not None:
-        return None
-    return await steps.begin(path, "subtask", name, args, fingerprint)
+    __slots__ = ("_number", "_path", "_spec", "_steps")
+
+    def __init__(self, parent: Parent, spec: RunSpec) -> None:
+        self._steps, self._path, self._spec = parent.run.steps, f"{parent.path}/subtask", spec
+        # None: the step is not begun, or an earlier run ended it already.
+        self._number: int | None = None
+
+    async def begin(self, task_id: TaskId | None) -> None:
+        spec, steps = self._spec, self._steps
+        request = {"template": spec.template, "description": spec.request, "inputs": dict(spec.inputs)}
+        fingerprint = steps.fingerprint(request)
+        args = {
+            "status": Status.CONTINUATION.value, "task_id": task_id, "template": spec.template,
+            "description": spec.request,
+        }  # fmt: skip
+        if steps.recorded(self._path, "subtask", fingerprint, args) is None:
+            self._number = await steps.begin(self._path, "subtask", spec.template or "subtask", args, fingerprint)
+
+    async def end(self, outcome: Outcome, duration_s: float) -> None:
+        if self._number is None:
+            return
+        output = {"task_id": outcome.task_id, "status": outcome.status.value}
+        usage = outcome.usage.to_dict()
+        if outcome.ok:
+            await self._steps.succeed(self._number, output, duration_s, usage=usage)
+        else:
+            await self._steps.fail(self._number, output, duration_s, "the subtask failed", usage=usage)
+
+    def abort(self, duration_s: float, error: str) -> None:
+        if self._number is not None:
+            self._steps.abort(self._number, "", duration_s, error)
 
 
-async def _unlink(start: RunStart, number: int, outcome: Outcome, duration_s: float) -> None:
-    """Ends the step that names the subtask."""
-    assert start.parent is not None
-    ended = {"task_id": outcome.task_id, "status": outcome.status.value}
-    usage, steps = outcome.usage.to_dict(), start.parent.steps
-    if outcome.ok:
-        await steps.succeed(number, ended, duration_s, usage=usage)
-    else:
-        await steps.fail(number, ended, duration_s, "the subtask failed", usage=usage)
-
-
-async def _close(services: Services, start: RunStart, steps: StepLog, outcome: Outcome, duration_s: float) -> Outcome:
-    """The outcome, on disk; one whose run was halted, or whose end cannot be written, says so."""
-    journal = steps.journal
-    hindrance = _hindrance(journal, outcome)
-    if steps.earlier is not None and hindrance is not None and start.parent is not None:
-        # Its parent's model must not take it for an answer.
-        steps.earlier.progress.halt(RecordError(f"a subtask cannot be gone on with: {hindrance}"))
+async def _close(run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *, is_root: bool) -> Outcome:
+    """Closes the task file. Returns: the outcome, changed if the run was halted or its end cannot be written."""
+    steps, journal = run.steps, run.steps.journal
+    was_not_resumed = False
+    if journal is not None and journal.is_untouched and isinstance(outcome, TaskError):
+        was_not_resumed = isinstance(outcome.cause, _FIXABLE)
+        if was_not_resumed and steps.earlier is not None and not is_root:
+            # The parent's model must not read this as an answer.
+            steps.earlier.progress.halt(RecordError(f"a subtask cannot be resumed: {outcome.message}"))
     if steps.earlier is not None and steps.halted is not None:
         if journal is not None:
             journal.abandon()
@@ -289,63 +332,51 @@ async def _close(services: Services, start: RunStart, steps: StepLog, outcome: O
         return replace(error, task_id=outcome.task_id, notes={**outcome.notes, "warnings": warnings})
     if journal is None:
         return outcome
-    if hindrance is not None:
+    if was_not_resumed:
         journal.abandon()
         return outcome
-    if isinstance(steps.earlier, Resumed):
-        duration_s += steps.earlier.seconds()
-    status: FinalStatus = "completed" if isinstance(outcome, TaskResult) else "failed"
-    if isinstance(outcome, TaskError) and isinstance(outcome.cause, NotLetIn):
-        status = "aborted"
-    reason = None if isinstance(outcome, TaskResult) else outcome.message
-    planned = None if isinstance(outcome, TaskResult) else _planned(services, start, journal)
-    usage, result = outcome.usage.said(), outcome.to_dict()
-    summary = Summary(
-        status, journal.steps, journal.retries, duration_s, usage, result, reason, planned, tuple(journal.models)
-    )
+    if isinstance(steps.earlier, ResumedSteps):
+        duration_s += steps.earlier.duration_s()
+    status: FinalStatus = "completed"
+    if isinstance(outcome, TaskError):
+        status = "aborted" if isinstance(outcome.cause, CallRejected) else "failed"
+    reason = outcome.message if isinstance(outcome, TaskError) else None
+    usage, result = outcome.usage.non_zero(), outcome.to_dict()
     try:
-        await closed(journal, summary)
+        await steps.close(_summary(run, spec, journal, status, duration_s, reason, usage, result))
     except RecordError as error:
-        return _unrecorded(outcome, error)
+        warning = f"the end of this run is not in its task file: {error}"
+        return replace(outcome, notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]})
     return outcome
 
 
-def _hindrance(journal: Journal | None, outcome: Outcome) -> str | None:
-    """Why a reopened run came to nothing new, where that is because of what is around it: a profile, a template,
-    an input. Then it stays what it was, and can be gone on with once that is mended."""
-    kinds = (ConfigurationError, TemplateError, ExpressionError, UsageError)
-    untouched = journal is not None and journal.is_untouched
-    if untouched and isinstance(outcome, TaskError) and isinstance(outcome.cause, kinds):
-        return outcome.message
-    return None
-
-
-def _planned(services: Services, start: RunStart, journal: Journal) -> int | None:
-    """The steps of the whole run, where they are known and more than there were."""
-    planned = None if start.node is None else planned_steps(start.node, services.library, start.inputs)
-    return planned if planned is not None and planned >= journal.steps else None
-
-
-def _abort(services: Services, start: RunStart, run: Run, error: BaseException, duration_s: float) -> None:
+def _abort(run: Run, spec: RunSpec, error: BaseException, duration_s: float) -> None:
     journal = run.steps.journal
     if journal is None:
         return
-    if run.steps.halted is not None:
-        journal.abandon()
-        return
-    reason = "interrupted" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else repr(error)
-    usage, planned = run.budget.usage.to_dict(), _planned(services, start, journal)
-    models = tuple(journal.models)
-    summary = Summary("aborted", journal.steps, journal.retries, duration_s, usage, None, reason, planned, models)
-    try:
-        journal.close(summary)
-    except RecordError:
-        # The abort itself goes on; a file without a summary reads as interrupted, which is what it is.
-        journal.abandon()
+    if run.steps.halted is None:
+        reason = "interrupted" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else repr(error)
+        # Without a summary the file reads as interrupted, which is true.
+        with contextlib.suppress(RecordError):
+            journal.close(_summary(run, spec, journal, "aborted", duration_s, reason, run.budget.usage.to_dict()))
+    journal.abandon()
 
 
-def _unrecorded(outcome: Outcome, error: RecordError) -> Outcome:
-    """The result is kept, and says that its summary is not on disk."""
-    warning = f"the end of this run is not in its task file: {error}"
-    notes = {**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]}
-    return replace(outcome, notes=notes)
+def _summary(
+    run: Run,
+    spec: RunSpec,
+    journal: Journal,
+    status: FinalStatus,
+    duration_s: float,
+    reason: str | None,
+    usage: Mapping[str, Any],
+    result: Any = None,
+) -> Summary:
+    planned = None
+    if status != "completed" and spec.node is not None:
+        planned = planned_steps(spec.node, run.services.library, spec.inputs)
+        if planned is not None and planned < journal.steps:
+            planned = None
+    return Summary(
+        status, journal.steps, journal.retries, duration_s, usage, result, reason, planned, tuple(journal.models)
+    )

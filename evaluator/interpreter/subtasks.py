@@ -1,8 +1,8 @@
-"""Subtasks: tasks that a model asks for. To the model a tool call as any other, answered in the same session.
+"""Subtasks: tasks that a model asks for with a tool call, which is answered in the same session.
 
-The Evaluator validates the request, selects a template by matching, and runs it in a Handler of its own with
-a task file of its own. Depth is bounded, a subtask equal to one of its ancestors is refused, and what the
-chain uses counts against the limits of the tasks above it.
+The Evaluator validates the request, selects a template by matching, and runs it in its own Handler with its own task
+file. Depth is bounded, a subtask equal to one of its ancestors is refused, and its usage counts against the limits of
+the tasks above it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from evaluator.binding.scopes import Scope
 from evaluator.errors import ToolError
-from evaluator.handler.backend import ToolSpec
-from evaluator.handler.tools import Tool, ToolContext
+from evaluator.errors.results import Resource, TaskError, TaskResult
 from evaluator.interpreter.frame import Outcome, Run
-from evaluator.interpreter.operators.prepared import Prepared
-from evaluator.interpreter.runs import RunStart, record_run
-from evaluator.library import Template
+from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.runs import Parent, RunSpec, record_run
+from evaluator.language.scopes import Scope
+from evaluator.library import Template, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE
+from evaluator.models.backend import ToolSpec
 from evaluator.nodes import (
     Atomic,
     ContextSettings,
     FilePaths,
     Input,
-    Node,
     OutputFormat,
     Span,
     Task,
@@ -34,9 +33,10 @@ from evaluator.nodes import (
     TopLevel,
 )
 from evaluator.record.steps import fingerprint
-from evaluator.results import Resource, TaskError, TaskResult
+from evaluator.tools import Tool, ToolContext
 
 SUBTASK = "subtask"
+_SPAN = Span("<subtask>", 1, 1)
 
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -68,10 +68,9 @@ PARAMETERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class SubtaskRequest:
-    """A validated request; `template` is the hint, `max_depth` counts levels below the subtask.
+    """A validated request. `template` is the hint; `max_depth` counts levels below the subtask.
 
-    `instructions` and `output` are those of a subtask that no template fits; without them it is asked in the
-    words of its description.
+    `instructions` and `output` are for a subtask that no template fits; without them its description is its prompt.
     """
 
     description: str
@@ -113,9 +112,8 @@ def inputs_schema(task: Task) -> dict[str, Any]:
     """The declared inputs of `task` as a JSON Schema of type object."""
     properties: dict[str, Any] = {}
     for declared in task.inputs:
-        properties[declared.name] = _type_schema(declared.type)
-        if declared.description:
-            properties[declared.name]["description"] = declared.description
+        description = {"description": declared.description} if declared.description else {}
+        properties[declared.name] = _type_schema(declared.type) | description
     required = [i.name for i in task.inputs if i.required and i.default is None and i.task is None]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -123,10 +121,9 @@ def inputs_schema(task: Task) -> dict[str, Any]:
 def _type_schema(name: str) -> dict[str, Any]:
     if name == "any":
         return {}
-    if name == "[]":
-        return {"type": "array"}
     if name.endswith("[]"):
-        return {"type": "array", "items": {"type": name[:-2]}}
+        item = name.removesuffix("[]")
+        return {"type": "array", "items": {"type": item}} if item else {"type": "array"}
     return {"type": name}
 
 
@@ -147,7 +144,7 @@ def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
 async def _answer(run: Run, prepared: Prepared, request: SubtaskRequest, context: ToolContext) -> str:
     """The subtask's text, as the tool's response.
 
-    Raises: ToolError, with the whole failure as JSON for the model, which may then do without.
+    Raises: ToolError, with the whole failure as JSON for the model, which may continue without the subtask.
     """
     outcome = await spawn_subtask(run, prepared, request, context.step_path)
     if isinstance(outcome, TaskResult):
@@ -156,7 +153,7 @@ async def _answer(run: Run, prepared: Prepared, request: SubtaskRequest, context
 
 
 def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
-    """What a parent learns of a failed subtask: the request, the depth, the error, what there was of an output."""
+    """The report of a failed subtask to its parent: the request, the depth, the error, any partial output."""
     return {
         "reason": "subtask_failure",
         "request": {
@@ -177,87 +174,78 @@ async def spawn_subtask(run: Run, prepared: Prepared, request: SubtaskRequest, p
     if depth > run.max_depth:
         message = f"subtasks are {run.max_depth} levels deep, which is the limit; do this part of the work yourself"
         return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, run.max_depth))
-    node, template, score = select(run, request)
+    node, template, score = _select(run.services.library, request)
     identity = fingerprint({"template": template, "description": request.description, "inputs": dict(request.inputs)})
     if identity in run.ancestors:
         raise ToolError("this subtask is equal to one that it would run inside of: it would never end")
     max_depth = run.max_depth if request.max_depth is None else min(run.max_depth, depth + request.max_depth)
-    declared = {i.name for i in node.inputs} if isinstance(node, Task) else set[str]()
-    start = RunStart(
-        template=template, request=request.description, inputs=request.inputs, node=node,
+    declared = {i.name for i in node.inputs}
+    spec = RunSpec(
+        request.description, request.inputs, node, template,
         arguments={k: v for k, v in request.inputs.items() if k in declared},
-        scope=Scope(dict(request.inputs)), context=prepared.context.items, is_subtask=True,
-        parent=run, parent_path=path, budget=prepared.budget, depth=depth, max_depth=max_depth,
-        ancestors=(*run.ancestors, identity), match_score=score,
+        scope=Scope(dict(request.inputs)), match_score=score,
     )  # fmt: skip
-    outcome = await record_run(run.services, start)
+    parent = Parent(run, path, prepared.budget, prepared.context.items, identity, max_depth)
+    outcome = await record_run(run.services, spec, run.options.inner(), parent=parent)
     if run.budget.refused is not None:
-        # What came back is no answer, and nobody is to go on from it.
+        # The outcome is not an answer, and nothing may continue from it.
         raise run.budget.refused
     return outcome
 
 
-def select(run: Run, request: SubtaskRequest) -> tuple[Node, str | None, float | None]:
-    """The node to run: the hinted template, else the best match, else the request itself as an atomic task."""
-    library = run.services.library
+def _select(library: TemplateLibrary, request: SubtaskRequest) -> tuple[Task, str | None, float | None]:
+    """The task to run: the hinted template, else the best match, else the request itself as an atomic task."""
     bare = _bare_task(request)
     if request.template is not None:
         if request.template not in library:
             raise ToolError(f"no template is called {request.template!r}")
-        return _with_request(library.get(request.template).node, request), request.template, None
+        node = library.get(request.template).node
+        if not isinstance(node, Task):
+            raise ToolError("a function cannot be a subtask; only tasks can")
+        return _with_request(node, request), request.template, None
     best = next(iter(library.match(bare, limit=1)), None)
-    if best is not None and best.score >= LOW_SCORE and _may_serve(best.template.node, request):
-        node = best.template.node
-        assert isinstance(node, Task)
-        missing = [i.name for i in node.inputs if i.required and i.default is None and i.name not in request.inputs]
-        if not missing and set(request.inputs) <= {i.name for i in node.inputs}:
-            return _with_request(node, request), best.template.name, best.score
+    if best is not None and best.score >= LOW_SCORE and _fits(best.template.node, request):
+        return _with_request(cast("Task", best.template.node), request), best.template.name, best.score
     return bare, None, None
 
 
-def _may_serve(node: TopLevel, request: SubtaskRequest) -> bool:
-    """A request with instructions of its own is for templates made for it alone."""
-    return request.instructions is None or (isinstance(node, Task) and node.subtype == request.subtype)
+def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
+    """Whether a matched template can serve the request. Instructions require a template of the same subtype."""
+    if not isinstance(node, Task) or (request.instructions is not None and node.subtype != request.subtype):
+        return False
+    needed = {i.name for i in node.inputs if i.required and i.default is None}
+    return needed <= set(request.inputs) <= {i.name for i in node.inputs}
 
 
-def _with_request(node: Any, request: SubtaskRequest) -> Node:
-    if not isinstance(node, Task):
-        raise ToolError("a function cannot be a subtask; only tasks can")
-    said, own = request.context, node.context
+def _with_request(node: Task, request: SubtaskRequest) -> Task:
+    asked, own = request.context, node.context
     context = replace(
         own,
-        inherit_context=said.inherit_context or own.inherit_context,
-        fresh_context=said.fresh_context or own.fresh_context,
+        inherit_context=asked.inherit_context or own.inherit_context,
+        fresh_context=asked.fresh_context or own.fresh_context,
     )
     return replace(node, context=context, file_paths=_files(request) or node.file_paths)
 
 
 def _bare_task(request: SubtaskRequest) -> Atomic:
-    span = Span("<subtask>", 1, 1)
     # The description is data from a model: it is bound as a value, so that braces in it are not variables.
-    inputs = tuple(Input(name, "any", False, None, None, None, "", span) for name in request.inputs)
+    description = Text(_literal(request.description), _SPAN)
+    inputs = tuple(Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs)
     values = "".join(f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier())
-    instructions = request.instructions or Text("{{ subtask_description }}" + values, span)
     return Atomic(
-        description=Text(_literal(request.description), span), instructions=instructions, subtype=request.subtype,
-        output=request.output,
-        inputs=(*inputs, _description_input(request, span)), context=request.context,
-        file_paths=_files(request), span=span,
+        description=description, subtype=request.subtype, output=request.output,
+        instructions=request.instructions or Text("{{ subtask_description }}" + values, _SPAN),
+        inputs=(*inputs, Input("subtask_description", "string", False, description, None, None, "", _SPAN)),
+        context=request.context, file_paths=_files(request), span=_SPAN,
     )  # fmt: skip
 
 
-def _description_input(request: SubtaskRequest, span: Span) -> Input:
-    default = Text(_literal(request.description), span)
-    return Input("subtask_description", "string", False, default, None, None, "", span)
-
-
 def _literal(text: str) -> str:
-    """Template text that renders to exactly `text`, whatever it holds."""
+    """Template text that renders to exactly `text`, whatever it contains."""
     return "{{ " + json.dumps(text, ensure_ascii=False) + " }}" if "{" in text else text
 
 
 def _files(request: SubtaskRequest) -> FilePaths | None:
     if not request.file_paths:
         return None
-    span = Span("<subtask>", 1, 1)
-    return FilePaths("literal", tuple(Text(_literal(path), span) for path in request.file_paths), span)
+    return FilePaths("literal", tuple(Text(_literal(path), _SPAN) for path in request.file_paths), _SPAN)

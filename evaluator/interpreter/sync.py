@@ -1,4 +1,4 @@
-"""The synchronous form: one event loop in a thread of its own, so that a caller's running loop is no obstacle."""
+"""Synchronous forms of async methods. One event loop runs in a separate thread, so the caller may have its own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _thread: threading.Thread | None = None
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of `coroutine`. Ctrl-C cancels it, waits for it to end, and is raised again.
 
-    Raises: UsageError, where the caller itself runs inside an evaluation that was started here, as an async
-    tool or an `on_text` does: waiting would stop the loop that is waited for.
+    Raises: UsageError, if the caller runs inside an evaluation that was started here, as an async tool or an `on_text`
+    does: waiting would block the loop that it waits for.
     """
     if _is_inside():
         coroutine.close()
@@ -45,8 +45,7 @@ def sync_form(
 
     @wraps(method)
     def call(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
-        # By its name: a subclass may have a method of its own.
-        return run_sync(getattr(self, name)(*args, **kwargs))
+        return run_sync(method(self, *args, **kwargs))
 
     call.__name__, call.__qualname__, call.__doc__ = f"{name}_sync", f"{method.__qualname__}_sync", doc
     return call
@@ -75,12 +74,12 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         try:
             return loop.run_forever()
         except (KeyboardInterrupt, SystemExit):
-            # A task raised it, and whoever waits for that task is told; the others go on.
+            # The task that raised it passes it to its waiter; the other tasks continue.
             continue
 
 
 def _wait_for_cancelled() -> None:
-    """Lets the cancelled work write its end before the interpreter goes on."""
+    """Waits until the cancelled work has written its end."""
 
     async def settle() -> None:
         others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]

@@ -1,7 +1,7 @@
-"""The tools that one task offers its model: those that its profile grants and those that its template names.
+"""The tools that a task offers to its model: those that its profile grants and those that its template names.
 
-A name is a registered tool, the general `subtask` tool, `manage_task` where tasks are recorded, or a template of
-the library, which is then a subtask tool for just that template.
+A name is a registered tool, the general `subtask` tool, `manage_task` if tasks are recorded, or a template of the
+library, which becomes a subtask tool for that template.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from functools import partial
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.mcp import McpServer
-from evaluator.handler.mcp.content import unasked
-from evaluator.handler.mcp.servers import server_of_tool
-from evaluator.handler.tools import Tool, ToolRegistry
-from evaluator.handler.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
-from evaluator.handler.tools.computer import COMPUTER, computer_tool
-from evaluator.handler.tools.display import Display
-from evaluator.handler.tools.manage_task import MANAGE_TASK, manage_task_tool
-from evaluator.handler.tools.shell import Shell
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
 from evaluator.nodes import Task
-from evaluator.record.named import NamedTasks
+from evaluator.processes.shell import Shell
 from evaluator.record.store import TaskStore
+from evaluator.record.task_lists import TaskLists
+from evaluator.tools import Tool, ToolRegistry
+from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
+from evaluator.tools.computer import COMPUTER, computer_tool
+from evaluator.tools.manage_task import MANAGE_TASK, manage_task_tool
+from evaluator.tools.mcp import McpServer
+from evaluator.tools.mcp.content import placeholder_tools
+from evaluator.tools.mcp.servers import server_of_tool
+from evaluator.tools.x_display import XDisplay
 
 
 async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
-    """None where the task has no tools.
+    """The tools of a task; None if it has none.
 
-    Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, where an MCP server that
-    has one of them cannot be used.
+    Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the MCP server of a tool
+    cannot be used.
     """
     granted = {grant.name: grant for grant in prepared.config.tools}
     names = list(dict.fromkeys([*granted, *task.tools]))
@@ -47,7 +47,7 @@ async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | 
         tool = served.get(name) or _find(run, name, prepared)
         grant = granted.get(name)
         if grant is not None:
-            # A policy that the profile states is not softened by the tool's own rules.
+            # The tool's own rules cannot relax a policy that the profile states.
             own = () if grant.policy is not None else tool.rules
             tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *own))
         tools.append(tool)
@@ -57,7 +57,8 @@ async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | 
 async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[str, Tool]:
     """The tools of MCP servers among `names`.
 
-    What a server says of them is a step of the record: a resumed run and a replay offer the same, and start nothing.
+    A server's description of its tools is a step of the record: a resumed run or a replay offers the same tools and
+    starts no server.
     """
     by_server: dict[McpServer, list[str]] = {}
     for name in names:
@@ -73,7 +74,7 @@ async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[st
     tools: dict[str, Tool] = {}
     for server, wanted in by_server.items():
         if run.services.dry_run:
-            described = unasked(server, wanted)
+            described = placeholder_tools(server, wanted)
         else:
             look = partial(connections.describe, server, wanted)
             args = {"server": server.name, "tools": wanted}
@@ -112,10 +113,10 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
             *([MANAGE_TASK] if services.store else []),
         ]
     )
-    raise ConfigurationError(f"no tool and no template is called {name!r}; the tools are: {known}")
+    raise ConfigurationError(f"no tool and no template has the name {name!r}; the tools are: {known}")
 
 
-def _display(config: HandlerConfig) -> Display:
+def _display(config: HandlerConfig) -> XDisplay:
     if config.computer is None:
         raise ConfigurationError(
             f"the tool {COMPUTER!r} needs a display; write into the profile {config.name!r}: "
@@ -125,11 +126,11 @@ def _display(config: HandlerConfig) -> Display:
 
 
 def _manage_task(store: TaskStore, role: str) -> Tool:
-    """The tool that keeps tasks by hand, in the role that is the profile's name."""
+    """The tool that manages task lists; its role is the profile's name."""
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
             header = task.header
             yield task.id, None if header is None else header.template, None if header is None else header.created
 
-    return manage_task_tool(NamedTasks(store.root), role, interrupted)
+    return manage_task_tool(TaskLists(store.root), role, interrupted)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallBound", "Match", "Ranker", "Template", "TemplateLibrary", "bound", "check"]
 
-# Loaded at first use: `binding` needs `library.syntax` alone, without the XML reader.
+# Loaded at first use, so that an import of one module does not load the XML reader.
 _HOMES = {
     "CallBound": "bounds",
     "Match": "matching",
@@ -24,7 +24,7 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above, and a name that is none of them as an error.
+    # A type checker sees the imports above and reports every other name as an error.
     def __getattr__(name: str) -> Any:
         home = _HOMES.get(name)
         if home is None:

@@ -1,4 +1,4 @@
-"""Calls of templates: do they exist, do their arguments fit, do they end."""
+"""Checks of calls: whether templates exist, arguments fit, and recursion ends."""
 
 from __future__ import annotations
 
@@ -6,24 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.library.near import did_you_mean, listed, shortened
-from evaluator.library.shapes import Shape, literal_fits, mismatch, of_type
-from evaluator.library.syntax import CallReference, analyse, analyse_expression, has_markup
-from evaluator.nodes import (
-    Call,
-    Cond,
-    DirectorEvaluatorLoop,
-    Expression,
-    Function,
-    Node,
-    Reduce,
-    Script,
-    Span,
-    Task,
-    Text,
-    TopLevel,
-    children,
-)
+from evaluator.errors.messages import did_you_mean, listed, shortened
+from evaluator.language.analysis import CallReference, analyse, analyse_expression
+from evaluator.language.syntax import has_markup
+from evaluator.library.shapes import literal_fits, mismatch
+from evaluator.nodes import Call, Cond, Expression, Function, Iteration, Node, Span, Text, TopLevel
+from evaluator.nodes.values import Shape, of_type
+from evaluator.nodes.walk import children, tasks, texts
 
 
 def check_call(
@@ -48,9 +37,8 @@ def check_call(
         if want is None:
             continue
         if isinstance(value, str):
-            if not literal_fits(value, want):
-                said = shortened(value)
-                message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {said}"
+            if not literal_fits(value, declared or "any"):
+                message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {shortened(value)}"
                 yield Diagnostic("error", "argument-type", message, argument.value.span)
         elif mismatch(value, want):
             given = f"a value of type {value.kind}"
@@ -74,7 +62,7 @@ def check_call_in_text(
 def _unknown(name: str, span: Span, templates: Mapping[str, TopLevel], broken: Collection[str]) -> Diagnostic:
     if name in broken:
         message = f"call of `{name}`, which has errors"
-        return Diagnostic("error", "uses-broken-template", message, span, f"mend `{name}` first")
+        return Diagnostic("error", "uses-broken-template", message, span, f"fix `{name}` first")
     hint = did_you_mean(name, templates, "no template of that name is loaded")
     return Diagnostic("error", "unknown-template", f"call of an unknown template `{name}`", span, hint)
 
@@ -93,9 +81,7 @@ def _arity(
         required = [param.name for param in target.params if param.default is None]
     else:
         word, names = "input", [declared.name for declared in target.inputs]
-        required = [
-            i.name for i in target.inputs if i.required and i.default is None and i.source is None and i.task is None
-        ]
+        required = [declared.name for declared in target.inputs if declared.must_be_given]
     takes = f"it takes {', '.join(names)}" if names else "it takes nothing"
     if positional > len(names):
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
@@ -115,7 +101,7 @@ def _arity(
         )
 
 
-# Do calls end?
+# Recursion
 
 EdgeKind = Literal["always", "text", "sometimes"]
 _RANK: dict[EdgeKind, int] = {"always": 0, "text": 1, "sometimes": 2}
@@ -123,10 +109,10 @@ Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
 
 
 def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
-    """The templates that `node` calls, each with how surely a run of it makes the call.
+    """The templates that `node` calls, each with the certainty that a run makes the call.
 
     `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip; `sometimes`:
-    below a cond, or for the items of a reduce, of which there may be none.
+    below a cond, or for the items of a reduce, which may be empty.
     """
     found: dict[str, tuple[EdgeKind, Span]] = {}
 
@@ -139,7 +125,7 @@ def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
             add(inner.template, below, inner.span)
         for call, span in text_calls(inner):
             add(call.name, "sometimes" if below == "sometimes" else "text", span)
-        lower: EdgeKind = "sometimes" if isinstance(inner, Cond | Reduce) else below
+        lower: EdgeKind = "sometimes" if isinstance(inner, Cond | Iteration) else below
         for child in children(inner):
             visit(child, lower)
 
@@ -148,8 +134,8 @@ def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
 
 
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
-    """The calls in the texts and expressions of `node` itself; texts that cannot be read have none."""
-    for text in texts_of(node):
+    """The calls in the texts and expressions of `node` itself. Texts that cannot be read are skipped."""
+    for text in texts(node):
         try:
             if isinstance(text, Expression):
                 source = text.source
@@ -167,41 +153,11 @@ def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
             yield call, source.locate(call.offset)
 
 
-def texts_of(node: TopLevel | Node) -> Iterator[Text | Expression]:
-    """Every text and expression of `node` itself that is resolved when it runs, not those of its children."""
-    if isinstance(node, Function):
-        return
-    if isinstance(node, Call):
-        yield from (argument.value for argument in node.args)
-        return
-    if isinstance(node, Cond):
-        yield from (case.test for case in node.cases)
-        return
-    yield from (t for t in (node.description, node.instructions, node.system, node.model) if t is not None)
-    if node.file_paths is not None:
-        yield from node.file_paths.items
-    yield from _input_texts(node)
-    if isinstance(node, Script):
-        yield from node.command
-    elif isinstance(node, Reduce) and node.initial_value is not None:
-        yield node.initial_value
-    elif isinstance(node, DirectorEvaluatorLoop) and node.termination_condition is not None:
-        yield node.termination_condition
-
-
-def _input_texts(node: Task) -> Iterator[Text | Expression]:
-    for declared in node.inputs:
-        if declared.source is not None:
-            yield declared.source
-        elif declared.default is not None:
-            yield declared.default
-
-
 def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
-    """Calls that lead back to the template that makes them, by template.
+    """Findings about recursive calls, by template.
 
-    An error where each run makes them all, so that none can end; a warning where a text makes one of them;
-    nothing where one of them stands below a cond.
+    A cycle is an error if each run makes all of its calls, so that no run can end. It is a warning if one of the calls
+    is in a text. It is not reported if one of the calls is below a cond.
     """
     for name in graph:
         cycle = _cycle(graph, name, "always")
@@ -222,7 +178,7 @@ def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
 
 
 def _cycle(graph: Graph, start: str, weakest: EdgeKind) -> list[str] | None:
-    """A shortest way from `start` back to it over calls at least as sure as `weakest`."""
+    """A shortest path from `start` back to it over calls at least as certain as `weakest`."""
     if not graph[start]:
         return None
     ways: list[list[str]] = [[start]]
@@ -240,8 +196,5 @@ def _cycle(graph: Graph, start: str, weakest: EdgeKind) -> list[str] | None:
 
 
 def roles_of(node: TopLevel | Node) -> Iterator[str]:
-    """The roles of models that the tasks in `node` name."""
-    if isinstance(node, Task) and node.model_role is not None:
-        yield node.model_role
-    for child in children(node):
-        yield from roles_of(child)
+    """The model roles that the tasks in `node` name."""
+    return (task.model_role for task in tasks(node) if task.model_role is not None)

@@ -1,4 +1,4 @@
-"""What the XSD cannot express, over a whole library.
+"""Checks a whole library for errors that the XSD cannot express.
 
 Per template: its structure, its variables, its calls. Across templates: calls that never end, and templates
 that call or `ref` one that cannot be used.
@@ -27,7 +27,7 @@ def check(templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | No
 
 @dataclass(slots=True)
 class Checked:
-    """What was found about one template. `calls`: the templates that it calls, and where."""
+    """The findings about one template. `calls`: the templates that it calls, and where."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
     calls: Mapping[str, Span] = field(default_factory=dict[str, Span])
@@ -46,8 +46,8 @@ def check_each(
 ) -> dict[str, Checked]:
     """The findings of `check` by template.
 
-    `broken` are names that exist and cannot be used. `reuse` has the findings of templates that are known to
-    be what they were, and to call what they called.
+    `broken` are names that exist and cannot be used. `reuse` has the findings of templates that have not
+    changed, and whose callees have not.
     """
     checked: dict[str, Checked] = {}
     if known_tools is not None:  # a template is a tool too: a subtask of its own
@@ -69,7 +69,7 @@ def check_each(
 
 
 def spread(checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]], broken: set[str]) -> None:
-    """Gives each template that calls or `ref`s an unusable one an error of its own, and so on from there.
+    """Adds an error to each template that calls or `ref`s an unusable one, transitively.
 
     `broken` holds the names that cannot be used, and grows.
     """
@@ -86,7 +86,7 @@ def spread(checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]
             waiting.append(name)
             message = f"`{name}` uses `{bad}`, which has errors"
             checked[name].diagnostics.append(
-                Diagnostic("error", "uses-broken-template", message, span, f"mend `{bad}` first")
+                Diagnostic("error", "uses-broken-template", message, span, f"fix `{bad}` first")
             )
 
 

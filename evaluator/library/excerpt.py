@@ -1,4 +1,4 @@
-"""A diagnostic as a person reads it: place, message, the offending line with a caret, what to do."""
+"""Formats a diagnostic for a person: place, message, the offending line with a caret, the hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 160
 def excerpt(line: str, column: int) -> str:
     """`line` and a caret under its `column` (from 1), cut to a readable width around it.
 
-    Control characters are shown as `?`, so that a hostile file cannot steer a terminal.
+    Control characters are shown as `?`, so that a hostile file cannot control a terminal.
     """
     column = max(1, min(column, len(line) + 1))
     start = 0

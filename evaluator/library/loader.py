@@ -1,31 +1,32 @@
 """The template library: folders of XML files as templates by name.
 
-Folders are searched in the order given, the shipped templates last; a name in an earlier folder hides that
-of a later one, also where the earlier one has errors, so that a mistake never silently runs something else.
-One bad template never stops the others.
+Folders are searched in the order given, the shipped templates last. A name in an earlier folder hides the same name in
+a later one, also where the earlier template has errors, so that a mistake never silently runs something else.
+An invalid template never stops the others.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
+from evaluator.errors.messages import did_you_mean
+from evaluator.files.shipped import shipped as shipped_folder
 from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, scan
-from evaluator.library.near import did_you_mean
 from evaluator.library.reading import Entry, read_entry, read_string
 from evaluator.library.resolve import RefResolver
-from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel, children
-from evaluator.xml.resources import shipped as shipped_folder
+from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
 
 if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
@@ -35,7 +36,7 @@ MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A usable template. `node` is whole: its `ref`s are resolved. `diagnostics` are its warnings.
+    """A usable template. The `ref`s in `node` are resolved. `diagnostics` are its warnings.
 
     `sha256` covers the file, the partials that it includes and the templates that it takes parts from.
     """
@@ -49,28 +50,31 @@ class Template:
 
 @dataclass(slots=True)
 class _State:
-    """Everything that a reload replaces, at once."""
+    """The content of a library. A change replaces it as a whole.
 
-    entries: tuple[tuple[Entry, ...], ...] = ()
+    `entries` are the files read, in groups that are searched in order: the added texts, then one group for each root.
+    `refused` are the findings about files that were not read; `calls` and `ranker` are made at first use.
+    """
+
+    entries: tuple[tuple[Entry, ...], ...] = ((),)
+    refused: Sequence[Diagnostic] = ()
     templates: Mapping[str, Template] = field(default_factory=dict[str, Template])
-    functions: Mapping[str, Function] = field(default_factory=dict[str, Function])
     diagnostics: tuple[Diagnostic, ...] = ()
     broken: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
-    nodes: Mapping[str, TopLevel] = field(default_factory=dict[str, "TopLevel"])
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
     ranker: Ranker | None = None
 
 
 class TemplateLibrary:
-    """Templates by name. Safe to read from several threads; `reload` and `add` swap its content at once."""
+    """Templates by name. Safe to read from several threads: `reload` and `add` replace the content as a whole."""
 
     def __init__(self, *, ranker: MakeRanker | None = None) -> None:
         """An empty library; `load` makes one from folders."""
         self._make_ranker = ranker
         self._roots: tuple[Root, ...] = ()
         self._lock = threading.RLock()
-        self._state = _State(entries=((),))
+        self._state = _State()
 
     @classmethod
     def load(
@@ -81,8 +85,8 @@ class TemplateLibrary:
     ) -> TemplateLibrary:
         """The templates of `folders` (or single files), and after them the shipped ones.
 
-        Without folders, `templates/` in the current directory, if there is one. What is wrong with single
-        templates is in `diagnostics`. Raises: UsageError, where a folder or file is missing.
+        Without folders, `templates/` in the current directory is loaded, if it exists. The errors of single templates
+        are in `diagnostics`. Raises: UsageError, where a folder or file is missing.
         """
         library = cls(ranker=ranker)
         given: list[str | os.PathLike[str]] = list(folders)
@@ -106,8 +110,8 @@ class TemplateLibrary:
 
     @property
     def functions(self) -> Mapping[str, Function]:
-        """The function templates among them."""
-        return self._state.functions
+        """The function templates by name."""
+        return {name: t.node for name, t in self._state.templates.items() if isinstance(t.node, Function)}
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -116,25 +120,23 @@ class TemplateLibrary:
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        return tuple(d for d in self._state.diagnostics if d.severity == "error")
+        return tuple(_errors(self._state.diagnostics))
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         return tuple(d for d in self._state.diagnostics if d.severity == "warning")
 
     def get(self, name: str) -> Template:
-        """The template called `name`.
+        """The template with this name.
 
-        Raises: UsageError that says which names are near; TemplateError, if it was found and has errors.
+        Raises: UsageError, with similar names, if there is none; TemplateError, if it was found and has errors.
         """
         state = self._state
         template = state.templates.get(name)
         if template is not None:
             return template
         if name in state.broken:
-            found = state.checked.get(name, Checked()).diagnostics
-            errors = [d for d in found if d.severity == "error"]
-            if errors:
+            if errors := _errors(state.checked.get(name, Checked()).diagnostics):
                 raise TemplateError(errors)
             raise UsageError(f"template {name!r} has errors, or calls one that has: evaluator lint shows them")
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
@@ -183,7 +185,7 @@ class TemplateLibrary:
             if not request.strip():
                 raise UsageError("the request is empty: there is nothing to match")
         elif isinstance(request, Call | Cond):
-            raise UsageError(f"a {type(request).__name__.lower()} is not matched; it names its templates itself")
+            raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
         return self._ranker().rank(request, limit)
 
     def _ranker(self) -> Ranker:
@@ -203,17 +205,14 @@ class TemplateLibrary:
         resolved, found = resolver.resolve_unregistered(node)
         if found:
             raise TemplateError(found)
-        assert isinstance(resolved, Task)
-        return resolved
+        return cast("Task", resolved)
 
     def source_line(self, span: Span) -> str | None:
-        """The author's line at `span`; None where its file is not among those that were read."""
-        for group in self._state.entries:
-            for entry in group:
-                text = entry.texts.get(span.file or "")
-                if text is not None:
-                    lines = text.split("\n")
-                    return lines[span.line - 1] if 0 < span.line <= len(lines) else None
+        """The source line at `span`; None if its file was not read."""
+        for entry in chain.from_iterable(self._state.entries):
+            if (text := entry.texts.get(span.file or "")) is not None:
+                lines = text.split("\n")
+                return lines[span.line - 1] if 0 < span.line <= len(lines) else None
         return None
 
     def format_diagnostic(self, diagnostic: Diagnostic) -> str:
@@ -223,14 +222,14 @@ class TemplateLibrary:
     # Changing
 
     def reload(self) -> frozenset[str]:
-        """Reads new and changed files again. Returns the names that came, went or changed.
+        """Reads new and changed files again. Returns the names that were added, removed or changed.
 
-        Who uses the library meanwhile sees the old content or the new one, never a mixture.
+        Other threads see the old content or the new one, never a mixture.
         """
         with self._lock:
             before = self._state
-            known = {(e.root, e.relative): e for group in before.entries[1:] for e in group}
-            groups: list[tuple[Entry, ...]] = [before.entries[0]]
+            known = {(entry.root, entry.relative): entry for entry in chain.from_iterable(before.entries[1:])}
+            groups = [before.entries[0]]
             refused: list[Diagnostic] = []
             for root in self._roots:
                 found, wrong = scan(root)
@@ -241,8 +240,7 @@ class TemplateLibrary:
                         old = known.get((root, file.relative))
                         entries[file.relative] = old if old and old.is_current() else read_entry(root, file)
                 groups.append(tuple(entries.values()))
-            after = _assemble(tuple(groups), refused, {})
-            self._state = after
+            self._state = after = _assemble(tuple(groups), refused)
         return _changed(before, after)
 
     def add(self, xml_text: str, file: str | None = None) -> tuple[str, ...]:
@@ -252,132 +250,99 @@ class TemplateLibrary:
         with nothing added, if one of them has errors.
         """
         entry = read_string(xml_text, file)
-        errors = [d for d in entry.diagnostics if d.severity == "error"]
-        if errors:
+        if errors := _errors(entry.diagnostics):
             raise TemplateError(errors)
         with self._lock:
             before = self._state
-            kept = [_without(old, entry.names) for old in before.entries[0]]
-            added = tuple(old for old in kept if old.templates)
-            refused = [d for d in before.diagnostics if d.code == "link-refused"]
-            after = _assemble(((entry, *added), *before.entries[1:]), refused, _reusable(before, entry))
-            mine = {n for n, _ in entry.templates}
-            errors = [
-                d for n in sorted(mine) for d in after.checked.get(n, Checked()).diagnostics if d.severity == "error"
-            ]
-            duplicates = len(mine) < len(entry.templates)
-            if duplicates:
-                errors += [d for d in after.diagnostics if d.code == "duplicate-name" and d.span.file == file]
+            added = [rest for old in before.entries[0] if (rest := _without(old, entry.names)).templates]
+            after = _assemble(((entry, *added), *before.entries[1:]), before.refused)
+            errors = [d for name in entry.names for d in _errors(after.checked[name].diagnostics)]
+            errors += [d for d in after.diagnostics if d.code == "duplicate-name" and d.span.file == file]
             if errors:
                 raise TemplateError(in_order(errors))
             self._state = after
         return entry.names
 
 
+def _errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    return [one for one in diagnostics if one.severity == "error"]
+
+
 def _without(entry: Entry, names: Sequence[str]) -> Entry:
-    kept = tuple((name, node) for name, node in entry.templates if name not in names)
-    return (
-        entry if len(kept) == len(entry.templates) else replace(entry, templates=kept, names=tuple(n for n, _ in kept))
+    templates = tuple((name, node) for name, node in entry.templates if name not in names)
+    return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
+
+
+def _assemble(groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnostic]) -> _State:
+    """The library that these files make: names assigned, refs resolved, everything checked."""
+    claimed, broken, duplicates = _claim_names(groups)
+    resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
+    whole = {name: resolver.resolve(name) for name in claimed}
+    checked = {name: Checked(list(found), {}) for name, found in resolver.diagnostics.items()}
+    broken.update(checked)
+    checked |= check_each({name: node for name, node in whole.items() if name not in checked}, broken=broken)
+    broken.update(name for name, found in checked.items() if not found.usable)
+    spread(checked, resolver.refs, broken)
+    templates = {
+        name: Template(
+            name, whole[name], entry.shown, _digest(name, claimed, resolver), tuple(checked[name].diagnostics)
+        )
+        for name, (_, entry) in claimed.items()
+        if name not in broken
+    }
+    diagnostics = [*refused, *duplicates]
+    for found in (*chain.from_iterable(groups), *checked.values()):
+        diagnostics += found.diagnostics
+    return _State(
+        groups, refused, MappingProxyType(templates), tuple(in_order(diagnostics)), frozenset(broken), checked
     )
 
 
-def _reusable(state: _State, entry: Entry) -> dict[str, Checked]:
-    """Findings that adding `entry` cannot change: those of sound templates that use none of its names."""
-    touched = set(entry.names)
-    users: dict[str, set[str]] = {}
-    for name, found in state.checked.items():
-        for used in found.calls:
-            users.setdefault(used, set()).add(name)
-    waiting = list(touched)
-    while waiting:
-        for name in users.get(waiting.pop(), ()):
-            if name not in touched:
-                touched.add(name)
-                waiting.append(name)
-    return {
-        name: found
-        for name, found in state.checked.items()
-        if name not in touched and found.usable and not _refers(state.nodes.get(name))
-    }
-
-
-def _refers(node: TopLevel | Node | None) -> bool:
-    if node is None:
-        return True
-    return (isinstance(node, Task) and node.ref is not None) or any(_refers(child) for child in children(node))
-
-
-def _assemble(
-    groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnostic], reuse: Mapping[str, Checked]
-) -> _State:
-    """The library that these files make: names claimed, refs resolved, everything checked."""
-    diagnostics = list(refused)
+def _claim_names(
+    groups: Iterable[Iterable[Entry]],
+) -> tuple[dict[str, tuple[TopLevel, Entry]], set[str], list[Diagnostic]]:
+    """The node and file of each name, the names of invalid templates, and an error for each duplicate name."""
     claimed: dict[str, tuple[TopLevel, Entry]] = {}
     broken: set[str] = set()
+    duplicates: list[Diagnostic] = []
     for group in groups:
         here: dict[str, Span] = {}
         for entry in group:
-            diagnostics += entry.diagnostics
-            declared = {name for name, _ in entry.templates}
             for name, node in entry.templates:
                 if name in here:
                     first = here[name]
-                    place = f"{first.file or 'this text'}, line {first.line}"
-                    message = f"a template called `{name}` is already in {place}"
+                    message = (
+                        f"`{name}` is already the name of a template in {first.file or 'this text'}, line {first.line}"
+                    )
                     hint = "rename one of them; the first is used"
-                    diagnostics.append(Diagnostic("error", "duplicate-name", message, node.span, hint))
+                    duplicates.append(Diagnostic("error", "duplicate-name", message, node.span, hint))
                     continue
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
+            declared = {name for name, _ in entry.templates}
             broken.update(name for name in entry.names if name not in declared and name not in claimed)
-    registry = {name: node for name, (node, _) in claimed.items()}
-    resolver = RefResolver(registry, broken)
-    whole = {name: resolver.resolve(name) for name in registry}
-    sound = {name: node for name, node in whole.items() if not resolver.diagnostics.get(name)}
-    broken.update(name for name in whole if name not in sound)
-    checked = check_each(sound, broken=broken, reuse=reuse)
-    for name, found in resolver.diagnostics.items():
-        checked[name] = Checked(list(found), {})
-    broken.update(name for name, found in checked.items() if not found.usable)
-    spread(checked, resolver.refs, broken)
-    for found in checked.values():
-        diagnostics += found.diagnostics
-    templates = {
-        name: Template(name, node, entry.shown, _digest(name, claimed, resolver), tuple(checked[name].diagnostics))
-        for name, (_, entry) in claimed.items()
-        if name not in broken and (node := sound.get(name)) is not None
-    }
-    functions = {name: t.node for name, t in templates.items() if isinstance(t.node, Function)}
-    return _State(
-        groups, MappingProxyType(templates), MappingProxyType(functions), tuple(in_order(diagnostics)),
-        frozenset(broken), checked, whole,
-    )  # fmt: skip
+    return claimed, broken, duplicates
 
 
 def _digest(name: str, claimed: Mapping[str, tuple[TopLevel, Entry]], resolver: RefResolver) -> str:
-    """The hash of the template's file and, where it refers to others, of all theirs."""
+    """The hash of the template's file and of the files of those that it refers to, directly or through others."""
     if name not in resolver.refs:
         return claimed[name][1].sha256
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        here = waiting.pop()
-        if here not in seen and here in claimed:
-            seen.add(here)
-            waiting.extend(resolver.refs.get(here, ()))
-    parts = [claimed[name][1].sha256, *(claimed[other][1].sha256 for other in sorted(seen - {name}))]
+    seen = [name]
+    for here in seen:
+        seen += [other for other in resolver.refs.get(here, ()) if other in claimed and other not in seen]
+    parts = [claimed[other][1].sha256 for other in (name, *sorted(seen[1:]))]
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _changed(before: _State, after: _State) -> frozenset[str]:
     old, new = before.templates, after.templates
-    names = {name for name in (*old, *new) if (name in old) != (name in new)}
-    for name in new:
-        if name not in old:
-            continue
-        was, is_now = old[name], new[name]
-        # A file may hold several templates; those that read as before have not changed.
-        if was.file != is_now.file or (was.sha256 != is_now.sha256 and was.node != is_now.node):
-            names.add(name)
-    return frozenset(names)
+    # A file may hold several templates; those whose nodes are equal have not changed.
+    changed = {
+        name
+        for name in old.keys() & new.keys()
+        if old[name].file != new[name].file
+        or (old[name].sha256 != new[name].sha256 and old[name].node != new[name].node)
+    }
+    return frozenset(changed | (old.keys() ^ new.keys()))

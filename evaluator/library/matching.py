@@ -1,14 +1,13 @@
-"""Requests matched to templates: lexical, offline, deterministic.
+"""Matches requests to templates: lexical, offline, deterministic.
 
-`LexicalRanker` scores a template by BM25F over its fields, divided by what a template could reach at most
-for that request. The quotient is the idf-weighted share of the request that the template covers, so it lies
-in [0, 1], orders as BM25 does, and is comparable between requests; a request that fits nothing covers little
-of any template. A word that is not in the library counts as the library's word that is one slip of the
-keyboard away, if there is one.
+`LexicalRanker` scores a template by BM25F over its fields, divided by the most that a template could reach for
+that request. The quotient is the idf-weighted share of the request that the template covers. So it lies in [0, 1],
+gives the same order as BM25, and is comparable between requests: if no template fits, all of them score low. A word
+that is not in the library counts as a word of the library with one typing error, if there is such a word.
 
-Trade-offs. Meaning that shares no word with a template is not found: say it in `criteria` or in an example.
-Words that no template knows lower the score up to a bound (`UNKNOWN_CAP`), because a request often carries
-the data to work on; for the same reason words count for less the further they stand from the beginning.
+Trade-offs. A template that shares no word with the request is not found; its author can add words in `criteria` or
+in an example. Words that no template has lower the score up to a bound (`UNKNOWN_CAP`), because a request often
+contains the data to work on. For the same reason words count less the further they are from the beginning.
 """
 
 from __future__ import annotations
@@ -36,37 +35,35 @@ from evaluator.library.words import (
 from evaluator.nodes import Atomic, Task, TopLevel
 
 LOW_SCORE = 0.20
-"""Below this a match of `LexicalRanker` is more likely accident than fit."""
+"""A match of `LexicalRanker` with a lower score is more likely an accident than a fit."""
 
 INTERNAL = frozenset({"bind_inputs", "reparse"})
-"""Subtypes of templates that serve the Evaluator itself: no request is matched to them."""
+"""Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
 FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "examples")
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
-_WEIGHTS = {"name": 3.0, "subtype": 1.5, "description": 2.5, "criteria": 2.0, "inputs": 1.2, "output": 0.8,
-            "examples": 0.3}  # fmt: skip
-_DISCOUNT = {"name": 0.2, "subtype": 0.0, "description": 0.4, "criteria": 0.4, "inputs": 0.5, "output": 0.5,
-             "examples": 0.8}  # fmt: skip
+_WEIGHTS = (3.0, 1.5, 2.5, 2.0, 1.2, 0.8, 0.3)
+_DISCOUNT = (0.2, 0.0, 0.4, 0.4, 0.5, 0.5, 0.8)
 _K1 = 0.9
 
-# Up to this library size rarity says nothing about a word; larger libraries measure it.
+# In a smaller library rarity says nothing about a word.
 _SMALL_LIBRARY = 100
-# Words that no template has: each counts this share of a rare word, and at most this many count.
+# Words that no template has: the weight of each, as a share of a rare word, and how many count at most.
 _UNKNOWN_FACTOR, UNKNOWN_CAP = 0.4, 2.0
-# Added to what a template could reach, in rare words: one weak word is little evidence ("what's up").
+# Added to the most that a template could reach, in rare words: one weak word is little evidence ("what's up").
 _PRIOR = 0.5
-# Of a long example only the beginning is indexed.
+# Only the beginning of a long example is indexed.
 _INDEXED_CHARS = 4000
-# Shorter words are one slip away from too many others.
+# Shorter words are one typing error away from too many others.
 _MIN_SLIP_CHARS, _SLIP_FACTOR = 5, 0.85
 _MAX_REASONS = 8
 
-# A variable's name in a description says nothing that its value will not.
+# The name of a variable is not a word of the description.
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 
 
 class TemplateLike(Protocol):
-    """What matching needs of a template."""
+    """The part of a template that matching needs."""
 
     @property
     def name(self) -> str: ...
@@ -77,7 +74,7 @@ class TemplateLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A word of the request that counted, the field that held it, and its part of the score."""
+    """A word of the request that counted, the field that holds it, and its part of the score."""
 
     term: str
     field: str
@@ -86,7 +83,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A template, how well it fits (0 to 1), and the words that counted most, best first."""
+    """A template, its score (0 to 1), and the words that counted most, best first."""
 
     template: TemplateLike
     score: float
@@ -94,11 +91,11 @@ class Match:
 
 
 class Ranker(Protocol):
-    """Orders templates by how well they fit a request.
+    """Orders templates by their fit to a request.
 
-    At most `limit` matches, best first, equal scores by name; each score in [0, 1] and comparable between
-    requests; nothing that scores 0. The same request gives the same answer. A node that is not atomic
-    matches nothing, because only atomic templates take part.
+    It returns at most `limit` matches, best first, equal scores by name; each score is in [0, 1] and comparable
+    between requests, and none is 0. The same request gives the same answer. A node that is not atomic matches
+    nothing, because only atomic templates take part.
     """
 
     def rank(self, request: str | Task, limit: int = 5) -> list[Match]: ...
@@ -122,7 +119,7 @@ class LexicalRanker:
         return len(self._templates)
 
     def rank(self, request: str | Task, limit: int = 5) -> list[Match]:
-        """The best `limit` templates for a text or a node.
+        """Returns the best `limit` templates for a text or a node.
 
         A node is matched by its subtype, name, description, criteria, inputs and declared output.
         """
@@ -141,16 +138,15 @@ class LexicalRanker:
 
 
 class _Index:
-    """Postings by stem, impacts precomputed."""
+    """The templates that hold each stem, with precomputed impacts."""
 
     def __init__(self, nodes: Sequence[Task], names: Sequence[str]) -> None:
         self._size = len(nodes)
         self._words: set[str] = set()
         counted = [_count(node, name, self._words) for node, name in zip(nodes, names, strict=True)]
-        totals = [0.0] * len(FIELDS)
-        for _, lengths in counted:
-            totals = [a + b for a, b in zip(totals, lengths, strict=True)]
-        averages = [total / max(1, self._size) or 1.0 for total in totals]
+        averages = [
+            sum(column) / self._size or 1.0 for column in zip(*(lengths for _, lengths in counted), strict=True)
+        ]
         self._postings: dict[str, list[_Posting]] = {}
         for doc, (counts, lengths) in enumerate(counted):
             self._add(doc, counts, [n / average for n, average in zip(lengths, averages, strict=True)])
@@ -159,7 +155,8 @@ class _Index:
 
     def _add(self, doc: int, counts: Mapping[str, Mapping[int, int]], relative: Sequence[float]) -> None:
         factors = [
-            _WEIGHTS[field] / (1 - _DISCOUNT[field] + _DISCOUNT[field] * relative[i]) for i, field in enumerate(FIELDS)
+            weight / (1 - discount + discount * length)
+            for weight, discount, length in zip(_WEIGHTS, _DISCOUNT, relative, strict=True)
         ]
         for term, by_field in counts.items():
             total, best, best_field = 0.0, 0.0, 0
@@ -212,7 +209,7 @@ class _Index:
         return tuple(reason for reason in reasons[:_MAX_REASONS] if reason.weight > 0)
 
     def _nearest(self, word: str) -> str | None:
-        """The stem of the library's word that is one slip away from `word` and begins like it, if any."""
+        """Returns the stem of a word of the library that is one typing error away and begins with the same letter."""
         if len(word) < _MIN_SLIP_CHARS or not word.isalpha():
             return None
         if self._slips is None:
@@ -228,21 +225,18 @@ class _Index:
 
 
 def _node_terms(node: Task) -> list[QueryTerm]:
-    shares = {"name": 0.7, "subtype": 1.0, "description": 1.0, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
+    shares = {"name": 0.7, "description": 1.0, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
     pairs: list[tuple[str, float]] = []
     for field, text in _texts(node, node.name or ""):
-        share = shares.get(field)
-        if share is None:
-            continue
         if field == "subtype":
-            pairs.append((_subtype_term(text), share))
-            continue
-        pairs.extend(with_positions(text, share))
+            pairs.append((_subtype_term(text), 1.0))
+        elif field in shares:
+            pairs.extend(with_positions(text, shares[field]))
     return merge_terms(pairs)
 
 
 def _subtype_term(subtype: str) -> str:
-    # The colon keeps it apart from the word: "subtype:evaluator" is equal or it is not.
+    # The colon marks a tag, which is compared as a whole.
     return f"subtype:{subtype.lower()}"
 
 
@@ -261,7 +255,7 @@ def _count(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[int, i
 
 
 def _texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
-    """The texts of a task by field, as they are matched."""
+    """Yields the texts of a task with their fields."""
     yield "name", name
     if node.subtype and node.subtype != "standard":
         yield "subtype", node.subtype

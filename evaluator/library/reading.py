@@ -1,4 +1,4 @@
-"""One template file read: its templates, what is wrong with it, and what tells whether it changed."""
+"""Reads one template file: its templates, its findings, and what shows whether it has changed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from evaluator.errors import Diagnostic, EvaluatorError, TemplateError
+from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Found, Root, Stamp, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
+from evaluator.xml.decoding import normalise_newlines
 from evaluator.xml.schema import validate
 from evaluator.xml.source import Source, read_source
 
-# An edit within this time of the read may leave the stamp as it was: then the stamp proves nothing.
+# An edit within this time of the read may leave the stamp unchanged, so such a stamp proves nothing.
 _SETTLED_NS = 50_000_000
+# After these a file may have to be read again although neither it nor a partial that was read has changed.
+_UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as it was read. `names` also has those of its templates that have errors.
+    """The content of one file when it was read. `names` includes those of templates with errors.
 
-    `stamps` are the file's own and its partials', by relative path, and None where they prove nothing.
+    `texts` are its own text and those of its partials, by their names in diagnostics. `stamps` are theirs by relative
+    path; None where they prove nothing.
     """
 
     shown: str | None
@@ -41,7 +45,7 @@ class Entry:
     def is_current(self) -> bool:
         """Whether neither the file nor a partial of it has changed since it was read."""
         if self.root is None or self.stamps is None:
-            return self.root is None
+            return False
         return all(stamp_of(self.root, path) == stamp for path, stamp in self.stamps.items())
 
 
@@ -55,72 +59,51 @@ def read_entry(root: Root, found: Found) -> Entry:
         return replace(entry, diagnostics=error.diagnostics)
     includes = Includes(root, found.relative, found.shown)
     entry = _parsed(entry, data, includes.read)
-    digest = sha256(data)
-    texts = dict(entry.texts)
-    for shown, partial in includes.data.items():
-        digest.update(partial)
-        texts[shown] = _decoded(partial)
-    stamps: dict[str, Stamp] | None = {found.relative: stamp, **includes.stamps}
-    if any(started - s.mtime_ns < _SETTLED_NS for s in stamps.values()) or any(
-        d.code in ("unreadable", "include-outside", "include-cycle") for d in entry.diagnostics
-    ):
-        stamps = None
-    return replace(entry, sha256=digest.hexdigest(), texts=texts, stamps=stamps)
+    stamps = {found.relative: stamp, **includes.stamps}
+    is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
+    return replace(
+        entry,
+        sha256=sha256(b"".join((data, *includes.data.values()))).hexdigest(),
+        texts={**entry.texts, **{shown: _decoded(partial) for shown, partial in includes.data.items()}},
+        stamps=stamps if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics) else None,
+    )
 
 
 def read_string(text: str, file: str | None) -> Entry:
-    """The templates of a text that stands in no folder; `include` is refused."""
+    """The templates of a text that is not in a folder; `include` is refused."""
     data = text.encode("utf-8", "surrogatepass")
-    entry = _parsed(Entry(file, None, ""), text, refuse_includes)
-    return replace(entry, sha256=sha256(data).hexdigest())
+    return replace(_parsed(Entry(file, None, ""), text, refuse_includes), sha256=sha256(data).hexdigest())
 
 
 def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry:
+    """`entry` with what the file contains."""
     key = entry.shown or ""
     try:
         source = read_source(data, entry.shown)
     except TemplateError as error:
-        shown = data if isinstance(data, str) else _decoded(data)
-        return replace(entry, diagnostics=error.diagnostics, texts={key: shown})
-    entry = replace(entry, texts={key: source.text})
-    try:
-        return _built(entry, source, read_partial)
-    except TemplateError as error:
-        return replace(entry, diagnostics=error.diagnostics, names=_names(source, entry.relative))
-    except EvaluatorError as error:
-        diagnostic = Diagnostic("error", "unreadable", str(error), Span(entry.shown))
-        return replace(entry, diagnostics=(diagnostic,), names=_names(source, entry.relative))
-
-
-def _built(entry: Entry, source: Source, read_partial: ReadPartial) -> Entry:
-    names = _names(source, entry.relative)
+        text = data if isinstance(data, str) else _decoded(data)
+        return replace(entry, diagnostics=error.diagnostics, texts={key: text})
+    entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
     found = validate(source, "task")
-    wrong = [d for d in found if d.severity == "error"]
-    if wrong and not _drop_invalid(source, wrong):
-        return replace(entry, diagnostics=tuple(found), names=names)
+    if found and not _drop_invalid(source, found):
+        return replace(entry, diagnostics=tuple(found))
     built = build(source, read_partial=read_partial)
     reasons = {d.span for d in built.diagnostics if d.code != "include"}
-    # "Cannot be included" says nothing where the reason stands at the same place.
-    diagnostics = [*found, *(d for d in built.diagnostics if d.code != "include" or d.span not in reasons)]
-    named: list[tuple[str, TopLevel]] = []
+    # "Cannot be included" adds nothing if the reason is reported at the same place.
+    found += [d for d in built.diagnostics if d.code != "include" or d.span not in reasons]
+    templates: list[tuple[str, TopLevel]] = []
     for node in built.templates:
         name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)
         if name is None:
-            diagnostics.append(
-                Diagnostic("error", "missing-name", "a template needs a name", node.span, 'add name="…"')
-            )
+            found.append(Diagnostic("error", "missing-name", "a template needs a name", node.span, 'add name="…"'))
         else:
-            named.append((name, node if node.name else replace(node, name=name)))
-    return replace(
-        entry,
-        diagnostics=tuple(diagnostics),
-        templates=tuple(named),
-        names=tuple(dict.fromkeys((*names, *(name for name, _ in named)))),
-    )
+            templates.append((name, node if node.name else replace(node, name=name)))
+    names = tuple(dict.fromkeys((*entry.names, *(name for name, _ in templates))))
+    return replace(entry, diagnostics=tuple(found), templates=tuple(templates), names=names)
 
 
 def _drop_invalid(source: Source, wrong: Sequence[Diagnostic]) -> bool:
-    """Takes the invalid members out of a library's tree; False where the library itself is invalid."""
+    """Removes the invalid members from a library's tree; False where the library itself is invalid."""
     if source.root.tag != "library":
         return False
     members = list(source.root.iterchildren("*"))
@@ -137,7 +120,7 @@ def _drop_invalid(source: Source, wrong: Sequence[Diagnostic]) -> bool:
 
 
 def _names(source: Source, relative: str) -> tuple[str, ...]:
-    """The names that a file would have declared, as far as they can be read."""
+    """The names of the templates in a file, also of invalid ones."""
     root = source.root
     if root.tag in ("task", "template"):
         name = root.get("name") or _stem(relative)
@@ -150,6 +133,6 @@ def _stem(relative: str) -> str | None:
 
 
 def _decoded(data: bytes) -> str:
-    """Bytes as text for showing a line of them."""
+    """`data` as text, to show a line of it."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    return data.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return normalise_newlines(data.decode(encoding, "replace"))

@@ -1,54 +1,28 @@
 """Variables in every scope: each name that a text reads must be bound where the text is resolved.
 
-The walk mirrors what the operators bind: inputs for the task's own texts and everything inside it; `steps`
-and `previous` for the steps of a sequence; `current_input`, `index` (and `current_result`, `accumulator` for
-the reduction) in reduce; the five names of the loop. A function's body sees its parameters and nothing else.
-An input's `from`, its default and its nested task see what is around the task, and those of its inputs whose
+A task's inputs are bound for its own texts and for everything inside it. The names that an operator binds for its
+child nodes, and their shapes, are what its class declares. A function's body sees its parameters and nothing else.
+An input's `from`, its default and its nested task see what is around the task, and those inputs of the task whose
 values come from the caller.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError
+from evaluator.errors.messages import did_you_mean, listed
+from evaluator.language.analysis import Analysis, Reference, analyse, analyse_expression
+from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.library.calls import check_call, check_call_in_text
-from evaluator.library.near import did_you_mean, listed
-from evaluator.library.results_shape import parsed_shape, step_shape, value_shape
-from evaluator.library.shapes import (
-    ANY,
-    BOOLEAN,
-    INTEGER,
-    STRING,
-    Shape,
-    WrongPath,
-    find_part,
-    follow,
-    mismatch,
-    of_type,
-    record,
-)
+from evaluator.library.shapes import ResultShapes, WrongPath, find_part, follow, mismatch
 from evaluator.library.structure import check_structure
-from evaluator.library.syntax import GLOBALS, Analysis, Reference, analyse, analyse_expression, has_markup
-from evaluator.nodes import (
-    Argument,
-    Call,
-    Cond,
-    DirectorEvaluatorLoop,
-    Expression,
-    Function,
-    Input,
-    Node,
-    Reduce,
-    Script,
-    Sequential,
-    Span,
-    Task,
-    Text,
-    TopLevel,
-)
+from evaluator.nodes import Argument, Call, Expression, Function, Input, Iteration, Node, Span, Task, Text, TopLevel
+from evaluator.nodes.declare import FIELDS, OPERATORS, Field, values
+from evaluator.nodes.values import ANY, Shape, of_type, value_shape
 
 
 @dataclass(slots=True)
@@ -61,21 +35,16 @@ class Binding:
 
 Bindings = dict[str, Binding]
 
-# Where a name that operators bind can be read; for the hint of an undefined one.
-_BOUND_BY = {
-    "steps": "`steps` is bound inside the steps of a sequential task",
-    "previous": "`previous` is bound from the second step of a sequential task on",
-    "current_input": "`current_input` is bound inside reduce",
-    "index": "`index` is bound inside reduce",
-    "current_result": "`current_result` is bound in the reduction_task only",
-    "accumulator": "`accumulator` is bound in the reduction_task only",
-    "director_result": "`director_result` is bound inside a director_evaluator_loop",
-    "script_output": "`script_output` is bound inside a director_evaluator_loop",
-    "evaluation": "`evaluation` is bound inside a director_evaluator_loop",
-    "evaluation_feedback": "`evaluation_feedback` is bound inside a director_evaluator_loop",
-    "current_iteration": "`current_iteration` is bound inside a director_evaluator_loop",
-}
 _PATH = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]*\")\s*\])*\Z")
+
+
+class _Known(ResultShapes):
+    """The shapes that the declarations of an operator may query: those of results and of variables in `scope`."""
+
+    scope: Mapping[str, Binding] = {}
+
+    def variable(self, name: str) -> Shape:
+        return self.scope[name].shape if name in self.scope else ANY
 
 
 class ScopeWalk:
@@ -91,57 +60,70 @@ class ScopeWalk:
         self._broken = broken
         self._known_tools = known_tools
         self._in_function: str | None = None
+        self._known = _Known(templates)
         self.diagnostics: list[Diagnostic] = []
         self.called: dict[str, Span] = {}
 
     def top(self, node: TopLevel) -> None:
-        """Checks a registered template, as it is when it is asked for by name with its declared inputs."""
+        """Checks a registered template, as if it is evaluated by name with its declared inputs."""
         if isinstance(node, Function):
-            self.diagnostics += check_structure(node, self._known_tools)
             self._in_function = node.name
-            self._node(node.body, {p.name: Binding(of_type(p.type) or ANY) for p in node.params})
+            self._node(node, {p.name: Binding(of_type(p.type) or ANY) for p in node.params})
         else:
             self._task(node, {}, top=True)
 
-    def _node(self, node: Node, scope: Bindings) -> None:
+    def _node(self, node: TopLevel | Node, scope: Bindings) -> None:
         if isinstance(node, Call):
             self._call(node, scope)
-        elif isinstance(node, Cond):
-            self.diagnostics += check_structure(node, self._known_tools)
-            for case in node.cases:
-                self._expression(case.test, scope)
-                self._node(case.body, scope)
-            if node.default is not None:
-                self._node(node.default, scope)
-        else:
+        elif isinstance(node, Task):
             self._task(node, scope)
-
-    # Tasks
+        else:
+            self.diagnostics += check_structure(node, self._known_tools)
+            self._fields(node, node, scope)
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
         self.diagnostics += check_structure(node, self._known_tools)
-        given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.source is None and i.task is None}
-        inner = dict(outer)
+        given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.is_given}
+        scope = dict(outer)
         for declared in node.inputs:
-            inner[declared.name] = self._input(declared, outer, given, top)
-        self._own_texts(node, inner)
-        match node:
-            case Sequential():
-                self._steps(node, inner)
-            case Reduce():
-                self._reduce(node, inner)
-            case DirectorEvaluatorLoop():
-                self._loop(node, inner)
-            case Script():
-                for declared in node.inputs:  # they reach the process on stdin
-                    inner[declared.name].used = True
-                for argument in node.command:
-                    self._text(argument, inner)
-                self._setting(node.timeout_s, inner)
-            case _:
-                pass
+            scope[declared.name] = self._input(declared, outer, given, top)
+        if isinstance(node, Iteration):
+            self._use(node.iterated, scope)
+        if node.runs_process:  # it reads all its inputs on stdin
+            self._use((declared.name for declared in node.inputs), scope)
+        self._fields(node, node, scope)
         if node.ref is None:
-            self._unused(node, inner)
+            self._unused(node, scope)
+
+    def _use(self, names: Iterable[str], scope: Bindings) -> None:
+        for name in names:
+            if name in scope:
+                scope[name].used = True
+
+    def _fields(self, owner: Any, node: Any, scope: Bindings) -> None:
+        """Checks the texts and the children of `node` that `owner` holds: the node itself, or a part of it."""
+        empty: dict[str, str] = {}
+        for field, position, value in values(owner, "text", "setting", "node", "part"):
+            if field.role == "part":
+                if field.of is not Input:
+                    self._fields(value, node, scope)
+                continue
+            inner = scope if field.binds is None else self._bound(field, node, position, scope)
+            if field.role == "node":
+                self._node(value, inner)
+            elif isinstance(value, Expression):
+                self._expression(value, inner)
+            elif isinstance(value, Text):
+                self._text(value, inner)
+            empty |= {name: inner[name].shape.empty for name in field.binds or () if name in inner and inner[name].used}
+        for name, why in empty.items():
+            if why:
+                self._warn(f"empty-{name.replace('_', '-')}", f"`{name}` is always empty here: {why}", node.span)
+
+    def _bound(self, field: Field, node: Any, position: int, scope: Bindings) -> Bindings:
+        self._known.scope = scope
+        shapes = field.bound(node, position, self._known)
+        return {**scope, **{name: Binding(shape) for name, shape in shapes.items()}}
 
     def _unused(self, node: Task, inner: Bindings) -> None:
         for declared in node.inputs:
@@ -151,7 +133,7 @@ class ScopeWalk:
                 self._warn("unused-input", message, declared.span, hint)
 
     def _input(self, declared: Input, outer: Bindings, given: Bindings, top: bool) -> Binding:
-        """The input's binding; what its value comes from is checked in the scope around the task."""
+        """The input's binding. The source of its value is checked in the scope around the task."""
         own = given.get(declared.name)
         around = {**{name: b for name, b in given.items() if name != declared.name}, **outer} if top else outer
         shape = of_type(declared.type) or ANY
@@ -161,11 +143,11 @@ class ScopeWalk:
             return Binding(found if shape.kind == "any" else shape)
         if declared.task is not None:
             self._node(declared.task, around)
-            found = value_shape(parsed_shape(declared.task, self._templates))
+            found = value_shape(self._known.result(declared.task))
             self._fits(found, shape, declared, declared.span)
             return Binding(found if shape.kind == "any" else shape)
         if declared.default is not None:
-            self._text(declared.default, outer)
+            self._text(declared.default, around)
         elsewhere = None if top else outer.get(declared.name)
         if elsewhere is not None:
             elsewhere.used = True
@@ -182,94 +164,6 @@ class ScopeWalk:
             value = f"a value of type {have.kind}{f' ({have.what})' if have.what else ''}"
             message = f"input `{declared.name}` is declared {declared.type} and gets {value}"
             self._error("type-mismatch", message, span)
-
-    def _own_texts(self, node: Task, scope: Bindings) -> None:
-        for text in (node.description, node.instructions, node.system, node.model, node.criteria):
-            if text is not None and has_markup(text.value):
-                self._text(text, scope)
-        if node.handler is not None:
-            said = node.handler
-            for setting in (
-                said.max_turns,
-                said.max_context_fraction,
-                said.max_output_tokens,
-                said.timeout_s,
-                said.max_cost_usd,
-                said.script_memory_mb,
-            ):
-                self._setting(setting, scope)
-        self._setting(node.manual_xml, scope)
-        self._setting(node.disable_reparsing, scope)
-        if node.file_paths is not None:
-            for item in node.file_paths.items:
-                self._text(item, scope)
-
-    # What the operators bind
-
-    def _steps(self, node: Sequential, scope: Bindings) -> None:
-        later = {s.name: f"that step runs later, as step {n}" for n, s in enumerate(node.steps, 1) if s.name}
-        known: dict[str | int, Shape] = {}
-        for index, step in enumerate(node.steps):
-            if step.name is not None:
-                later[step.name] = "that is this step itself"
-            absent: dict[str | int, str] = {
-                **later,
-                **dict.fromkeys(range(index, len(node.steps)), "it has not run yet"),
-            }
-            inner = dict(scope)
-            inner["steps"] = Binding(Shape("object", dict(known), False, None, "", absent))
-            if index:
-                inner["previous"] = Binding(known[index - 1])
-            self._node(step, inner)
-            label = f"step `{step.name}`" if step.name else f"step {index + 1}"
-            result = step_shape(parsed_shape(step, self._templates), label)
-            known[index] = result
-            if step.name is not None:
-                known[step.name] = result
-                later.pop(step.name, None)
-
-    def _reduce(self, node: Reduce, scope: Bindings) -> None:
-        names = node.over or tuple(declared.name for declared in node.inputs)
-        shapes: list[Shape] = []
-        for name in names:
-            if name in scope:
-                scope[name].used = True
-                shapes.append(scope[name].shape)
-        if node.initial_value is not None:
-            self._text(node.initial_value, scope)
-        self._setting(node.concurrency, scope)
-        item = shapes[0].item if len(shapes) == 1 and shapes[0].kind == "array" else None
-        inner = {**scope, "current_input": Binding(item or ANY), "index": Binding(INTEGER)}
-        self._node(node.inner_task, inner)
-        inner = {
-            **inner,
-            "current_result": Binding(value_shape(parsed_shape(node.inner_task, self._templates))),
-            "accumulator": Binding(ANY),
-        }
-        self._node(node.reduction_task, inner)
-
-    def _loop(self, node: DirectorEvaluatorLoop, scope: Bindings) -> None:
-        self._setting(node.max_iterations, scope)
-        evaluation = record("evaluation", True, success=BOOLEAN, feedback=STRING, details=ANY)
-        script = record("script_output", stdout=STRING, stderr=STRING, exit_code=INTEGER)
-        inner = {
-            **scope,
-            "current_iteration": Binding(INTEGER),
-            "director_result": Binding(ANY),
-            "script_output": Binding(script),
-            "evaluation": Binding(evaluation),
-            "evaluation_feedback": Binding(STRING),
-        }
-        self._node(node.director, inner)
-        inner["director_result"] = Binding(value_shape(parsed_shape(node.director, self._templates)))
-        if node.script_execution is not None:
-            self._node(node.script_execution, inner)
-        self._node(node.evaluator, inner)
-        if node.termination_condition is not None:
-            self._expression(node.termination_condition, inner)
-        if node.script_execution is None and inner["script_output"].used:
-            message = "`script_output` is always empty here: the loop has no script_execution"
-            self._warn("empty-script-output", message, node.span)
 
     # Calls
 
@@ -295,10 +189,6 @@ class ScopeWalk:
         return argument.value.value
 
     # Texts
-
-    def _setting(self, value: object, scope: Bindings) -> None:
-        if isinstance(value, Text):
-            self._text(value, scope)
 
     def _text(self, text: Text, scope: Bindings) -> None:
         if not has_markup(text.value):
@@ -364,7 +254,7 @@ class ScopeWalk:
         if name in GLOBALS:
             self._error("function-not-called", f"`{name}` is a function and was not called", span)
             return
-        hint = did_you_mean(name, scope) or _BOUND_BY.get(name)
+        hint = did_you_mean(name, scope) or _where_bound(name)
         if hint is None and self._in_function is not None:
             hint = f"the function `{self._in_function}` sees its parameters and nothing else: {listed(scope)}"
         elif hint is None:
@@ -376,3 +266,13 @@ class ScopeWalk:
 
     def _warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.diagnostics.append(Diagnostic("warning", code, message, span, hint))
+
+
+def _where_bound(name: str) -> str | None:
+    """A hint where operators bind the unbound `name`; None if no operator binds it."""
+    places: list[str] = []
+    for type_name, cls in OPERATORS.items():
+        elements = [f"<{field.element}>" for field in FIELDS[cls] if name in (field.binds or ())]
+        if elements:
+            places.append(f"in {', '.join(elements)} of a {type_name} task")
+    return f"`{name}` is bound {' and '.join(places)}" if places else None

@@ -1,8 +1,7 @@
-"""What is known of a value before anything runs: its kind, its fields, its items.
+"""The shapes of values: reads them from schemas and results, follows paths into them, and checks whether a value fits.
 
-Shapes come from declared types, from `output_format` schemas and from `returns`. Where nothing is known the
-shape is ANY, about which no check complains. A JSON Schema that lists properties and does not say
-`additionalProperties` counts as complete: a field that it does not name cannot be relied on.
+A JSON Schema that lists properties and does not say `additionalProperties` counts as complete: a field that it
+does not name may be missing.
 """
 
 from __future__ import annotations
@@ -12,49 +11,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from evaluator.library.near import did_you_mean, listed
-from evaluator.nodes import Text
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, listed
+from evaluator.language.types import read_typed
+from evaluator.nodes import Call, Cond, Function, Node, Task, Text, TopLevel
+from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 
-Kind = Literal["any", "string", "number", "integer", "boolean", "object", "array", "null"]
-KINDS: frozenset[str] = frozenset({"any", "string", "number", "integer", "boolean", "object", "array", "null"})
 MAX_SCHEMA_BYTES = 1_000_000
 _MAX_DEPTH = 24
 
-_METHODS: dict[Kind, frozenset[str]] = {
-    "object": frozenset(name for name in dir(dict) if not name.startswith("_")),
-    "array": frozenset(name for name in dir(list) if not name.startswith("_")),
-    "string": frozenset(name for name in dir(str) if not name.startswith("_")),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`fields` of an object, complete unless `open`; `item` of an array; `what` names it in messages.
-
-    `absent` explains names that exist elsewhere and not here (a later step, for instance).
-    """
-
-    kind: Kind = "any"
-    fields: Mapping[str | int, Shape] | None = None
-    open: bool = True
-    item: Shape | None = None
-    what: str = ""
-    absent: Mapping[str | int, str] | None = None
-
-
-ANY = Shape()
-STRING = Shape("string")
-NULL = Shape("null")
-INTEGER = Shape("integer")
-BOOLEAN = Shape("boolean")
-OBJECT = Shape("object")
-
-
-def record(what: str = "", open: bool = False, **fields: Shape) -> Shape:
-    """An object with these fields and, unless `open`, no others."""
-    return Shape("object", cast("Mapping[str | int, Shape]", fields), open, None, what)
+_TYPES: dict[Kind, type] = {"object": dict, "array": list, "string": str}
+_METHODS = {kind: frozenset(name for name in dir(cls) if not name.startswith("_")) for kind, cls in _TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +40,7 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
     for index, part in enumerate(path):
         if shape.kind == "any":
             return ANY
-        said = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
+        shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
         if shape.kind == "object":
             found = (shape.fields or {}).get(part)
             if found is None:
@@ -79,19 +48,19 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
                     return ANY
                 if isinstance(part, str) and part in _METHODS["object"]:
                     return ANY
-                return _no_field(shape, part, said, index)
+                return _no_field(shape, part, shown, index)
             shape = found
         elif shape.kind == "array":
             if isinstance(part, str) and part not in _METHODS["array"]:
-                hint = f"take an item first: {said}[0].{part}, or loop over it"
-                return WrongPath(index, f"{_called(shape, said)} is a list and has no field `{part}`", hint)
+                hint = f"take an item first: {shown}[0].{part}, or loop over it"
+                return WrongPath(index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint)
             shape = shape.item or ANY if isinstance(part, int) else ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
-            message = f"{_called(shape, said)} is always empty and has no field `{part}`"
+            message = f"{_called(shape, shown)} is always empty and has no field `{part}`"
             return WrongPath(index, message, hint)
         elif isinstance(part, str) and part not in _METHODS["string"]:
-            return WrongPath(index, f"{_called(shape, said)} is a {shape.kind} and has no field `{part}`", None)
+            return WrongPath(index, f"{_called(shape, shown)} is a {shape.kind} and has no field `{part}`", None)
         else:
             return ANY
     return shape
@@ -102,38 +71,20 @@ def _misspelt(part: str | int, shape: Shape) -> bool:
     return isinstance(part, str) and bool(fields) and did_you_mean(part, fields) is not None
 
 
-def _called(shape: Shape, said: str) -> str:
-    return f"`{said}`{f' ({shape.what})' if shape.what else ''}"
+def _called(shape: Shape, shown: str) -> str:
+    return f"`{shown}`{f' ({shape.what})' if shape.what else ''}"
 
 
-def _no_field(shape: Shape, part: str | int, said: str, index: int) -> WrongPath:
+def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
     why = (shape.absent or {}).get(part)
     if why is not None:
-        return WrongPath(index, f"`{said}` has no `{part}` here: {why}", None)
+        return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", None)
     fields = [str(key) for key in shape.fields or () if isinstance(key, str)]
     hint = did_you_mean(str(part), fields, f"there is {listed(fields)}")
-    return WrongPath(index, f"{_called(shape, said)} has no field `{part}`", hint)
+    return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint)
 
 
 _MODEL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
-SCHEMA_NAMES = (
-    "any", "object", "array", "string", "number", "integer", "boolean", "string[]", "number[]", "integer[]",
-    "boolean[]", "object[]",
-)  # fmt: skip
-
-
-def of_type(name: str) -> Shape | None:
-    """The shape of a type's name (`string`, `number[]`, `[]`, …); None where it names no type."""
-    name = name.strip()
-    depth = 0
-    while len(name) > 2 and name.endswith("[]"):
-        name, depth = name[:-2], depth + 1
-    if name != "[]" and name not in KINDS:
-        return None
-    shape = Shape("array") if name == "[]" else Shape(cast("Kind", name))
-    for _ in range(depth):
-        shape = Shape("array", item=shape)
-    return shape
 
 
 class BadSchema(Exception):
@@ -162,7 +113,7 @@ def of_schema(declared: str, folder: str | None) -> Shape:
         return ANY
     if declared.endswith(".json") or "/" in declared:
         return ANY if folder is None else _of_file(declared, folder)
-    hint = did_you_mean(declared, SCHEMA_NAMES, "use object, array, string[], number, …, a .json file or module:Model")
+    hint = did_you_mean(declared, VALUE_TYPES, "use object, array, string[], number, …, a .json file or module:Model")
     raise BadSchema("unknown-schema", f"unknown schema `{declared}`", hint)
 
 
@@ -250,44 +201,62 @@ def anchored(schema: str, file: str | None) -> str:
     return os.path.abspath(os.path.join(os.path.dirname(file), name))
 
 
-def literal_fits(text: str, want: Shape) -> bool:
-    """Whether `text`, which is all constant, can be read as a value of shape `want`."""
-    text = text.strip()
-    match want.kind:
-        case "any" | "string" | "null":
-            return True
-        case "integer":
-            return re.fullmatch(r"[+-]?\d+(\.0*)?", text, re.A) is not None
-        case "number":
-            return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.A) is not None
-        case "boolean":
-            return text.lower() in ("true", "false")
-        case _:
-            return _value_fits(text, want)
-
-
-def _value_fits(text: str, want: Shape) -> bool:
+def literal_fits(text: str, type_name: str) -> bool:
+    """Whether `text`, which is all constant, can be read as a value of a type."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        read_typed(text, type_name)
+    except UsageError:
         return False
-    return not mismatch(of_value(value), want) and isinstance(value, (dict, list))
+    return True
 
 
-def of_value(value: object) -> Shape:
-    """The shape of a JSON value; of a list, as far as its items agree."""
-    if isinstance(value, bool):
-        return BOOLEAN
-    if isinstance(value, int):
-        return INTEGER
-    if isinstance(value, float):
-        return Shape("number")
-    if isinstance(value, str):
-        return STRING
-    if isinstance(value, list):
-        items = {of_value(item) for item in cast("list[object]", value)}
-        return Shape("array", item=items.pop() if len(items) == 1 else None)
-    return OBJECT if isinstance(value, dict) else NULL
+class ResultShapes:
+    """The shapes of the parsed results of nodes, which may call `templates`."""
+
+    def __init__(self, templates: Mapping[str, TopLevel]) -> None:
+        self._templates = templates
+        self._depth = 0
+
+    def variable(self, name: str) -> Shape:
+        """The shape of a variable: not known without a scope."""
+        return ANY
+
+    def result(self, node: TopLevel | Node) -> Shape:
+        """The shape that the output format of `node` declares; NULL if nothing is ever parsed, ANY if it is unknown."""
+        if self._depth > _MAX_DEPTH:
+            return ANY
+        self._depth += 1
+        try:
+            return self._result(node)
+        finally:
+            self._depth -= 1
+
+    def _result(self, node: TopLevel | Node) -> Shape:
+        if isinstance(node, Cond):
+            return ANY
+        if isinstance(node, Call):
+            target = self._templates.get(node.template)
+            return ANY if target is None else self.result(target)
+        if isinstance(node, Function):
+            if node.returns is None or node.returns.strip() in ("any", "string"):
+                return self.result(node.body)
+            return _declared(node.returns, node.span.file)
+        return self._of_task(node)
+
+    def _of_task(self, node: Task) -> Shape:
+        output = node.output
+        if output is None:
+            return node.result(self)
+        if output.type == "json":
+            return ANY if output.schema is None else _declared(output.schema, output.span.file)
+        return ANY if output.type == "xml" or output.schema is not None else NULL
+
+
+def _declared(schema: str, file: str | None) -> Shape:
+    try:
+        return of_schema(schema, folder_of(file))
+    except BadSchema:
+        return ANY
 
 
 def folder_of(file: str | None) -> str | None:

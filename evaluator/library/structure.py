@@ -1,4 +1,4 @@
-"""What can be found wrong in one node alone, without knowing what is in scope."""
+"""Checks of a single node that do not depend on its scope."""
 
 from __future__ import annotations
 
@@ -7,31 +7,15 @@ from collections.abc import Iterator
 from jinja2 import nodes as jinja
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.library.near import did_you_mean, listed, shortened
-from evaluator.library.shapes import (
-    SCHEMA_NAMES,
-    BadSchema,
-    Shape,
-    folder_of,
-    literal_fits,
-    of_schema,
-    of_type,
-)
-from evaluator.library.syntax import Fault, analyse_expression, has_markup, parse_expression
-from evaluator.nodes import (
-    Call,
-    Cond,
-    DirectorEvaluatorLoop,
-    Expression,
-    Function,
-    Input,
-    Node,
-    Reduce,
-    Sequential,
-    Span,
-    Task,
-    TopLevel,
-)
+from evaluator.errors.messages import did_you_mean, listed, shortened
+from evaluator.language.analysis import analyse_expression
+from evaluator.language.locating import LocatedError
+from evaluator.language.syntax import has_markup, parse_expression
+from evaluator.language.types import is_type_name
+from evaluator.library.shapes import BadSchema, folder_of, literal_fits, of_schema
+from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, TopLevel
+from evaluator.nodes.declare import FIELDS
+from evaluator.nodes.values import VALUE_TYPES, Shape
 
 
 def check_structure(node: TopLevel | Node, known_tools: frozenset[str] | None) -> Iterator[Diagnostic]:
@@ -45,19 +29,10 @@ def check_structure(node: TopLevel | Node, known_tools: frozenset[str] | None) -
 
 
 def _function(node: Function) -> Iterator[Diagnostic]:
-    seen: set[str] = set()
     optional: str | None = None
     for param in node.params:
-        if param.name in seen:
-            yield _error("duplicate-name", f"parameter `{param.name}` is declared twice", node.span)
-        seen.add(param.name)
-        shape = of_type(param.type)
-        if shape is None:
-            hint = did_you_mean(param.type, SCHEMA_NAMES)
-            yield _error("unknown-type", f"parameter `{param.name}` has unknown type `{param.type}`", node.span, hint)
-        elif param.default is not None and not literal_fits(param.default, shape):
-            message = f"the default of parameter `{param.name}` is no {param.type}: {shortened(param.default)}"
-            yield _error("default-type", message, node.span)
+        what = f"parameter `{param.name}`"
+        yield from _type_and_default(what, param.type, param.default, node.span, node.span)
         if param.default is not None:
             optional = param.name
         elif optional is not None:
@@ -65,6 +40,16 @@ def _function(node: Function) -> Iterator[Diagnostic]:
             yield _error("parameter-order", message, node.span)
     if node.returns is not None:
         yield from _returns(node, node.returns)
+
+
+def _type_and_default(what: str, type_name: str, default: str | None, span: Span, place: Span) -> Iterator[Diagnostic]:
+    """Findings about the type that an input or a parameter declares, and the literal default at `place`."""
+    if not is_type_name(type_name):
+        hint = did_you_mean(type_name, VALUE_TYPES)
+        yield _error("unknown-type", f"{what} has the unknown type `{type_name}`", span, hint)
+    elif default is not None and not literal_fits(default, type_name):
+        message = f"the default of {what} is not of type {type_name}: {shortened(default)}"
+        yield _error("default-type", message, place)
 
 
 def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
@@ -112,48 +97,23 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
             if tool not in known_tools:
                 hint = did_you_mean(tool, known_tools, f"there are {listed(known_tools)}")
                 yield _error("unknown-tool", f"unknown tool `{tool}`", node.span, hint)
-    if isinstance(node, Sequential):
-        yield from _steps(node)
-    elif isinstance(node, Reduce):
-        names = [declared.name for declared in node.inputs]
-        for name in node.over:
-            if name not in names:
-                hint = did_you_mean(name, names, f"the inputs are {listed(names)}")
-                yield _error("unknown-input", f"`over` names no input of this task: `{name}`", node.span, hint)
-        if not names:
-            yield _warning("nothing-to-reduce", "reduce has no inputs, so there is nothing to go over", node.span)
-    elif isinstance(node, DirectorEvaluatorLoop):
-        yield from _loop(node)
+    for field in FIELDS[type(node)]:
+        value = getattr(node, field.name)
+        if field.form == "condition" and value is not None and truth(value) is False:
+            yield _warning("constant-test", f"the {field.element} never holds", value.span)
+    for doubt in node.doubts():
+        yield Diagnostic(doubt.severity, doubt.code, doubt.message, node.span, doubt.hint)
 
 
 def _inputs(node: Task) -> Iterator[Diagnostic]:
-    seen: set[str] = set()
     for declared in node.inputs:
-        if declared.name in seen:
-            yield _error("duplicate-name", f"input `{declared.name}` is declared twice", declared.span)
-        seen.add(declared.name)
-        shape = of_type(declared.type)
-        if shape is None:
-            hint = did_you_mean(declared.type, SCHEMA_NAMES)
-            message = f"input `{declared.name}` has unknown type `{declared.type}`"
-            yield _error("unknown-type", message, declared.span, hint)
-            continue
-        yield from _default(declared, shape)
-
-
-def _default(declared: Input, shape: Shape) -> Iterator[Diagnostic]:
-    default = declared.default
-    if declared.source is not None and declared.task is not None:
-        message = f"input `{declared.name}` has both `from` and a nested task"
-        yield _error("two-sources", message, declared.span, "keep one of them")
-    if default is None:
-        return
-    if declared.source is not None or declared.task is not None:
-        message = f"the default of input `{declared.name}` is never used: its value comes from elsewhere"
-        yield _warning("default-without-effect", message, declared.span)
-    if not has_markup(default.value) and not literal_fits(default.value, shape):
-        message = f"the default of input `{declared.name}` is no {declared.type}: {shortened(default.value)}"
-        yield _error("default-type", message, default.span)
+        default = declared.default
+        if default is not None and not declared.is_given:
+            message = f"the default of input `{declared.name}` is never used: its value comes from elsewhere"
+            yield _warning("default-without-effect", message, declared.span)
+        literal = None if default is None or has_markup(default.value) else default.value
+        place = declared.span if default is None else default.span
+        yield from _type_and_default(f"input `{declared.name}`", declared.type, literal, declared.span, place)
 
 
 def _examples(node: Task) -> Iterator[Diagnostic]:
@@ -163,71 +123,32 @@ def _examples(node: Task) -> Iterator[Diagnostic]:
             declared = known.get(name)
             if declared is None:
                 hint = did_you_mean(name, known, f"the inputs are {listed(known)}")
-                message = f"the example gives `{name}`, which is no input of this task"
+                message = f"the example gives `{name}`, which is not an input of this task"
                 yield _error("example-input", message, example.span, hint)
                 continue
-            shape = of_type(declared.type)
-            if shape is not None and not literal_fits(value, shape):
-                message = f"the example's `{name}` is no {declared.type}: {shortened(value)}"
+            if is_type_name(declared.type) and not literal_fits(value, declared.type):
+                message = f"the example's `{name}` is not of type {declared.type}: {shortened(value)}"
                 yield _error("example-type", message, example.span)
-        missing = [n for n, d in known.items() if must_be_given(d) and n not in example.inputs]
+        missing = [n for n, d in known.items() if d.must_be_given and n not in example.inputs]
         if missing:
             message = f"the example gives no value for the required {listed(missing)}"
             yield _warning("example-incomplete", message, example.span)
 
 
-def must_be_given(declared: Input) -> bool:
-    return declared.required and declared.default is None and declared.source is None and declared.task is None
-
-
-_ACCUMULATES = frozenset({"sequential", "reduce", "director_evaluator_loop"})
-
-
 def _context(node: Task) -> Iterator[Diagnostic]:
     settings = node.context
-    accumulates = settings.accumulate_data
-    if node.type not in _ACCUMULATES:
-        if accumulates:
-            message = f"accumulate_data has no effect on a task of type {node.type}: it has no steps"
-            yield _warning("setting-without-effect", message, settings.span)
-        accumulates = False
-    elif accumulates is None:
-        accumulates = True
+    may_accumulate = node.default_context.accumulate_data
+    accumulates = may_accumulate and settings.accumulate_data is not False
+    if settings.accumulate_data and not may_accumulate:
+        message = f"accumulate_data has no effect on a task of type {node.type}: it has no steps that follow others"
+        yield _warning("setting-without-effect", message, settings.span)
     if settings.accumulation_format is not None and not accumulates:
         message = "accumulation_format has no effect where nothing is accumulated"
-        hint = "set accumulate_data to true" if node.type in _ACCUMULATES else None
+        hint = "set accumulate_data to true" if may_accumulate else None
         yield _warning("setting-without-effect", message, settings.span, hint)
-    if node.type == "script" and (settings.inherit_context or settings.fresh_context == "enabled"):
-        message = "context settings have no effect on a script: a process reads its inputs only"
+    if node.runs_process and (settings.inherit_context or settings.fresh_context == "enabled"):
+        message = f"context settings have no effect on a {node.type}: a process reads its inputs only"
         yield _warning("setting-without-effect", message, settings.span)
-
-
-def _steps(node: Sequential) -> Iterator[Diagnostic]:
-    seen: dict[str, Span] = {}
-    for step in node.steps:
-        if step.name is None:
-            continue
-        if step.name in seen:
-            first = seen[step.name]
-            message = f"two steps are called `{step.name}`; the first is in line {first.line}"
-            yield _error("duplicate-name", message, step.span, "give each step a name of its own")
-        seen.setdefault(step.name, step.span)
-    if not node.steps:
-        yield _warning("no-steps", "the sequence has no steps", node.span)
-
-
-def _loop(node: DirectorEvaluatorLoop) -> Iterator[Diagnostic]:
-    most = node.max_iterations
-    if isinstance(most, int) and most < 1:
-        yield _error("no-iterations", f"max_iterations is {most}; it must be at least 1", node.span)
-    # A stated 5 is the default too, and reads the same from the tree.
-    if node.termination_condition is None and most == 5:
-        message = "the loop states no termination_condition; it ends when the evaluator reports success, or after 5"
-        hint = "add <termination_condition> or <max_iterations>"
-        yield _warning("loop-by-default", message, node.span, hint)
-    if node.termination_condition is not None and truth(node.termination_condition) is False:
-        message = "the termination_condition never holds: every iteration always runs"
-        yield _warning("constant-test", message, node.termination_condition.span)
 
 
 def _cond(node: Cond) -> Iterator[Diagnostic]:
@@ -253,13 +174,13 @@ def _cond(node: Cond) -> Iterator[Diagnostic]:
 
 
 def truth(test: Expression) -> bool | None:
-    """Whether a test always or never holds; None where that depends on something or cannot be read."""
+    """Whether a test always or never holds; None if it depends on a variable or cannot be read."""
     try:
-        # Most tests name something: the cached analysis says so without parsing again.
+        # Most tests name a variable. The cached analysis shows this without parsing again.
         if not analyse_expression(test).constant:
             return None
         return _truth(parse_expression(test.source.value))
-    except (ExpressionError, Fault):
+    except (ExpressionError, LocatedError):
         return None
 
 

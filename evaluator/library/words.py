@@ -1,8 +1,8 @@
-"""Words of a text as matching compares them: split, folded, stemmed; and words one slip apart.
+"""The words of a text as matching compares them: split, folded and stemmed; and words with one typing error.
 
-Deterministic and without data files. The stemmer is for comparing words with each other, not for display:
-it maps the forms of one word (`summarise`, `Summarizing`, `summary`) onto one stem and makes no claim that
-the stem is a word.
+Deterministic and without data files. The stemmer serves comparison, not display: it maps the forms of one word
+(`summarise`, `Summarizing`, `summary`) to one stem, which need not be a word. The Snowball stemmer for English maps
+these three to two stems, and `compare` and `comparison` too; and it is slower.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _IRREGULAR = {
 # Words whose ending is not a suffix.
 _WHOLE = frozenset({"question", "section", "station", "nation", "million", "version", "opinion", "region"})
 
-# Words that say how a request is phrased, not what it asks. They count for little instead of nothing,
-# because a short question may hold nothing else.
+# Function words in a request. They have a small weight instead of none, because a short question may contain no
+# other words.
 _FUNCTION_WORDS = """
     a an the this that these those it its i me my mine we us our you your he him his she her they
     them their is are was were be been being am do does did done have has had having will would can
@@ -47,15 +47,15 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 _FUNCTION_WORD_FACTOR = 0.12
-# A word this far from the beginning counts half.
+# A word so far from the beginning counts half.
 _HALF_LIFE = 24
-# A request is read at its two ends only; 100 kB cost what 5 kB do.
+# Only both ends of a request are read: 100 kB take the time of 5 kB.
 _HEAD_CHARS, _TAIL_CHARS, _MAX_TERMS = 4000, 800, 200
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """A word of a request: as written, its stem, and how much it counts before rarity is known."""
+    """A word of a request: as written, its stem, and its weight before rarity counts."""
 
     shown: str
     stem: str
@@ -63,22 +63,22 @@ class QueryTerm:
 
 
 def query_terms(request: str) -> list[QueryTerm]:
-    """The terms of a request in words, bounded however long it is."""
+    """Returns the terms of a request, a bounded number however long it is."""
     if len(request) > _HEAD_CHARS + _TAIL_CHARS:
         request = f"{request[:_HEAD_CHARS]} {request[-_TAIL_CHARS:]}"
     return merge_terms(with_positions(request))
 
 
 def with_positions(text: str, share: float = 1.0) -> Iterator[tuple[str, float]]:
-    """The words of `text` with `share`, less the further they stand from its beginning."""
+    """Yields the words of `text` with their weights: `share` at the beginning, less the further behind."""
     for position, word in enumerate(words(text[: _HEAD_CHARS + _TAIL_CHARS + 1])):
         yield word, share / (1.0 + position / _HALF_LIFE)
 
 
 def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
-    """One term a stem, with the largest of its weights; a repeated word adds nothing.
+    """Returns one term for each stem, with the largest of its weights; a repeated word adds nothing.
 
-    A word with a colon is a tag, compared as it is.
+    A word with a colon is a tag and is not stemmed.
     """
     terms: dict[str, QueryTerm] = {}
     for word, weight in pairs:
@@ -86,17 +86,15 @@ def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
         if word in FUNCTION_WORDS:
             weight *= _FUNCTION_WORD_FACTOR
         seen = terms.get(key)
-        if seen is None:
-            if len(terms) >= _MAX_TERMS:
-                break
-            terms[key] = QueryTerm(word, key, weight)
-        elif weight > seen.weight:
-            terms[key] = QueryTerm(seen.shown, key, weight)
+        if seen is None and len(terms) >= _MAX_TERMS:
+            break
+        if seen is None or weight > seen.weight:
+            terms[key] = QueryTerm(word if seen is None else seen.shown, key, weight)
     return list(terms.values())
 
 
 def words(text: str) -> list[str]:
-    """The words of `text` in order: identifiers split at underscores and capitals, lower case, no accents."""
+    """Returns the words of `text` in order: identifiers split at underscores and capitals, lower case, no accents."""
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in folded if not unicodedata.combining(c))
@@ -114,13 +112,13 @@ def words(text: str) -> list[str]:
 
 
 def stems(text: str) -> list[str]:
-    """`words`, each reduced to its stem."""
+    """Returns the stems of the words of `text`, in order."""
     return [stem(word) for word in words(text)]
 
 
 @lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
-    """The stem of a lower-case English word; other words come back unchanged, or nearly so."""
+    """Returns the stem of a lower-case English word; other words change little or not at all."""
     word = _IRREGULAR.get(word, word)
     if len(word) <= 3 or not word.isascii() or word in FUNCTION_WORDS:
         return word
@@ -179,12 +177,12 @@ def _strip_end(word: str) -> str:
 
 
 def deletions(word: str) -> set[str]:
-    """`word` itself and each word that leaving out one of its letters gives."""
+    """Returns `word` itself and each word with one of its letters left out."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
 
 
 def is_one_slip(a: str, b: str) -> bool:
-    """Whether one letter added, left out or changed, or two neighbours swapped, turns `a` into `b`."""
+    """Returns whether one letter added, left out or changed, or two neighbours swapped, turns `a` into `b`."""
     start = 0
     while start < min(len(a), len(b)) and a[start] == b[start]:
         start += 1

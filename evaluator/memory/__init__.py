@@ -1,4 +1,4 @@
-"""Memory: which paths are relevant to a request. Paths and descriptions only; reading is the Handler's."""
+"""Memory: the paths that are relevant to a request. It holds paths and descriptions only; the Handler reads files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above, and a name that is none of them as an error.
+    # For a type checker only the imports above exist, so that it reports any other name.
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,12 @@
-"""Embeddings, by option: vectors of descriptions beside the lexical index, and how both scores become one.
+"""Optional embeddings: vectors of descriptions beside the lexical index, and how both scores become one.
 
-No embedder is shipped: the caller hands one in. What it is given is the path and description of a file, and
-the words of a request; never a file's content.
+No embedder is shipped: the caller passes one. It receives the path and description of a file and the words of a
+request, never the content of a file.
 
-Fusion. A cosine says little by itself (of some embedders unrelated texts have 0.1, of others 0.7), so it is
+Fusion. A cosine says little by itself (with some embedders unrelated texts have 0.1, with others 0.7), so it is
 taken relative to the mean over all files for this request: `meaning = (cosine - mean) / (1 - mean)`, at
-least 0. The score is `1 - (1 - lexical) * (1 - 0.5 * meaning)`: either alone can make a path relevant, both
-together more so, and what neither knows stays at 0.
+least 0. The score is `1 - (1 - lexical) * (1 - 0.5 * meaning)`: either can make a path relevant, both together
+more so, and a path that neither finds stays at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from operator import mul
 from typing import Protocol
 
 from evaluator.errors import ContextError
-from evaluator.record.database import transaction
+from evaluator.files.database import transaction
 
 _BATCH = 64
 _SHARE = 0.5
@@ -29,9 +29,9 @@ _NOISE = 0.05
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors, one a text, in order, all of one length, of finite numbers.
+    """Turns texts into vectors, one per text, in order, all of one length, of finite numbers.
 
-    `name` says which model it is: vectors of another name are made anew, never compared.
+    `name` identifies the model: vectors of another name are computed again, never compared.
     """
 
     @property
@@ -41,9 +41,9 @@ class Embedder(Protocol):
 
 
 async def embed(embedder: Embedder, texts: list[str]) -> list[array[float]]:
-    """The embedder's vectors, each scaled to length 1.
+    """Returns the embedder's vectors, each scaled to length 1.
 
-    Raises: ContextError, if the embedder raises or does not keep to its protocol.
+    Raises: ContextError, if the embedder raises or violates its protocol.
     """
     try:
         vectors = [array("f", vector) for vector in await embedder.embed(texts)]
@@ -62,7 +62,7 @@ def _normal(name: str, vector: array[float]) -> array[float]:
 
 
 def without_vector(connection: sqlite3.Connection, name: str) -> list[tuple[int, str]]:
-    """Some files that have no vector of this embedder, with the text to embed."""
+    """Returns a batch of files that have no vector of this embedder, with the text to embed."""
     rows = connection.execute(
         "SELECT file.id, path, summary, headings, names FROM file"
         " LEFT JOIN vector ON vector.file = file.id AND vector.embedder = ?"
@@ -73,7 +73,7 @@ def without_vector(connection: sqlite3.Connection, name: str) -> list[tuple[int,
 
 
 def write_vectors(connection: sqlite3.Connection, name: str, rows: Sequence[tuple[int, array[float]]]) -> None:
-    """Keeps the vectors of those files that are still there."""
+    """Writes the vectors of those files that still exist."""
     with transaction(connection):
         connection.executemany(
             "INSERT OR REPLACE INTO vector SELECT id, ?, ? FROM file WHERE id = ?",
@@ -82,9 +82,9 @@ def write_vectors(connection: sqlite3.Connection, name: str, rows: Sequence[tupl
 
 
 def meanings(connection: sqlite3.Connection, name: str, query: array[float], limit: int) -> dict[int, float]:
-    """The files whose vectors are nearest to `query`, with how far above the mean of all they are, in (0, 1].
+    """Returns the files whose vectors are nearest to `query`, with their distance above the mean of all, in (0, 1].
 
-    Looks at every vector. Raises: ContextError, if they have another length.
+    Reads every vector. Raises: ContextError, if they have another length.
     """
     cosines: dict[int, float] = {}
     for file, numbers in connection.execute("SELECT file, numbers FROM vector WHERE embedder = ?", (name,)):
@@ -95,9 +95,7 @@ def meanings(connection: sqlite3.Connection, name: str, query: array[float], lim
                 "give another model another name"
             )
         cosines[file] = sum(map(mul, vector, query))
-    if not cosines:
-        return {}
-    mean = sum(cosines.values()) / len(cosines)
+    mean = sum(cosines.values()) / max(1, len(cosines))
     if mean >= 1:
         return {}
     nearest = nlargest(limit, cosines.items(), key=lambda item: (item[1], -item[0]))
@@ -106,5 +104,5 @@ def meanings(connection: sqlite3.Connection, name: str, query: array[float], lim
 
 
 def fuse(lexical: float, meaning: float) -> float:
-    """Both scores as one, in [0, 1], at least as high as `lexical`."""
+    """Returns both scores as one, in [0, 1], at least as high as `lexical`."""
     return 1 - (1 - lexical) * (1 - _SHARE * meaning)

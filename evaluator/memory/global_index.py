@@ -1,7 +1,7 @@
-"""GlobalIndex: a `Memory` kept in a file, over folders and repositories of any size.
+"""GlobalIndex: a `Memory` in a database, over folders and repositories of any size.
 
-It holds paths with what was described of them, never contents: names of definitions, headings, first lines
-of docstrings, columns, keys. Files are read by processes of its own, through the Handler's file access.
+It holds paths and descriptions, never contents: names of definitions, headings, first lines of docstrings, columns,
+keys. Files are read by separate processes, through the Handler's file access.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
-from evaluator.handler.tools.threads import in_thread
+from evaluator.files.database import transaction
 from evaluator.library.matching import Reason
 from evaluator.memory import embedding, store
 from evaluator.memory.embedding import Embedder
 from evaluator.memory.index import ContextRequest, RelevantPath, relevant_path, request_terms, request_text
 from evaluator.memory.indexer import MAX_FILE_BYTES, IndexReport, Kind, index_root
-from evaluator.memory.ranking import MOST, Ranking
-from evaluator.record.database import transaction
+from evaluator.memory.ranking import MAX_RESULTS, rank
+from evaluator.processes.threads import in_thread
 
-# With an embedder: as many candidates by words, and as many by meaning.
+# With an embedder: the number of candidates by words, and the number by meaning.
 _CANDIDATES = 50
 _MOST_OVERLAPS = 4
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """What an index holds. `languages` counts described files, "" those described by their names alone."""
+    """Counts of the contents of an index. `languages` counts described files, "" those described by name alone."""
 
     files: int
     terms: int
@@ -47,17 +47,17 @@ class IndexStats:
 
 
 class GlobalIndex:
-    """A `Memory` over the SQLite database at `path`, made where it is missing, for its owner only.
+    """A `Memory` over the SQLite database at `path`, created if it is missing, readable by its owner only.
 
-    Paths are given absolute, those below `relative_to` relative to it, with `/`; the order and scores are
-    the same for the same files. With an `embedder`, indexing also keeps vectors of descriptions and requests
+    Paths are returned absolute, those below `relative_to` relative to it, with `/`; the order and scores are
+    the same for the same files. With an `embedder`, indexing also stores vectors of descriptions, and requests
     are compared by them too (see `memory.embedding`).
 
     Several objects, threads and processes may use one database at once; a process that is killed leaves it
-    whole. Safe to share between tasks.
+    intact. Safe to share between tasks.
 
-    Raises: ConfigurationError, for a database of a newer version or of another program; ContextError, if it
-    cannot be opened.
+    Raises: ConfigurationError, for a database of another version or program, or if SQLite has no full-text search;
+    ContextError, if the database cannot be opened.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GlobalIndex:
 
     @property
     def path(self) -> Path:
-        """The database's file; tools of a task that an Evaluator runs with this memory do not touch it."""
+        """The file of the database. The tools of tasks that an Evaluator runs with this memory cannot open it."""
         return self._path
 
     def __enter__(self) -> GlobalIndex:
@@ -83,29 +83,30 @@ class GlobalIndex:
         self.close()
 
     def close(self) -> None:
-        """Closes the database; closing twice is no error."""
+        """Closes the database; closing it twice is not an error."""
         with self._lock:
             self._connection.close()
 
     async def add_folder(
         self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None
     ) -> IndexReport:
-        """Brings the index up to date with the files below `root`: hidden ones, links, caches, virtual
-        environments, binary files and those larger than `max_file_bytes` are left out.
+        """Brings the index up to date with the files below `root`.
 
-        Files are described by up to `processes` processes (default: a core each, at most 4).
+        Hidden files, links, caches, virtual environments, binary files and files larger than `max_file_bytes` are
+        left out. Up to `processes` processes describe files (default: one for each core, at most 4).
 
-        Raises: UsageError, if `root` is no folder; ContextError, if the database cannot be written.
+        Raises: UsageError, if `root` is not a folder; ContextError, if the database cannot be written.
         """
         return await self._add(root, "folder", max_file_bytes, processes)
 
     async def add_git(
         self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None
     ) -> IndexReport:
-        """`add_folder` for the files that git tracks in `root`, hidden ones too: a repository, a subfolder of
-        one, or a worktree.
+        """Does the same as `add_folder` for the files that git tracks in `root`, hidden ones too.
 
-        Raises: UsageError also where `root` is in no repository, or git is missing or refuses.
+        `root` is a repository, a subfolder of one, or a worktree.
+
+        Raises: UsageError also if `root` is not in a repository, or git is missing or refuses.
         """
         return await self._add(root, "git", max_file_bytes, processes)
 
@@ -126,45 +127,43 @@ class GlobalIndex:
         embedder = self._embedder
         if embedder is None:
             return
-        while missing := await self._apart(lambda c: embedding.without_vector(c, embedder.name)):
+        while missing := await self._in_thread(lambda c: embedding.without_vector(c, embedder.name)):
             vectors = await embedding.embed(embedder, [text for _, text in missing])
             rows = [(file, vector) for (file, _), vector in zip(missing, vectors, strict=True)]
-            await self._apart(partial(embedding.write_vectors, name=embedder.name, rows=rows))
+            await self._in_thread(partial(embedding.write_vectors, name=embedder.name, rows=rows))
 
     async def remove_root(self, root: str | Path) -> bool:
-        """Forgets all of `root`. Returns: whether it was in the index."""
-        return await self._apart(lambda c: store.forget_root(c, self._place(os.path.realpath(root))))
+        """Deletes `root` with all its files from the index. Returns: whether it was there."""
+        return await self._in_thread(lambda c: store.forget_root(c, self._place(os.path.realpath(root))))
 
     async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
-        """At most `limit` paths (and at most 1,000), most relevant first, each with the words and fields that counted.
+        """Returns at most `limit` paths (and at most 1,000), best first, each with the words and fields that counted.
 
         Raises: ContextError, if the database cannot be read or the embedder fails.
         """
-        limit = min(limit, MOST)
+        limit = min(limit, MAX_RESULTS)
         if limit < 1:
             return []
         query = None
         if self._embedder is not None and (text := request_text(request)).strip():
             (query,) = await embedding.embed(self._embedder, [text])
-        return await self._apart(lambda c: self._search(c, request, limit, query))
+        return await self._in_thread(lambda c: self._search(c, request, limit, query))
 
     def _search(
         self, connection: sqlite3.Connection, request: ContextRequest | str, limit: int, query: array[float] | None
     ) -> list[RelevantPath]:
         with transaction(connection, "DEFERRED"):
-            ranking = Ranking(connection, request_terms(request))
             # A file that lies below two roots is two candidates and one result.
             enough = limit * min(_MOST_OVERLAPS, store.count_roots(connection))
             near: dict[int, float] = {}
             if query is not None and self._embedder is not None:
                 enough = max(enough, _CANDIDATES)
                 near = embedding.meanings(connection, self._embedder.name, query, enough)
-            files = list({*ranking.best(enough), *near})
-            reasons = ranking.reasons(files)
-            paths = store.paths_of(connection, files)
+            reasons = rank(connection, request_terms(request), enough, near)
+            paths = list(store.paths_of(connection, list(reasons)))
         found: dict[str, RelevantPath] = {}
-        for file, (place, path) in paths.items():
-            parts = reasons.get(file, [])
+        for file, place, path in paths:
+            parts = reasons[file]
             if file in near:
                 lexical = min(1.0, sum(part.weight for part in parts))
                 parts.append(Reason("meaning", "embedding", embedding.fuse(lexical, near[file]) - lexical))
@@ -174,26 +173,25 @@ class GlobalIndex:
         return sorted(found.values(), key=lambda each: (-each.score, each.path))[:limit]
 
     async def description_of(self, path: str | Path) -> str | None:
-        """What the index holds of a file besides its path, as one text; None where it does not hold it."""
+        """Returns the description of a file as one text, or None if the index does not have the file."""
         whole = os.path.join(self._base or "", path)
-        return await self._apart(lambda connection: store.description_of(connection, whole, self._folder))
+        return await self._in_thread(lambda connection: store.description_of(connection, whole, self._folder))
 
     async def stats(self) -> IndexStats:
-        """Counts of what is in the index now.
+        """Returns counts of the present contents.
 
         Raises: ContextError, if the database cannot be read.
         """
 
         def count(connection: sqlite3.Connection) -> IndexStats:
-            with transaction(connection, "DEFERRED"):
-                counts = {question: store.count_of(connection, question) for question in store.STATISTICS}
+            counts = store.statistics(connection)
             roots = {self._folder(place): files for place, files in counts["roots"].items()}
             return IndexStats(
                 sum(roots.values()), counts["rows"]["terms"], counts["rows"]["vectors"], counts["rows"]["bytes"],
                 roots, counts["languages"], counts["skipped"],
             )  # fmt: skip
 
-        return await self._apart(count)
+        return await self._in_thread(count)
 
     def _existing(self, root: str | Path) -> str:
         folder = os.path.realpath(root)
@@ -202,7 +200,7 @@ class GlobalIndex:
         return folder
 
     def _place(self, folder: str) -> str:
-        """How a root is recorded: relative to the database where it holds it, so that both can be moved."""
+        """Returns how a root is recorded: relative to the database if that is in the root, so that both can move."""
         home = os.path.realpath(self._path.parent)
         return os.path.relpath(folder, home) if os.path.commonpath([home, folder]) == folder else folder
 
@@ -213,8 +211,8 @@ class GlobalIndex:
         whole = os.path.join(self._folder(place), path)
         return whole if self._base is None else whole.removeprefix(self._base.rstrip("/") + "/")
 
-    async def _apart(self, use: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Uses the connection in a thread, one at a time."""
+    async def _in_thread(self, use: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Returns the result of `use`, called with the connection in a thread, one call at a time."""
 
         def run() -> _T:
             with self._lock:

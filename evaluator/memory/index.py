@@ -1,7 +1,7 @@
-"""What is where: paths with a descriptive string each, and which of them a task may need.
+"""The `Memory` protocol, and an index in memory: paths with a descriptive string each.
 
-Memory holds metadata only. It never opens a file: descriptions are given by the caller, or made from names.
-Reading a path that was found relevant is the Handler's.
+Memory holds metadata only. It never opens a file: the caller gives descriptions, or they are made from names. The
+Handler reads the paths that were found relevant.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from evaluator.errors import UsageError
 from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 
-# A word in a path counts more than one in a description: it was chosen to say what the file is.
+# A word in a path counts more than one in a description: its author chose it to name the file.
 _PATH_WEIGHT, _DESCRIPTION_WEIGHT = 1.0, 0.8
 _SMALL_INDEX = 20
 _UNKNOWN_CAP = 2.0
@@ -27,7 +28,7 @@ _MAX_ENTRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """For what context is wanted: a task's description, its inputs by name, what it inherited (as text)."""
+    """A request for context: a task's description, its inputs by name, and the context it inherited, as text."""
 
     description: str
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -36,9 +37,9 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class RelevantPath:
-    """A path, how relevant it is (0 to 1, comparable between requests), and the words that said so.
+    """A path, its relevance (0 to 1, comparable between requests), and the words that made it relevant.
 
-    `reason` is `why` in words: the terms that counted most, each with the field that held it.
+    `reason` is `why` as text: the terms that counted most, each with the field that holds it.
     """
 
     path: str
@@ -49,9 +50,9 @@ class RelevantPath:
 
 @runtime_checkable
 class Memory(Protocol):
-    """Where a task's fresh context comes from.
+    """Finds the paths for a task's fresh context.
 
-    Returns at most `limit` paths, most relevant first, equal scores by path, none that scores 0, and never
+    It returns at most `limit` paths, most relevant first, equal scores by path, none that scores 0, and never
     the content of a file.
     """
 
@@ -61,7 +62,7 @@ class Memory(Protocol):
 class InMemoryIndex:
     """A `Memory` over a mapping of paths to descriptions, compared by their words.
 
-    The score is the idf-weighted share of the request's words that an entry holds. Paths are kept as given,
+    The score is the idf-weighted share of the request's words that an entry holds. Paths are stored as given,
     neither resolved nor checked. Not thread-safe: one event loop.
     """
 
@@ -74,18 +75,16 @@ class InMemoryIndex:
 
     @classmethod
     def from_folder(cls, root: str | Path, *, max_entries: int = _MAX_ENTRIES) -> InMemoryIndex:
-        """The regular files under `root`, described by their names; hidden ones and links are left out.
+        """Returns an index of the regular files under `root`, described by their names, without hidden ones and links.
 
-        Paths are relative to `root`, with `/`. Of more than `max_entries` files the first by name are kept.
+        Paths are relative to `root`, with `/`. Of more than `max_entries` files the first by name are indexed.
 
         Raises: UsageError, if `root` is not a folder.
         """
         if not os.path.isdir(root):
             raise UsageError(f"no folder at {root}")
         index = cls()
-        for path in _files(Path(root), ""):
-            if len(index) >= max_entries:
-                break
+        for path in islice(_files(Path(root), ""), max_entries):
             index.add(path, describe_path(path))
         return index
 
@@ -96,11 +95,11 @@ class InMemoryIndex:
         return path in self._descriptions
 
     def entries(self) -> dict[str, str]:
-        """A copy of the index: paths and descriptions, in the order in which they were added."""
+        """Returns the paths and descriptions, in the order in which they were added."""
         return dict(self._descriptions)
 
     def add(self, path: str, description: str) -> None:
-        """Adds `path`, or gives it another description.
+        """Adds `path`, or replaces its description.
 
         Raises: UsageError, if `path` is empty.
         """
@@ -115,7 +114,7 @@ class InMemoryIndex:
             self._documents.setdefault(term, set()).add(path)
 
     def remove(self, path: str) -> None:
-        """Forgets `path`; nothing happens if it is not there."""
+        """Removes `path` if it is there."""
         if self._descriptions.pop(path, None) is None:
             return
         for term in self._terms.pop(path):
@@ -125,16 +124,12 @@ class InMemoryIndex:
                 del self._documents[term]
 
     async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
-        terms = request_terms(request)
         gained: dict[str, list[Reason]] = {}
         known = unknown = 0.0
-        for term in terms:
+        for term in request_terms(request):
             holders = self._documents.get(term.stem, set())
             weight = term.weight * self._idf(len(holders))
-            if not holders:
-                unknown += weight
-                continue
-            known += weight
+            known, unknown = (known + weight, unknown) if holders else (known, unknown + weight)
             for path in holders:
                 held = self._terms[path][term.stem]
                 where = "path" if held == _PATH_WEIGHT else "description"
@@ -153,14 +148,14 @@ class InMemoryIndex:
 
 
 def describe_path(path: str) -> str:
-    """A description made from a path's name alone: `notes/lake_baikal.md` gives "notes lake baikal (md)"."""
+    """Returns a description made from the name alone: `notes/lake_baikal.md` gives "notes lake baikal (md)"."""
     base, extension = os.path.splitext(path)
     text = " ".join(words(base))
     return f"{text} ({extension[1:]})" if extension else text
 
 
 def request_terms(request: ContextRequest | str) -> list[QueryTerm]:
-    """The terms of a request; what its description says counts more than its inputs, and these more than the rest."""
+    """Returns the terms of a request; its description counts more than its inputs, and those more than the rest."""
     if isinstance(request, str):
         return query_terms(request)
     pairs = list(with_positions(request.description))
@@ -171,14 +166,14 @@ def request_terms(request: ContextRequest | str) -> list[QueryTerm]:
 
 
 def request_text(request: ContextRequest | str) -> str:
-    """The request as one text."""
+    """Returns the request as one text."""
     if isinstance(request, str):
         return request
     return "\n".join([request.description, *request.inputs.values(), request.inherited]).strip()
 
 
 def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
-    """A path whose score is the sum of its reasons' weights."""
+    """Returns a path whose score is the sum of its reasons' weights."""
     best = sorted(parts, key=lambda part: (-part.weight, part.term))
     shown = ", ".join(f"{part.term} ({part.field})" for part in best[:_REASON_WORDS])
     why = tuple(Reason(part.term, part.field, round(part.weight, 4)) for part in best)
@@ -186,7 +181,7 @@ def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
 
 
 def _files(folder: Path, prefix: str) -> Iterator[str]:
-    """Files below `folder`, in order of name; folders that cannot be read hold nothing."""
+    """Yields the files below `folder`, in order of name; folders that cannot be read count as empty."""
     try:
         with os.scandir(folder) as found:
             items = sorted(found, key=lambda item: item.name)

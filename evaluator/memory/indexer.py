@@ -1,9 +1,9 @@
-"""Brings the index of one root up to date: what is new or changed is read, what is gone leaves.
+"""Brings the index of one root up to date: new and changed files are read, files that are gone are deleted.
 
-A file is read again where its size or one of its times is another than when it was last read, and where it
-had been modified so shortly before that reading that a later change could bear the same time. What was read
-and has the same hash is not described again. Memory in use does not grow with the number of files: the list
-of what was found is a temporary table, files go through in pages.
+A file is read again if its size or one of its times differs from the last reading, and if it had been modified so
+shortly before that reading that a later change could bear the same time. A file whose hash has not changed is not
+described again. Memory in use does not grow with the number of files: the list of files is a temporary table, and
+files are described in pages.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from evaluator.handler.tools.threads import in_thread
+from evaluator.files.database import transaction
 from evaluator.memory import describe, store, walk
-from evaluator.memory.describers import Describers, Wanted, together
+from evaluator.memory.describer_pool import DescriberPool, together
 from evaluator.memory.store import Stamp
-from evaluator.record.database import transaction
+from evaluator.processes.threads import in_thread
 
 MAX_FILE_BYTES = 4_000_000
 """Larger files are skipped."""
@@ -40,10 +40,10 @@ CREATE TEMP TABLE found (
 """
 _WANTED = """
 CREATE TEMP TABLE wanted AS
-SELECT found.path, found.size, found.mtime_ns, found.ctime_ns, found.seen_ns, file.hash AS known,
-       file.terms IS NOT NULL AS described
+SELECT found.path, found.size, found.mtime_ns, found.ctime_ns, found.seen_ns,
+       CASE WHEN :all THEN NULL ELSE file.hash END AS known, file.id IS NOT NULL AND file.skipped IS NULL AS described
 FROM found LEFT JOIN file ON file.root = :root AND file.path = found.path
-WHERE file.id IS NULL OR :anew OR file.size <> found.size OR file.mtime_ns <> found.mtime_ns
+WHERE file.id IS NULL OR :all OR file.size <> found.size OR file.mtime_ns <> found.mtime_ns
    OR file.ctime_ns <> found.ctime_ns OR max(file.mtime_ns, file.ctime_ns) > file.seen_ns - :tick
 ORDER BY found.path
 """
@@ -52,7 +52,7 @@ _GONE = "SELECT id FROM file WHERE root = ? AND path NOT IN (SELECT path FROM fo
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What indexing a root came to, in files.
+    """The result of indexing a root, in files.
 
     `files` are in the index now. `skipped` counts what was left out, folders once, by reason; `examples` are
     the first of them with their reasons.
@@ -70,17 +70,12 @@ class IndexReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
-    """A file to be read, and what came of it."""
+class _Wanted:
+    """A file to read: the hash that spares describing it, if it has not changed, and whether it was described."""
 
     stamp: Stamp
-    wanted: Wanted
+    known_hash: str | None
     was_described: bool
-    answer: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-class _Counts:
-    added = changed = removed = 0
 
 
 async def index_root(
@@ -88,7 +83,7 @@ async def index_root(
 ) -> IndexReport:
     """Indexes `root`, an absolute path without links, recorded as `place`.
 
-    Raises: UsageError, if it is no folder, or for `git` in no repository; ContextError, if the database
+    Raises: UsageError, if it is not a folder, or for `git` not in a repository; ContextError, if the database
     cannot be used.
     """
     started = time.perf_counter()
@@ -99,7 +94,7 @@ async def index_root(
         stamps = walk.folder_stamps(root, max_file_bytes, skips)
     own = _own_files(database, root)
     run = _Run(store.connect(database), place, kind)
-    describers = Describers(root, max_file_bytes, processes=processes)
+    describers = DescriberPool(root, max_file_bytes, processes=processes)
     try:
         await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
         await run.read(describers)
@@ -107,9 +102,8 @@ async def index_root(
     finally:
         await describers.close()
         run.connection.close()
-    counts = run.counts
     return IndexReport(
-        root, kind, files, counts.added, counts.changed, counts.removed,
+        root, kind, files, run.added, run.changed, run.removed,
         dict(sorted(skips.counts.items())), tuple(skips.examples), time.perf_counter() - started,
     )  # fmt: skip
 
@@ -119,13 +113,12 @@ class _Run:
 
     def __init__(self, connection: sqlite3.Connection, place: str, kind: Kind) -> None:
         self.connection = connection
-        self.counts = _Counts()
+        self.added = self.changed = self.removed = 0
         self._place, self._kind = place, kind
         self._root = 0
-        self._anew = False
 
     def find(self, stamps: Iterable[Stamp]) -> None:
-        """Lists what is there and what of it has to be read; takes out what is gone."""
+        """Lists the files that exist and those that have to be read; deletes those that are gone."""
         connection = self.connection
         with transaction(connection):
             connection.execute(
@@ -135,65 +128,56 @@ class _Run:
             self._root, version = connection.execute(
                 "SELECT id, describers FROM root WHERE place = ?", (self._place,)
             ).fetchone()
-            self._anew = version != describe.VERSION
         connection.execute(_FOUND)
         rows = ((s.path, s.size, s.mtime_ns, s.ctime_ns, s.seen_ns) for s in stamps)
         while page := list(islice(rows, _PAGE)):
             with transaction(connection, "DEFERRED"):
                 connection.executemany("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?, ?)", page)
-        connection.execute(_WANTED, {"root": self._root, "anew": self._anew, "tick": _TICK_NS})
+        connection.execute(_WANTED, {"root": self._root, "all": version != describe.VERSION, "tick": _TICK_NS})
         while gone := [row[0] for row in connection.execute(f"{_GONE} LIMIT {_PAGE}", (self._root,))]:
             with transaction(connection):
                 store.forget(connection, gone)
-            self.counts.removed += len(gone)
+            self.removed += len(gone)
 
-    async def read(self, describers: Describers) -> None:
-        """Page after page: while one is described, the one before is written."""
-        written: list[_Answered] = []
+    async def read(self, describers: DescriberPool) -> None:
+        """Reads page after page; while one is described, the one before is written."""
+        described: list[tuple[_Wanted, dict[str, Any]]] = []
         page, last = await _finished(lambda: self._page(0))
-        while page or written:
+        while page or described:
             answers, _ = await together(
-                describers.describe([each.wanted for each in page]), _finished(partial(self._write, written))
+                describers.describe([(each.stamp.path, each.known_hash) for each in page]),
+                _finished(partial(self._write, described)),
             )
-            written = [replace(each, answer=answer) for each, answer in zip(page, answers, strict=True)]
+            described = list(zip(page, answers, strict=True))
             page, last = await _finished(partial(self._page, last))
 
-    def _page(self, after: int) -> tuple[list[_Answered], int]:
+    def _page(self, after: int) -> tuple[list[_Wanted], int]:
         rows = self.connection.execute(
             "SELECT rowid, * FROM wanted WHERE rowid > ? ORDER BY rowid LIMIT ?", (after, _PAGE)
         ).fetchall()
-        page = [
-            _Answered(Stamp(*row[1:6]), Wanted(row[1], None if self._anew else row[6]), bool(row[7])) for row in rows
-        ]
-        return page, rows[-1][0] if rows else after
+        return [_Wanted(Stamp(*row[1:6]), row[6], bool(row[7])) for row in rows], rows[-1][0] if rows else after
 
-    def _write(self, page: list[_Answered]) -> None:
-        if not page:
-            return
-        store.write_files(self.connection, self._root, [(each.stamp, each.answer) for each in page])
-        for each in page:
-            if "terms" in each.answer:
-                self.counts.added += not each.was_described
-                self.counts.changed += each.was_described
-            elif "skipped" in each.answer:
-                self.counts.removed += each.was_described
+    def _write(self, page: list[tuple[_Wanted, dict[str, Any]]]) -> None:
+        if page:
+            store.write_files(self.connection, self._root, [(wanted.stamp, answer) for wanted, answer in page])
+        for wanted, answer in page:
+            if "stems" in answer:
+                self.added += not wanted.was_described
+                self.changed += wanted.was_described
+            elif "skipped" in answer:
+                self.removed += wanted.was_described
 
     def finish(self, skips: walk.Skips) -> int:
-        """Notes what the root is; adds what describers skipped to `skips`. Returns: files in the index."""
+        """Records the root's kind; adds what describers skipped to `skips`. Returns: files in the index."""
         connection = self.connection
         with transaction(connection):
             connection.execute(
                 "UPDATE root SET kind = ?, describers = ? WHERE id = ?", (self._kind, describe.VERSION, self._root)
             )
-        for reason, count in connection.execute(
-            "SELECT skipped, count(*) FROM file WHERE root = ? AND skipped IS NOT NULL GROUP BY skipped", (self._root,)
+        for path, reason in connection.execute(
+            "SELECT path, skipped FROM file WHERE root = ? AND skipped IS NOT NULL ORDER BY path", (self._root,)
         ):
-            skips.counts[reason] = skips.counts.get(reason, 0) + count
-        room = walk.EXAMPLES - len(skips.examples)
-        skips.examples += connection.execute(
-            "SELECT path, skipped FROM file WHERE root = ? AND skipped IS NOT NULL ORDER BY path LIMIT ?",
-            (self._root, room),
-        )
+            skips.add(path, reason)
         (files,) = connection.execute(
             "SELECT count(*) FROM file WHERE root = ? AND skipped IS NULL", (self._root,)
         ).fetchone()
@@ -201,13 +185,13 @@ class _Run:
 
 
 def _own_files(database: Path, root: str) -> frozenset[str]:
-    """The database and its journals, as paths below `root`."""
+    """Returns the database and its journals, as paths below `root`; they are not indexed."""
     relative = os.path.relpath(os.path.realpath(database), root)
     return frozenset(relative + ending for ending in ("", "-wal", "-shm", "-journal"))
 
 
 async def _finished(function: Callable[[], _T]) -> _T:
-    """The function's result, from a thread; when cancelled, raises after the thread has let go of the database."""
+    """Returns the function's result, from a thread; if cancelled, raises after the thread has ended."""
     running = asyncio.ensure_future(in_thread(function))
     try:
         return await asyncio.shield(running)

@@ -1,126 +1,143 @@
-"""Files ranked for a request: the share of its words, weighted by rarity, that a file's description holds.
+"""Ranks files for a request with SQLite's FTS5: by the share of the request's words in a file's description.
 
-The score is that of the templates' matching (see `library.matching`): BM25F divided by what a file could
-reach at most, so it lies in [0, 1] and can be compared between requests. Postings are read from the rarest
-term to the commonest; once the common ones can no longer bring a new file among the best, they are looked
-up for the files that are left only. The result is exact.
+FTS5 gives BM25 for each word, weighted by column (`FIELDS`). The score of a file is the sum over the request's
+words, weighted by rarity and divided by the most that a file could reach. So it lies in [0, 1] and can be
+compared between requests, as the score of templates can (see `library.matching`).
+
+FTS5 stores stems, not words: its own tokenizers neither split identifiers nor stem as matching does.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import nlargest
 
 from evaluator.library.matching import UNKNOWN_CAP, Reason
-from evaluator.library.words import QueryTerm
-from evaluator.memory.terms import PACKED_SCALE, unpack
+from evaluator.library.words import QueryTerm, stem, words
+from evaluator.memory.describe import Description
 
-# Up to this size rarity says nothing about a word.
+FIELDS = ("name", "folder", "summary", "heading", "definition", "language")
+_WEIGHTS = (4.0, 0.5, 1.0, 0.7, 0.7, 0.25)
+_COLUMN_WEIGHTS = ", ".join(map(str, _WEIGHTS))
+# FTS5's bm25() of one word is its idf times a number below this, k1 + 1.
+_BM25_MOST = 2.2
+# A field of a thousand words is not a description.
+_MAX_WORDS, _MAX_WORD_CHARS = 2_000, 40
+# In a smaller index rarity says nothing about a word.
 _SMALL_INDEX = 20
-# As in matching: what a word that no file has counts, and what is added to what a file could reach.
+# As in matching: the weight of a word that no file has, and what is added to the most that a file could reach.
 _UNKNOWN_FACTOR, _PRIOR = 0.4, 0.5
-# Of a long request the words that say most; more would cost time and change little.
+# Of a long request only the most telling words are looked up.
 _MAX_TERMS = 24
-# A word that nearly every file has adds less than a score is rounded to, and its list is the longest: it is left out.
+# A word in nearly every file adds less than a score is rounded to.
 _LEAST_PART = 0.00005
-# A posting list longer than this is worth looking at the threshold first.
-_LONG_LIST = 500
-_LOOKED_UP = 500
-MOST = 1_000
-"""Files that one request can have at most."""
-# Scores are rounded to four places and packed impacts carry their field: what is this near may be equal.
-_ROUNDING = 0.001
+MAX_RESULTS = 1_000
+"""The most files that one request returns."""
+# Scores are rounded to four places: files this close to the last one may have the same score.
+_ROUNDING = 0.0001
+
+
+def stems_of(path: str, description: Description) -> list[str]:
+    """Returns the stems of a file's path and description for FTS5, one text for each of `FIELDS`."""
+    folder, _, name = path.rpartition("/")
+    base, extension = os.path.splitext(name)
+    texts = (
+        base,
+        folder,
+        description.summary,
+        "\n".join(description.headings),
+        "\n".join(description.names),
+        f"{extension} {description.language}",
+    )
+    stems = [[stem(word) for word in words(text)[:_MAX_WORDS] if len(word) <= _MAX_WORD_CHARS] for text in texts]
+    # A definition that repeats a word says no more about the file.
+    stems[FIELDS.index("definition")] = list(dict.fromkeys(stems[FIELDS.index("definition")]))
+    return [" ".join(field) for field in stems]
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
+class _Term:
+    """A word of the request that files hold: how many, the most that it adds to a score, and by file its impact."""
+
     shown: str
-    id: int
+    stem: str
     files: int
     weight: float
+    impacts: dict[int, float] = field(default_factory=dict[int, float])
 
 
-class Ranking:
-    """One request over one state of the index: to be used within one transaction."""
+def rank(
+    connection: sqlite3.Connection, terms: Sequence[QueryTerm], limit: int, also: Collection[int] = ()
+) -> dict[int, list[Reason]]:
+    """Returns the `limit` best files, those equal to the last of them, and the files in `also`.
 
-    def __init__(self, connection: sqlite3.Connection, terms: Sequence[QueryTerm]) -> None:
-        self._connection = connection
-        (size,) = connection.execute("SELECT described FROM total").fetchone()
-        self._size = max(size, _SMALL_INDEX)
-        self._used: list[_Used] = []
-        self._total = self._weigh(terms) if size and terms else 0.0
+    Each has the terms that it holds, with their parts of the score. Of more than `MAX_RESULTS` files those that
+    were indexed first are returned. Called within one transaction.
+    """
+    (size,) = connection.execute("SELECT count(*) FROM search_docsize").fetchone()
+    known, total = _weighted(connection, terms, size)
+    scores: dict[int, float] = {}
+    least = 0.0
+    left = sum(term.weight for term in known)
+    for term in known:
+        # Once the terms that are left cannot bring a new file among the best, they are looked up for the others only.
+        hopeful = {file for file, score in scores.items() if score >= least - left}.union(also) if least > left else ()
+        term.impacts.update(_impacts(connection, term, size, hopeful))
+        for file, impact in term.impacts.items():
+            scores[file] = scores.get(file, 0.0) + term.weight * impact
+        left -= term.weight
+        if len(scores) >= limit:
+            least = nlargest(limit, scores.values())[-1] - _ROUNDING * total
+    found = [file for file, score in scores.items() if score >= least]
+    found = nlargest(MAX_RESULTS, found, key=lambda file: (scores[file], -file))
+    return {file: _reasons(connection, file, known, total) for file in {*found, *also}}
 
-    def _weigh(self, terms: Sequence[QueryTerm]) -> float:
-        """Chooses the terms that are searched, heaviest first. Returns: what a file could reach with all of them."""
-        marks = ",".join("?" for _ in terms)
-        found = {
-            stem: (term, files)
-            for term, stem, files in self._connection.execute(
-                f"SELECT id, stem, files FROM term WHERE stem IN ({marks})", [term.stem for term in terms]
-            )
-        }
-        unknown_idf = self._idf(0)
-        unknown = 0.0
-        for term in terms:
-            if term.stem not in found:
-                unknown += term.weight * unknown_idf * _UNKNOWN_FACTOR
-                continue
-            number, files = found[term.stem]
-            self._used.append(_Used(term.shown, number, files, term.weight * self._idf(files)))
-        self._used.sort(key=lambda used: (-used.weight, used.shown))
-        del self._used[_MAX_TERMS:]
-        known = sum(used.weight for used in self._used)
-        total = known + min(unknown, UNKNOWN_CAP * unknown_idf * _UNKNOWN_FACTOR) + _PRIOR * unknown_idf
-        self._used = [used for used in self._used if used.weight >= _LEAST_PART * total]
-        return total
 
-    def _idf(self, files: int) -> float:
-        return math.log(1 + (self._size - files + 0.5) / (files + 0.5))
+def _weighted(connection: sqlite3.Connection, terms: Sequence[QueryTerm], size: int) -> tuple[list[_Term], float]:
+    """Returns the terms that files hold, heaviest first, and the most that a file could reach."""
 
-    def best(self, limit: int) -> list[int]:
-        """The `limit` files that score highest, in no order, and those that score the same as the last of them.
+    def idf(files: int) -> float:
+        return math.log(1 + (max(size, _SMALL_INDEX) - files + 0.5) / (files + 0.5))
 
-        Of more than `MOST` files, those that were indexed first.
-        """
-        scores: dict[int, float] = {}
-        left = sum(used.weight for used in self._used)
-        for number, used in enumerate(self._used):
-            least = 0.0
-            if used.files > _LONG_LIST and len(scores) >= limit:
-                least = nlargest(limit, scores.values())[-1] - _ROUNDING * self._total
-            if least > left:
-                # Of the terms that are left not even all together bring a new file among the best.
-                hopeful = [file for file, score in scores.items() if score >= least - left]
-                if len(hopeful) <= _LOOKED_UP:
-                    for file, parts in self._parts(hopeful, self._used[number:]).items():
-                        scores[file] += sum(part.weight for part in parts) * self._total
-                    break
-            left -= used.weight
-            weight = used.weight / PACKED_SCALE
-            for file, packed in self._connection.execute("SELECT file, impact FROM posting WHERE term = ?", (used.id,)):
-                scores[file] = scores.get(file, 0.0) + weight * packed
-        if not scores:
-            return []
-        least = nlargest(limit, scores.values())[-1] - _ROUNDING * self._total
-        found = [file for file, score in scores.items() if score >= least]
-        return found if len(found) <= MOST else nlargest(MOST, found, key=lambda file: (scores[file], -file))
+    known: list[_Term] = []
+    unknown = 0.0
+    for term in terms:
+        row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (term.stem,)).fetchone()
+        if row is None:
+            unknown += term.weight * _UNKNOWN_FACTOR
+        else:
+            known.append(_Term(term.shown, term.stem, row[0], term.weight * idf(row[0])))
+    known = sorted(known, key=lambda each: (-each.weight, each.shown))[:_MAX_TERMS]
+    total = sum(term.weight for term in known)
+    total += (min(unknown, UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0)
+    return [term for term in known if term.weight >= _LEAST_PART * total], total
 
-    def reasons(self, files: Sequence[int]) -> dict[int, list[Reason]]:
-        """For each file that holds any of the terms, those terms with their parts of the score."""
-        return self._parts(files, self._used)
 
-    def _parts(self, files: Sequence[int], terms: Sequence[_Used]) -> dict[int, list[Reason]]:
-        parts: dict[int, list[Reason]] = {}
-        for start in range(0, len(files), _LOOKED_UP):
-            some = files[start : start + _LOOKED_UP]
-            marks = ",".join("?" for _ in some)
-            for used in terms:
-                for file, packed in self._connection.execute(
-                    f"SELECT file, impact FROM posting WHERE term = ? AND file IN ({marks})", (used.id, *some)
-                ):
-                    impact, field = unpack(packed)
-                    parts.setdefault(file, []).append(Reason(used.shown, field, used.weight * impact / self._total))
-        return parts
+def _impacts(
+    connection: sqlite3.Connection, term: _Term, size: int, files: Collection[int]
+) -> Iterator[tuple[int, float]]:
+    """Yields the files that hold a term, each with its impact in [0, 1); if `files` are given, only those of them."""
+    # The plus keeps SQLite from searching the index once for each file.
+    among = f"AND +rowid IN ({', '.join(map(str, files))})" if files else ""
+    # FTS5 multiplies by its own idf, which is about 0 for a word that half of the files have.
+    idf = max(math.log((size - term.files + 0.5) / (term.files + 0.5)), 0.0) or 1e-6
+    scale = 1 / (idf * _BM25_MOST)
+    for file, score in connection.execute(
+        f"SELECT rowid, -bm25(search, {_COLUMN_WEIGHTS}) FROM search WHERE search MATCH ? {among}", (f'"{term.stem}"',)
+    ):
+        yield file, score * scale
+
+
+def _reasons(connection: sqlite3.Connection, file: int, terms: Sequence[_Term], total: float) -> list[Reason]:
+    held = [term for term in terms if file in term.impacts]
+    (*fields,) = connection.execute("SELECT * FROM search WHERE rowid = ?", (file,)).fetchone() or ()
+    reasons: list[Reason] = []
+    for term in held:
+        counted = [weight * text.split().count(term.stem) for weight, text in zip(_WEIGHTS, fields, strict=True)]
+        best = FIELDS[counted.index(max(counted))]
+        reasons.append(Reason(term.shown, best, term.weight * term.impacts[file] / total))
+    return reasons

@@ -1,26 +1,22 @@
-"""Reading scalars as a declared schema asks for them: text as a number or a boolean, and nothing else.
+"""Coerces text to the number or the boolean that a declared schema requires. Other values are not coerced.
 
-A text is read only at a place where the schema allows no text. Nothing is filled in, wrapped, rounded or
-dropped.
+A text is coerced only where the schema allows no text. Nothing is filled in, wrapped, rounded or dropped.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from evaluator.language.types import describe
 from evaluator.output.result import json_path
 from evaluator.output.scalars import read_as
 
 _MAX_REFERENCES = 32
 _SCALARS = frozenset({"number", "integer", "boolean"})
-_JSON_TYPES = (
-    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (dict, "object"),
-    (list, "array"),
-)  # fmt: skip
 
 
 class Guide:
-    """What a JSON Schema document says about the types at each place; answers are kept per schema node."""
+    """The types that a JSON Schema document allows at each place; cached for each node of the schema."""
 
     __slots__ = ("_types", "root")
 
@@ -52,7 +48,7 @@ class Guide:
             return frozenset(cast(list[str], declared))
         values = node.get("enum", [node["const"]] if "const" in node else None)
         if isinstance(values, list):
-            return frozenset(_json_type(value) for value in cast(list[Any], values))
+            return frozenset(describe(value) for value in cast(list[Any], values))
         for part in (self.target(node), *_list(node, "allOf")):
             found = self._find_types(part, left - 1) if part is not None else None
             if found is not None:
@@ -64,7 +60,7 @@ class Guide:
         return None
 
     def target(self, node: dict[str, Any]) -> Any:
-        """What a node's `$ref` points at inside the document; None where there is none."""
+        """The target of a node's `$ref` inside the document; None if there is none."""
         reference = node.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
@@ -77,8 +73,7 @@ class Guide:
         return found
 
     def parts(self, node: Any, kind: str, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
-        """The nodes that together describe a container of `kind`; of several alternatives only the sole
-        one."""
+        """The nodes that together describe a container of `kind`; of alternatives only a single one of this kind."""
         if not isinstance(node, dict) or left <= 0:
             return []
         node = cast(dict[str, Any], node)
@@ -100,12 +95,8 @@ def _list(node: dict[str, Any], keyword: str) -> list[Any]:
     return cast(list[Any], found) if isinstance(found, list) else []
 
 
-def _json_type(value: Any) -> str:
-    return next((name for kind, name in _JSON_TYPES if isinstance(value, kind)), "null")
-
-
 class Coercion:
-    """One pass over a value, in place. `notes` has the changes: type → the places, in order."""
+    """One pass over a value, which it changes in place. `notes` are the changes: the places by type, in order."""
 
     __slots__ = ("_guide", "_path", "notes")
 
@@ -115,7 +106,7 @@ class Coercion:
         self.notes: dict[str, list[str]] = {}
 
     def apply(self, value: Any, node: Any) -> Any:
-        """The value with its texts read as `node` asks for; the same value where nothing is to be done."""
+        """The value with its texts coerced to the types of `node`; the same value if nothing has to be coerced."""
         if isinstance(value, str):
             return self._scalar(value, self._guide.types(node))
         if isinstance(value, dict):

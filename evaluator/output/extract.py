@@ -1,7 +1,7 @@
-"""The JSON blocks of a text, and what of it is an answer at all: reasoning is left out, prose passed over.
+"""Finds the JSON blocks of a text, and its answer: the text without reasoning.
 
-One pass from left to right. Looking again inside what turned out not to be JSON is paid from a budget, so
-that time stays linear in the length of the text; when it is spent, such places are passed over whole.
+It makes one pass from left to right. Searching again inside what is not JSON is limited by a budget, so that time stays
+linear in the length of the text; when the budget is spent, such places are skipped as a whole.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from evaluator.output.strict import StrictScanner
 from evaluator.output.strings import QUOTE, REASONING_WORDS, WS
 
 MAX_ATTEMPTS = 10_000
-"""Places where a block could begin that are tried from the front; after that only the last _TAIL
-characters are."""
+"""At most this many places where a block could begin are tried; after that only the last _TAIL characters are."""
 
 _TAIL = 20_000
 _FAR = 1 << 62
@@ -34,8 +33,7 @@ _CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One JSON container in a text. `weak`: it could as well be part of the prose (`[1]`, an empty `[ ]`,
-    code)."""
+    """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`, code)."""
 
     value: Any
     start: int
@@ -48,7 +46,7 @@ class Block:
 
 @dataclass(slots=True)
 class Extract:
-    """What a text holds: its blocks, its answer without reasoning, and why nothing could be read."""
+    """The parts of a text: its blocks, its answer without reasoning, and why nothing could be read."""
 
     blocks: list[Block] = field(default_factory=list[Block])
     answer: str = ""
@@ -59,11 +57,11 @@ class Extract:
     removed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def first(self, start: int) -> int:
-        """Where the answer's stretch of text around `start` begins: after the reasoning before it."""
+        """Where the part of the answer around `start` begins: after the reasoning before it."""
         return max((end for _, end in self.removed if end <= start), default=0)
 
     def last(self, end: int) -> int:
-        """Where the answer's stretch of text around `end` stops: at the reasoning after it."""
+        """Where the part of the answer around `end` stops: at the reasoning after it."""
         return min((start for start, _ in self.removed if start >= end), default=_FAR)
 
 
@@ -133,7 +131,7 @@ class _Scan:
             reader.read()
         except Unreadable as error:
             if not error.committed and _CUT_KEY.match(self._text, start):
-                # After `{"` it is a cut key: what stands inside it is no block of its own.
+                # After `{"` it is a cut key, and a block inside it does not count.
                 error = Unreadable(error.reason, error.at, len(self._text), True)
             return self._unreadable(error, start)
         unsure = (reader.cut and not reader.evidence) or reader.bare
@@ -171,7 +169,7 @@ class _Scan:
         self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or not alone, bare))
 
     def _alone(self, start: int, end: int) -> bool:
-        """Whether the block has its lines to itself, or stands after a label's colon."""
+        """Whether the block is alone on its lines, or follows the colon of a label."""
         text = self._text
         before, after = start - 1, end
         while before >= 0 and text[before] in " \t`":
@@ -188,7 +186,7 @@ def extract(text: str) -> Extract:
 
 
 def unfence(text: str) -> tuple[str, bool]:
-    """The inside of a text that is one code fence and nothing else; and whether it was."""
+    """The content of a text that consists of one code fence, and whether the text does."""
     stripped = text.strip()
     if not stripped.startswith("```") or not stripped.endswith("```") or stripped.count("```") != 2:
         return text, False
@@ -201,7 +199,7 @@ _REASONING_NAME = re.compile(REASONING_WORDS, re.I)
 
 
 def is_reasoning(name: str) -> bool:
-    """Whether an element of this name holds reasoning."""
+    """Whether an element of this name contains reasoning."""
     return _REASONING_NAME.fullmatch(name) is not None
 
 
@@ -211,7 +209,7 @@ _LEADING = re.compile(
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """The reasoning that a text begins with, "" where there is none or it has no end, and the text after it."""
+    """The reasoning at the beginning of a text ("" if there is none, or it has no end) and the text after it."""
     match = _LEADING.match(text)
     if match is None:
         return "", text
@@ -219,9 +217,9 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def without_thinking(text: str) -> tuple[str, str]:
-    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of change ("": none).
+    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of repair ("": none).
 
-    Only these two: in XML other reasoning names may be elements of the answer.
+    Only these two are removed: in XML other names of reasoning may be elements of the answer.
     """
     kept: list[str] = []
     position, kind = 0, ""

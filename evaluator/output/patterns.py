@@ -1,14 +1,14 @@
-"""Patterns in bounded time: those of a JSON Schema, and the compiling of any that came as data.
+"""Searches the patterns of a JSON Schema in bounded time, and compiles patterns that come as data.
 
-`jsonschema` searches with Python's `re`, which cannot be stopped: one pattern and one text can hold the process for
-ever. `bounded` makes a validator class of the same draft that searches with the `regex` library and a time limit,
-wherever a key or a text is held against a pattern: `pattern`, `patternProperties`, and `additionalProperties` and
-`unevaluatedProperties`, which ask which keys a pattern took.
+`jsonschema` searches with Python's `re`, which cannot be stopped: one pattern and one text can block the process
+forever. `bounded` makes a validator class of the same draft that searches with the `regex` library and a time limit
+wherever a key or a text is matched: in `pattern`, in `patternProperties`, and in `additionalProperties` and
+`unevaluatedProperties`, which depend on the keys that a pattern matched.
 
-The patterns of one value have 100 ms together, and 20 µs more for each search, so that a long value has time in
-proportion. Past that nothing is searched any more and the value is not judged: `Watch.late` says so, also where the
-schema would make a violation pass (`not`, `anyOf`). `regex` takes `re`'s syntax and some of its own; what is a plain
-character to `re` (`a{e}`, `[[:alpha:]]`) stays one. `\\w` takes combining marks besides.
+The patterns of one value share 100 ms, and 20 µs more for each search, so that a long value has time in proportion.
+After that nothing is searched and the value is not judged: `Watch.late` says so, also where the schema would let a
+violation pass (`not`, `anyOf`). `regex` accepts the syntax of `re` and some of its own; what is a plain character in
+`re` (`a{e}`, `[[:alpha:]]`) stays one. `\\w` matches combining marks too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FOREIGN = re.compile(r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+
 
 
 class BadPattern(ValueError):
-    """A pattern that is none, or one too large to be compiled; the message says why."""
+    """A pattern that is invalid or too large to be compiled; the message says why."""
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """The time that the patterns of one value have left, and the error of the one that used it up."""
+    """The time left for the patterns of one value, and the error of the pattern that used it up."""
 
     left_s: float = VALUE_S
     late: Any = None
@@ -46,12 +46,12 @@ _watch: ContextVar[Watch] = ContextVar("watch")
 
 
 def first_error(validator: Any, value: Any, watch: Watch) -> Any:
-    """The first error of a bounded validator, None where there is none. `watch.late` is set where it is not known."""
+    """The first error of a bounded validator, or None. `watch.late` is set if there was not enough time to know."""
     return next(iter(first_errors(validator, value, watch, 1)), None)
 
 
 def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
-    """At most so many errors of a bounded validator; `watch.late` is set where there may be others."""
+    """At most `most` errors of a bounded validator. `watch.late` is set if there may be others."""
     token = _watch.set(watch)
     try:
         return list(islice(validator.iter_errors(value), most))
@@ -61,9 +61,9 @@ def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[An
 
 @lru_cache(maxsize=16)
 def bounded(kind: Any) -> Any:
-    """The validator class `kind` with patterns in bounded time, for `first_error` alone.
+    """The validator class `kind` with patterns in bounded time, to be used by `first_errors` only.
 
-    A document that names its draft (`$schema`) would have `jsonschema` return to its own class: see `undrafted`.
+    For a document that names its draft (`$schema`), `jsonschema` would return to its own class: see `undrafted`.
     """
     from jsonschema import validators
 
@@ -77,7 +77,7 @@ def bounded(kind: Any) -> Any:
 
 
 def undrafted(node: Any) -> Any:
-    """A schema without the `$schema` that name its draft, at any depth; values in it stay as they are."""
+    """A schema without the `$schema` that names its draft, at any depth; values in it are unchanged."""
     if isinstance(node, list):
         return [undrafted(item) for item in cast("list[Any]", node)]
     if not isinstance(node, dict):
@@ -90,19 +90,19 @@ def undrafted(node: Any) -> Any:
 
 
 def compile_pattern(pattern: str, ignore_case: bool = False) -> Any:
-    """The pattern, compiled by `regex`, in its syntax. Raises: BadPattern, for none or more than 10,000 parts."""
+    """The pattern compiled by `regex`, in its syntax. Raises: BadPattern, if it is invalid or has over 10,000 parts."""
     import regex
 
     if expanded_size(pattern) > MAX_EXPANDED:
-        raise BadPattern(f"has more than {MAX_EXPANDED} parts with its repeats written out")
+        raise BadPattern(f"has more than {MAX_EXPANDED} parts when its repeats are written out")
     try:
         return regex.compile(pattern, regex.V0 | (regex.IGNORECASE if ignore_case else 0))
     except (regex.error, RecursionError) as error:
-        raise BadPattern(f"is none: {error}") from error
+        raise BadPattern(f"is invalid: {error}") from error
 
 
 def expanded_size(pattern: str) -> int:
-    """How many single parts a pattern has where each `{n,m}` is written out; an upper bound for valid ones."""
+    """The number of parts of a pattern with each `{n,m}` written out; an upper bound for valid patterns."""
     sums, last = [0], [0]
     for piece in _PIECE.finditer(pattern):
         token = piece[0]
@@ -126,7 +126,7 @@ def expanded_size(pattern: str) -> int:
 
 @lru_cache(maxsize=1024)
 def compile_as_re(pattern: str) -> Any:
-    """The pattern compiled by `regex`, and read as `re` reads it. Raises: BadPattern."""
+    """The pattern compiled by `regex` with the meaning that it has in `re`. Raises: BadPattern."""
     try:
         return compile_pattern(_FOREIGN.sub(_plain, pattern))
     except BadPattern as error:
@@ -144,7 +144,7 @@ def _in_class(match: re.Match[str]) -> str:
 
 
 class _Late(Exception):
-    """A search that ran out of time; the argument is the jsonschema error that says so."""
+    """A search had no time left; the argument is the jsonschema error that says so."""
 
 
 def _found(pattern: str, text: str) -> bool:
@@ -239,9 +239,9 @@ def _matched(schema: dict[str, Any], key: str) -> bool:
 
 
 def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str]:
-    """The keys that a schema has judged, or those that it refers to or holds and that the object keeps to.
+    """The keys that are evaluated by a schema and by those of its references and subschemas that the object fulfils.
 
-    Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); `jsonschema` keeps its own to itself.
+    Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); the version in `jsonschema` is private.
     """
     if not isinstance(schema, dict):
         return set()

@@ -1,7 +1,7 @@
-"""The lenient reader of one JSON block: iterative, in one pass, and never backwards.
+"""Reads one JSON block leniently: iteratively, in one pass, and never backwards.
 
-It fails early on what is not JSON (`[see below]`, `{x | x > 0}`). Once a block has shown a quoted key or
-a list of quoted texts or containers, it is taken for JSON and read to its end.
+It stops early on what is not JSON (`[see below]`, `{x | x > 0}`). After a quoted key, or a list of quoted texts or
+containers, a block is taken for JSON and read to its end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_DIGITS = 4000
 
 
 class Unreadable(Exception):
-    """A block that is not JSON. `resume` is where to look for the next one, `reason` for people."""
+    """A block is not JSON. `resume` is the position from which to look for the next; `reason` is for a message."""
 
     def __init__(self, reason: str, at: int, resume: int, committed: bool) -> None:
         super().__init__(reason)
@@ -53,8 +53,7 @@ class Unreadable(Exception):
 
 
 class BlockReader:
-    """Reads the block that opens at `start`. After `read`: `value`, `end`, `repairs`, `cut`, `evidence`,
-    `bare`."""
+    """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`, `evidence`, `bare`."""
 
     __slots__ = (
         "_arrays", "_comma", "_container", "_key", "_objects", "_stack",
@@ -83,17 +82,17 @@ class BlockReader:
                 position = self._read_value(position)
         self.end = position
 
-    # What stands in the text
+    # Tokens
 
     def _slowly(self, position: int) -> int:
-        """To what stands at `position`, where the quick patterns did not match; such steps are counted."""
+        """Skips to the next token where the quick patterns did not match; such steps are counted."""
         self.strict.steps -= 1
         if self.strict.steps < 0:
             raise Unreadable("the text needs too many repairs", position, len(self.text), True)
         return self._skip(position)
 
     def _skip(self, position: int) -> int:
-        """Past white space and comments."""
+        """The position after white space and comments."""
         text = self.text
         while True:
             match = _SPACE.match(text, position)
@@ -134,7 +133,7 @@ class BlockReader:
         return self._garbage(position, "a key in quotes")
 
     def _on_new_line(self, position: int) -> bool:
-        """Whether only white space stands between `position` and the line break before it."""
+        """Whether there is only white space between `position` and the line break before it."""
         text, position = self.text, position - 1
         while position >= 0 and text[position] in " \t\r":
             position -= 1
@@ -225,7 +224,7 @@ class BlockReader:
     def _read_string(self, position: int, array: bool) -> int:
         found = ReadString(self.text, position, "array" if array else "object")
         if found.stopped or (found.cut and not self.evidence and self.text[position] != '"'):
-            # An apostrophe in prose, more likely than a string.
+            # It is more likely an apostrophe in prose than a string.
             raise Unreadable("a string without an end", position, found.end, self.evidence)
         self.repairs.update(dict.fromkeys(found.repairs))
         if found.cut:
@@ -254,7 +253,7 @@ class BlockReader:
         written = written.rstrip().rstrip(";")
         known = _LITERALS.get(written)
         if end >= len(text) and known is None:
-            # It may go on: 13 may be 137. A string would have been kept as far as it goes.
+            # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
             return self._finish_cut(end)
         if known is not None:
@@ -280,7 +279,7 @@ class BlockReader:
         self.repairs["unquoted_text"] = None
         return end
 
-    # What it means
+    # Values
 
     def _number(self, digits: str, real: str | None) -> Any:
         if real is None:
@@ -372,7 +371,7 @@ class BlockReader:
         return after
 
     def _garbage(self, position: int, expected: str) -> int:
-        """What cannot be JSON: the end of a block that was never closed, or a block that is not JSON."""
+        """Handles what cannot be JSON: the end of a block that was never closed, or a block that is not JSON."""
         boundary = _BOUNDARY.match(self.text, position)
         if self.evidence and (boundary is not None or self._on_new_line(position)):
             if self._key is not None:
@@ -396,8 +395,7 @@ class BlockReader:
 
 
 def skip_balanced(text: str, start: int) -> int:
-    """The end of the block that opens at `start`, by its brackets outside of quotes; the text's end if it
-    has none."""
+    """The end of the block that begins at `start`, by its brackets outside quotes; else the end of the text."""
     depth = 0
     for match in _BRACKET.finditer(text, start):
         char = match[0]

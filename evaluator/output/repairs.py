@@ -1,12 +1,12 @@
-"""The kinds of change that reading may make to a text, and the words in which each is reported, once."""
+"""The kinds of repair that reading may make to a text, and the message of each."""
 
 from __future__ import annotations
 
 MESSAGES = {
     "reasoning": "text inside reasoning tags was left out",
     "reasoning_open": "a reasoning tag was never closed: everything after it was left out as reasoning",
-    "reasoning_close": "a closing reasoning tag had no opening one: all before it was left out as reasoning",
-    "skipped": "too many places look like JSON: those in the middle of the text were not looked at",
+    "reasoning_close": "a closing reasoning tag had no opening one: everything before it was left out as reasoning",
+    "skipped": "too many places look like JSON: the middle of the text was not read",
     "bom": "a byte order mark was left out",
     "prose": "text around the JSON was left out",
     "fence": "a code fence around the JSON was left out",
@@ -23,15 +23,15 @@ MESSAGES = {
     "literal": "Python or JavaScript literals were read as their JSON forms (True, False, None, undefined)",
     "nan": "NaN or Infinity is not JSON and was read as null",
     "number": "numbers in other notations were read as JSON numbers (+1, .5, 1_000, full-width digits)",
-    "huge_number": "a number too large to be held was kept as text",
+    "huge_number": "a number that is too large was kept as text",
     "unquoted_key": "unquoted keys were read as strings",
     "unquoted_text": "unquoted text was read as a string",
-    "duplicate": "a key stands more than once in an object: the last value was kept",
+    "duplicate": "a key occurs more than once in an object: the last value was kept",
     "no_value": "a key without a value was left out",
     "ellipsis": "an ellipsis (...) was left out",
-    "separator": "other separators were read as JSON's comma and colon",
+    "separator": "other separators were read as commas and colons",
     "unclosed": "missing closing brackets were added",
     "mismatched": "mismatched closing brackets were corrected",
-    "cut": "the text is cut off at the end: what is complete was kept, and a cut string as far as it goes",
+    "cut": "the text is cut off at the end: the complete parts and the beginning of a cut string were kept",
     "cut_value": "the text is cut off at the end: a last value that may be incomplete was left out",
 }

@@ -1,4 +1,4 @@
-"""What the output gate gives back."""
+"""The result of reading an output: the value, warnings and an error."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ErrorKind = Literal["no_json", "type_mismatch", "schema_violation", "bad_schema"
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """Why a text has no value. `path` is a JSON path such as `$.items[2].price`; None where no place is
-    meant.
+    """The reason why a text has no value.
 
-    `expected` and `actual` are types in a template author's words, or the rule that was broken and the value.
+    `path` is a JSON path such as `$.items[2].price`; None if the error has no place. `expected` and `actual` are type
+    names, or the rule that was broken and the value.
     """
 
     kind: ErrorKind
@@ -28,11 +28,10 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True)
 class ParsedOutput:
-    """A value read out of a text; `text` is the original, whatever happened.
+    """A value that was read from a text; `text` is the original text, also with an error.
 
-    `value` is None where there is an error, so a value that does not match is never used by accident. A JSON
-    `null` is None too: `error` and `warnings` tell them apart. `warnings` has one entry for each kind of
-    change.
+    With an error `value` is None, so that a value that does not match is never used by accident. A JSON `null` is None
+    too, without an error. `warnings` has one entry for each kind of change.
     """
 
     value: Any
@@ -42,7 +41,7 @@ class ParsedOutput:
 
 
 def json_path(parts: tuple[str | int, ...] | list[str | int]) -> str:
-    """`$.items[2].price` for `("items", 2, "price")`; keys that are no identifiers in brackets and quotes."""
+    """`$.items[2].price` for `("items", 2, "price")`; keys that are not identifiers are quoted in brackets."""
     path = "$"
     for part in parts:
         if isinstance(part, int):

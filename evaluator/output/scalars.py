@@ -1,6 +1,6 @@
-"""Scalars as people write them, read only where there is one reading.
+"""Reads scalars in common notations, if they have only one meaning.
 
-`$1,299.99` is a number; `1,5`, `42%`, `3/4` and `5 km` are not: they have two readings, or another magnitude.
+`$1,299.99` is a number; `1,5`, `42%`, `3/4` and `5 km` are not: they have two meanings, or another magnitude.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2
 
 
 def read_number(text: str) -> int | float | None:
-    """A number from a text that holds nothing else but a currency sign, grouping and a sign; None otherwise.
+    """The number in a text that contains nothing else except a currency sign, grouping and a sign; None otherwise.
 
-    Whole digits give an int, anything with a point or an exponent a float; one out of a float's range
-    gives None.
+    Whole digits are an int; with a point or an exponent it is a float, or None outside the range of a float.
     """
     text = text.strip().strip("*")
     if not text or len(text) > _MAX_LENGTH:
@@ -58,13 +57,12 @@ def read_number(text: str) -> int | float | None:
 
 
 def read_boolean(text: str) -> bool | None:
-    """`true`, `yes`, `false`, `no` in any case, with quotes, emphasis or a full stop around; None
-    otherwise."""
+    """The value of `true`, `yes`, `false`, `no` in any case, also in quotes or with a full stop; None otherwise."""
     return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower()) if len(text) < _MAX_LENGTH else None
 
 
 def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
-    """The one reading of a text as one of the given scalar types, or None."""
+    """The value of a text as one of the given scalar types; None if it has no such value."""
     if "boolean" in types:
         boolean = read_boolean(text)
         if boolean is not None:
@@ -88,10 +86,9 @@ def _trim(found: str) -> str:
 
 
 def find_answer(text: str) -> tuple[str, str] | None:
-    """What a prose answer gives as its result: the last `\\boxed{…}`, else what follows the last
-    label (`Answer:`), else the last equals sign.
+    """The result in a prose answer: the last `\\boxed{…}`, else the text after the last label (`Answer:`) or `=`.
 
-    Returns the text of the answer and where it was found; None where there is neither.
+    Returns the text of the result and where it was found; None if there is none.
     """
     at = text.rfind("\\boxed")
     if at >= 0:
@@ -110,7 +107,7 @@ def find_answer(text: str) -> tuple[str, str] | None:
 
 
 def find_number(text: str) -> int | float | None:
-    """The only number in a prose text; None where there is none, or more than one."""
+    """The only number in a prose text; None if there is none, or more than one."""
     found: str | None = None
     for match in _PROSE_NUMBER.finditer(text):
         if found is not None:
@@ -122,6 +119,6 @@ def find_number(text: str) -> int | float | None:
 
 
 def find_boolean(text: str) -> bool | None:
-    """The yes or no that a prose text opens with, set off by punctuation (`No, because …`)."""
+    """The yes or no at the beginning of a prose text, followed by punctuation (`No, because …`)."""
     match = _LEADING_WORD.match(text)
     return None if match is None else _BOOLEANS[match[1].lower()]

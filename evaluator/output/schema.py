@@ -1,8 +1,8 @@
-"""Declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class; compiled once.
+"""Compiles declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class.
 
-A compiled schema knows the JSON Schema document that guides reading and the check that a value has to
-pass. No reference is ever fetched: `$ref` reaches into its own document only. Patterns have bounded time: a value on
-which one takes too long is refused with a `SlowPattern`.
+A compiled schema has the JSON Schema document that guides reading and the check that a value has to pass. No reference
+is ever fetched: `$ref` works only inside its own document. Patterns have bounded time: a value for which one takes too
+long is refused with a `SlowPattern`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
+from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
 from evaluator.output.patterns import Watch, bounded, first_error, undrafted
 from evaluator.output.result import OutputError, json_path
-from evaluator.output.types import TYPE_NAMES, describe, is_type_name, matches
 
 _CLASSES: dict[Any, str] = {
     str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
@@ -31,8 +31,7 @@ Check = Callable[[Any], OutputError | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """What a value has to be. `guide` leads the reading (None: nothing is known); `build` makes an
-    instance."""
+    """A compiled schema. `guide` guides the reading (None: nothing is known); `build` makes an instance of a class."""
 
     label: str
     guide: Guide | None
@@ -42,16 +41,18 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class SlowPattern(OutputError):
-    """A violation that is not known to be one: a pattern of the schema took too long. Its path is that of the text or
-    object where it can be told (not under `not`, `if` or `contains`), else `$`."""
+    """A pattern of the schema took too long, so it is not known whether the value matches.
+
+    `path` is that of the text or object where it is known (not under `not`, `if` or `contains`), otherwise `$`.
+    """
 
 
 class BadSchema(Exception):
-    """A schema that cannot be used; the message says why. It becomes an OutputError of kind bad_schema."""
+    """A schema cannot be used; the message says why. It becomes an OutputError of kind bad_schema."""
 
 
 def compile_schema(declared: Any) -> Schema | None:
-    """The compiled form of what was declared; None where that is nothing or `any`.
+    """The compiled form of a declared schema; None for no schema and for `any`.
 
     Names and inline text are compiled once per process, files once per modification.
     Raises: BadSchema.
@@ -74,7 +75,7 @@ def compile_schema(declared: Any) -> Schema | None:
             return _model(name)
         names = ", ".join(TYPE_NAMES)
         raise BadSchema(
-            f"there is no schema {name!r}: use one of {names}, T[], a .json file, JSON Schema or module:Model"
+            f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema or module:Model"
         )
     if isinstance(declared, dict):
         try:
@@ -90,7 +91,7 @@ def compile_schema(declared: Any) -> Schema | None:
 
 
 def schema_problem(declared: Any) -> str | None:
-    """What is wrong with a declared schema, None where it can be used. Imports the module of `module:Model`."""
+    """The reason why a declared schema cannot be used; None if it can be. Imports the module of `module:Model`."""
     try:
         compile_schema(declared)
     except BadSchema as error:
@@ -99,9 +100,9 @@ def schema_problem(declared: Any) -> str | None:
 
 
 def schema_text(declared: str) -> str | None:
-    """A declared schema file or `module:Model` as the text of its JSON Schema, to be shown to a model.
+    """The JSON Schema of a declared schema file or `module:Model` as text, to be shown to a model.
 
-    None where it cannot be used: reading the output then says why.
+    None if it cannot be used; reading the output then says why.
     """
     try:
         schema = compile_schema(declared)
@@ -148,11 +149,7 @@ def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
 
 @lru_cache(maxsize=256)
 def _inline(text: str) -> Schema:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadSchema(f"the inline JSON Schema is not JSON: {error}") from error
-    return _from_document(document, "the inline JSON Schema")
+    return _from_text(text, "the inline JSON Schema")
 
 
 def _file(path: str) -> Schema:
@@ -166,15 +163,14 @@ def _file(path: str) -> Schema:
 @lru_cache(maxsize=256)
 def _file_at(path: str, _mtime_ns: int, _size: int) -> Schema:
     with open(path, encoding="utf-8-sig") as file:
-        text = file.read()
+        return _from_text(file.read(), path)
+
+
+def _from_text(text: str, label: str) -> Schema:
     try:
-        document = json.loads(text)
+        document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadSchema(f"the schema file {path} is not JSON: {error}") from error
-    return _from_document(document, path)
-
-
-def _from_document(document: Any, label: str) -> Schema:
+        raise BadSchema(f"{label} is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise BadSchema(f"{label} must be a JSON object, not {describe(document)}")
     known = cast(dict[str, Any], document)
@@ -206,10 +202,10 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
                 return _explain_late(watch.late, error)
             return None if error is None else _explain(exceptions.best_match(iter([error])))
         except Unresolvable as failure:
-            return OutputError("bad_schema", f"{label} has a reference that leads nowhere: {failure}")
+            return OutputError("bad_schema", f"{label} has a reference to something that does not exist: {failure}")
         except RecursionError:
             return OutputError("schema_violation", "the value is nested too deeply to be checked", "$")
-        except Exception as failure:  # A pattern that is none or too large, a keyword of the wrong shape.
+        except Exception as failure:  # An invalid or too large pattern, or a keyword of the wrong type.
             return OutputError("bad_schema", f"{label} cannot be applied: {failure}")
 
     return check
@@ -234,7 +230,7 @@ def _shorten(text: str) -> str:
 
 
 def _explain(error: Any) -> OutputError:
-    """The words for a jsonschema error: where, what was expected, what was found."""
+    """A jsonschema error in words: where it is, what was expected, what was found."""
     path = json_path(list(error.absolute_path))
     actual = describe(error.instance)
     rule, wanted = error.validator, error.validator_value
@@ -252,20 +248,24 @@ def _explain(error: Any) -> OutputError:
         return OutputError(
             "schema_violation", f"required property {names} is missing", path, f"property {names}", "missing"
         )
-    shown = _shorten(json.dumps(error.instance, ensure_ascii=False, default=str))
-    expected = _shorten(f"{rule}: {json.dumps(wanted, ensure_ascii=False, default=str)}")
-    return OutputError("schema_violation", _shorten(str(error.message)), path, expected, shown)
+    return OutputError("schema_violation", _shorten(str(error.message)), path, *_rule_and_value(error))
+
+
+def _rule_and_value(error: Any) -> tuple[str, str]:
+    """The rule of a jsonschema error and the value that it was applied to, as JSON."""
+    wanted, value = (
+        json.dumps(one, ensure_ascii=False, default=str) for one in (error.validator_value, error.instance)
+    )
+    return _shorten(f"{error.validator}: {wanted}"), _shorten(value)
 
 
 def _explain_late(late: Any, first: Any) -> SlowPattern:
-    """`late` has its whole path only where it has come up to the first error, itself or as part of an alternative."""
+    """`late` has its whole path only if it is the first error, or was reported by it as part of an alternative."""
     top = late
     while top.parent is not None:
         top = top.parent
     path = json_path(list(late.absolute_path)) if top is first else "$"
-    shown = _shorten(json.dumps(late.instance, ensure_ascii=False, default=str))
-    wanted = _shorten(f"{late.validator}: {json.dumps(late.validator_value, ensure_ascii=False, default=str)}")
-    return SlowPattern("schema_violation", _shorten(str(late.message)), path, wanted, shown)
+    return SlowPattern("schema_violation", _shorten(str(late.message)), path, *_rule_and_value(late))
 
 
 def _alternative(error: Any) -> str | None:
@@ -280,7 +280,7 @@ def _model(name: str) -> Schema:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # Importing runs the author's own module, which may raise anything.
+    except Exception as error:  # Importing runs the author's module, which may raise anything.
         raise BadSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):
         raise BadSchema(f"{name} is not a class but {describe(found)}")
@@ -289,7 +289,7 @@ def _model(name: str) -> Schema:
 
 @lru_cache(maxsize=256)
 def _adapted(model: Any, instance: bool) -> Schema:
-    """A class or type that Pydantic understands: models, dataclasses, TypedDicts, `list[Model]`, …"""
+    """The schema of a class or type that Pydantic supports: models, dataclasses, TypedDicts, `list[Model]`, …"""
     import pydantic
 
     label = getattr(model, "__name__", None) or str(model)
@@ -303,7 +303,7 @@ def _adapted(model: Any, instance: bool) -> Schema:
         document: dict[str, Any] = adapter.json_schema()
         guide, by_document = Guide(document), _document_check(document, label)
     except pydantic.errors.PydanticInvalidForJsonSchema:
-        pass  # A type without a JSON form (a callable, say): Pydantic alone judges.
+        pass  # A type without a JSON Schema, such as a callable: only Pydantic checks it.
 
     def check(value: Any) -> OutputError | None:
         error = by_document(value)

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, read in C: the fast path, and what the lenient reader uses for sound parts."""
+"""Reads standard JSON in C: the fast path, which the lenient reader also uses for valid parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from typing import Any, NoReturn, cast
 
 MAX_DEPTH = 200
-"""Deepest nesting that is read: what is deeper could not be written or copied again without overflow."""
+"""The deepest nesting that is read: a deeper value could not be written or copied without overflow."""
 
 _MAX_FAILURES = 100
 
 
 class NotPlain(ValueError):
-    """JSON that must be read with care: a key twice, NaN, or a number outside the range of a float."""
+    """JSON that needs a warning: a key occurs twice, NaN, or a number outside the range of a float."""
 
 
 def _constant(name: str) -> NoReturn:
@@ -38,7 +38,7 @@ _scan = cast(Any, _decoder.scan_once)  # type: ignore[attr-defined]
 
 
 def read_strict(text: str) -> Any:
-    """The value of a text that is one plain JSON value.
+    """The value of a text that is one standard JSON value.
 
     Raises: ValueError, if it is anything else; RecursionError, if it is nested too deeply for the C reader.
     """
@@ -54,7 +54,7 @@ def read_strict(text: str) -> Any:
 
 
 def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
-    """Whether a value holds containers nested more than `allowed` deep."""
+    """Whether a value contains containers nested more than `allowed` deep."""
     level: list[Any] = [value]
     for _ in range(allowed):
         following: list[Any] = []
@@ -72,9 +72,8 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
 class StrictScanner:
     """Reads values inside a longer text, with a bound on all failures together, so that time stays linear.
 
-    `steps` is how many repairs the lenient reader may still try on this text.
-
-    A failed attempt costs the characters it read and, in the standard library, all those before it.
+    `steps` is the number of repairs that the lenient reader may still try on this text. A failed attempt costs the
+    characters that it read and, in the standard library, all those before it.
     """
 
     __slots__ = ("_failures", "_spare", "steps", "text")
@@ -86,7 +85,7 @@ class StrictScanner:
         self._spare = 2 * len(text) + 1000
 
     def read(self, start: int, depth: int) -> tuple[Any, int] | None:
-        """The value that begins at `start` and its end; None where there is none or no attempt is left."""
+        """The value that begins at `start` and its end; None if there is none, or no attempt is left."""
         if self._failures >= _MAX_FAILURES or self._spare < 0:
             return None
         try:
@@ -96,7 +95,7 @@ class StrictScanner:
             self._spare -= max(error.pos - start, 0)
             return None
         except (ValueError, RecursionError, StopIteration):
-            # How far it read is unknown: a few such failures are affordable, many are not.
+            # How far it read is unknown, so only a few such failures are allowed.
             self._failures += 10
             return None
         if end - start > MAX_DEPTH - depth:

@@ -1,5 +1,8 @@
-"""Strings as models write them: where one ends, and what its escapes mean. Each character is read a bounded
-number of times: every decision looks ahead over at most the white space and the word next to it."""
+"""Reads strings as models write them: where they end, and what their escapes mean.
+
+Each character is read a bounded number of times: every decision looks ahead over at most the white space and the word
+next to it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _AFTER = {
 }
 _CLOSERS = {'"': '"“”＂', "'": "'’", "`": "`", "＂": '＂"'}
 _DOUBLE, _SINGLE = '“”„‟"', "‘’‚‛'"
-# The next line opens with a key: the string's own closing quote was forgotten.
+# The next line begins with a key: the closing quote of the string is missing.
 _NEXT_KEY = r"\n[ \t]{0,64}\"[^\"\\\n]{1,64}\"[ \t]{0,8}:"
 
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
@@ -47,7 +50,7 @@ def _closers(quote: str) -> str:
 
 
 def _without_partial(raw: str) -> str:
-    """A cut string without an escape, or a half of a pair of escapes, that the cut went through."""
+    """A cut string without the escape, or the half of a pair of escapes, that was cut in two."""
     last = before = -7
     for match in _ESCAPE_AT.finditer(raw):
         last, before = match.start(), last
@@ -58,7 +61,7 @@ def _without_partial(raw: str) -> str:
     return raw
 
 
-# Compiled at first use: all sixty take longer than everything else that is imported.
+# Compiled at first use, because all sixty take longer than the rest of the import.
 @cache
 def _sound(quote: str, position: Position) -> re.Pattern[str]:
     ends = _closers(quote)
@@ -67,7 +70,7 @@ def _sound(quote: str, position: Position) -> re.Pattern[str]:
 
 @cache
 def _exact(position: Position) -> re.Pattern[str]:
-    """Plain quotes as JSON has them: a typographic one in between is text."""
+    """A string in plain quotes, as in JSON: a typographic quote in it is text."""
     return re.compile(rf'((?:[^"\\]++|\\[\s\S])*+)"(?={_AFTER[position]})')
 
 
@@ -79,7 +82,7 @@ def _loose(quote: str, position: Position) -> re.Pattern[str]:
 
 
 class ReadString:
-    """One string: its value, where it ended, what had to be repaired, and whether the text ended first."""
+    """One string: its value, its end, the repairs, and whether the text ended before it."""
 
     __slots__ = ("cut", "end", "repairs", "stopped", "value")
 
@@ -101,7 +104,7 @@ class ReadString:
         found = _loose(quote, position).match(text, start + 1)
         stop = found.end() if found is not None else start + 1
         raw = text[start + 1 : stop]
-        # Between two plain quotes, a typographic or an escaped one is text like any other.
+        # Between two plain quotes, a typographic or an escaped one is text.
         ends = '"' if quote == '"' and text.startswith('"', stop) else _closers(quote)
         plain = _ESCAPE_AT.sub("", raw)
         if any(closer in plain for closer in ends):

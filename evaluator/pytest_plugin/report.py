@@ -1,4 +1,4 @@
-"""What a test of a batch says: why it failed, what it used. Texts of models and rows are escaped and cut."""
+"""The messages of tests of batches: failures and usage. Texts of models and rows are escaped and shortened."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import BatchResult
+from evaluator.errors.messages import visible
 from evaluator.pytest_plugin import UNKNOWN
-from evaluator.record.render import visible
 
 _SHOWN = 10
 _WIDTH = 300
 
 
-def why_not(result: BatchResult, again: str) -> str | None:
-    """Why the batch is no success, for a reader; None where it is complete and its gates hold. `again` is the command
-    that goes on with it."""
-    if result.ok:
-        return None
+def failure_report(result: BatchResult, command: str) -> str:
+    """Why the batch is incomplete or misses its thresholds. `command` resumes it."""
     counts, ended = result.summary.counts, result.ended
     of = "?" if ended.total is None else f"{ended.total:,}"
     lines = [
@@ -31,11 +28,11 @@ def why_not(result: BatchResult, again: str) -> str | None:
         lines.append(
             f"the batch is not complete: {_cut(': '.join(part for part in (ended.state, ended.reason) if part))}"
         )
-    lines += [f"gate {_cut(str(gate))}" for gate in result.gates if not gate.met]
+    lines += [f"threshold {_cut(str(threshold))}" for threshold in result.thresholds if not threshold.met]
     for verdict in (Verdict.FAILED, Verdict.ERROR):
         number = counts.failed if verdict is Verdict.FAILED else counts.error
         lines += _listed(verdict, number, (each for each in result.results() if each.verdict is verdict))
-    lines += [f"results: {result.folder}", f"go on with: {again}"]
+    lines += [f"results: {result.folder}", f"resume with: {command}"]
     return "\n".join(lines)
 
 
@@ -50,7 +47,7 @@ def _listed(verdict: Verdict, number: int, results: Iterable[SampleResult]) -> I
 
 
 def sample_report(result: SampleResult) -> str:
-    """Why a sample has its verdict: what was asked, what came, what each scorer said."""
+    """Why a sample has its verdict: its inputs, the answer, and the judgement of each scorer."""
     lines = [f"{_cut(name_of(result))}: {result.verdict.value}"]
     lines += [f"  {_cut(reason)}" for reason in _reasons(result)]
     lines += [f"  input {_cut(name)}: {_cut(str(value))}" for name, value in result.inputs.items()]
@@ -81,26 +78,26 @@ def _reasons(result: SampleResult) -> Iterator[str]:
         yield "there is no scorer"
 
 
-def summary_line(said: Mapping[str, Sequence[Any]]) -> str:
-    """What all batches of a test run used, from what each test said."""
-    ran, folders = sum(said["samples"]), Counter(said["folder"])
-    tokens = [_sum(said[name]) for name in ("input_tokens", "output_tokens")]
+def summary_line(used: Mapping[str, Sequence[Any]]) -> str:
+    """The total usage of all batches of a test run, from the properties of each test."""
+    ran, folders = sum(used["samples"]), Counter(used["folder"])
+    tokens = [_sum(used[name]) for name in ("input_tokens", "output_tokens")]
     shown = ["an unknown number of" if number is None else f"{number:,}" for number in tokens]
-    cost = _sum(said["cost_usd"])
+    cost = _sum(used["cost_usd"])
     parts = [
         f"evaluator: {len(folders):,} {'batch' if len(folders) == 1 else 'batches'}",
         f"{ran:,} {'sample' if ran == 1 else 'samples'} evaluated",
         f"{shown[0]} input and {shown[1]} output tokens",
         "cost unknown" if cost is None else f"cost {cost:.4f} US dollars",
     ]
-    simulated = said["simulated"]
+    simulated = used["simulated"]
     if any(simulated):
         parts.append("answers simulated" if all(simulated) else f"answers of {sum(simulated):,} simulated")
     return ", ".join(parts)
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """None where one is not known."""
+    """None if one is unknown."""
     return None if UNKNOWN in values else sum(values)
 
 

@@ -1,10 +1,10 @@
-"""The conversations of a recording, put together as the model saw and said them.
+"""The conversations in a recording, put together from its model steps.
 
 A model step records what is new since the turn before, and a tool's answer by reference only:
-`{"role": "tool", "tool_call_id": "x", "content_of": "turn[1]/tool[2]"}` stands for the output of that step of
+`{"role": "tool", "tool_call_id": "x", "content_of": "turn[1]/tool[2]"}` means the output of that step of
 the session. Here each turn gets its messages whole. Of several attempts at a turn the last successful one
 counts, else the last; an attempt with another fingerprint than the one before it (a run that was resumed with
-changes) starts the conversation anew at its turn. Nothing that a task file can hold makes this raise.
+changes) restarts the conversation at its turn. No content of a task file makes this raise.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ _TURN = re.compile(r"(?:(.*)/)?turn\[([0-9]{1,9})\]", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn, by the attempt that counts. `sent` is what was new to the model, `said` its answer as a message,
-    with its `reasoning` where it gave any; None where no attempt was answered."""
+    """One turn, by the attempt that counts. `sent` are the messages that were new to the model, `answer` is its
+    answer as a message, with its `reasoning` if any; None where no attempt was answered."""
 
     step: Step
     sent: tuple[Mapping[str, Any], ...]
-    said: Mapping[str, Any] | None
+    answer: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One session with a model. `path` is the session's: what stands before `turn[n]`, empty for a task of one."""
+    """One session with a model. `path` is what precedes `turn[n]` in its steps; empty for a task with one session."""
 
     path: str
     turns: tuple[Turn, ...]
 
     @property
     def model(self) -> str:
-        """The model that the last turn went to."""
+        """The model of the last turn."""
         step = self.turns[-1].step
         model = _mapping(step.start.args).get("model")
         return model if isinstance(model, str) else step.start.name
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the turns were sent with, said at the first: temperature, names of tools, …"""
-        said = (_mapping(turn.step.start.args).get("settings") for turn in reversed(self.turns))
-        return _mapping(next((settings for settings in said if settings is not None), None))
+        """The settings of the turns, which the first records: temperature, names of tools, …"""
+        recorded = (_mapping(turn.step.start.args).get("settings") for turn in reversed(self.turns))
+        return _mapping(next((settings for settings in recorded if settings is not None), None))
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """All messages in the order in which the model saw and said them."""
+        """All messages, in order."""
         return [
             message
             for turn in self.turns
-            for message in (turn.sent if turn.said is None else (*turn.sent, turn.said))
+            for message in (turn.sent if turn.answer is None else (*turn.sent, turn.answer))
         ]  # fmt: skip
 
     @property
     def unanswered(self) -> Step | None:
-        """The last attempt at the last turn, if it has no answer: failed, aborted or in flight. Its output is
-        what was heard of an answer."""
-        return None if self.turns[-1].said is not None else self.turns[-1].step
+        """The last attempt at the last turn, if it failed, was aborted or is in flight. Its output is the partial
+        answer."""
+        return None if self.turns[-1].answer is not None else self.turns[-1].step
 
     def to_dict(self) -> dict[str, Any]:
         step = self.unanswered
@@ -92,7 +92,7 @@ def conversations(recording: Recording) -> list[Conversation]:
         turns = sessions.setdefault(session, {})
         attempts = turns.get(number)
         if attempts is None or step.start.fingerprint != attempts[-1].start.fingerprint:
-            # What followed the turn as it was before is no part of the conversation that is begun here.
+            # Turns after the old version of this one do not belong to the restarted conversation.
             for later in [n for n in turns if n >= number]:
                 del turns[later]
             attempts = turns[number] = []
@@ -105,7 +105,7 @@ def conversations(recording: Recording) -> list[Conversation]:
 
 
 def answered_steps(steps: Iterable[Step]) -> dict[str, Step]:
-    """By path, the last attempt that succeeded or failed: whose output is what a message may refer to."""
+    """By path, the last attempt that succeeded or failed, whose output a message may refer to."""
     return {step.start.path: step for step in steps if step.status in ("success", "failed")}
 
 
@@ -137,10 +137,10 @@ def _whole(message: Mapping[str, Any], session: str, answers: Mapping[str, Step]
 
 def _turn(attempts: list[Step], answers: Mapping[str, Step]) -> Turn:
     step = next((step for step in reversed(attempts) if step.status == "success"), attempts[-1])
-    return Turn(step, messages_of(step, answers), _said(step))
+    return Turn(step, messages_of(step, answers), _answer(step))
 
 
-def _said(step: Step) -> Mapping[str, Any] | None:
+def _answer(step: Step) -> Mapping[str, Any] | None:
     if step.end is None or step.end.status != "success":
         return None
     output = step.end.output
@@ -158,7 +158,7 @@ def _place(path: str) -> tuple[str, int]:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value in one line; where it is nested deeper than can be followed, that it is."""
+    """A JSON value in one line, or a note that it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, default=plain_json)
     except RecursionError:

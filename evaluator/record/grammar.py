@@ -1,4 +1,4 @@
-"""Task files as bytes: records written one after the other, each read back exactly or refused.
+"""The format of task files: a sequence of records; each is read back exactly or refused.
 
 A record is an opening line and a body. The opening line is a heading that a person reads (or, where a result
 directly follows its step's beginning, nothing) and a comment for the machine:
@@ -6,13 +6,13 @@ directly follows its step's beginning, nothing) and a comment for the machine:
     ## Step 3: ask <!-- begin 3 412 6c1f09aa d2037e5b -->
 
 with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, and the CRC-32 of
-all that stands before it in the line, seeded with that of the record before. So the length can be trusted
+everything before it in the line, seeded with that of the record before. So the length can be trusted
 before the body is read, a record cannot be moved or left out, and nothing inside a body can act as a record.
 
 Any prefix of a file reads as a prefix of its records. A file that ends inside a record is *torn* (cut by a
 crash, or its last disk blocks never written and therefore zero); anything else that differs is *corrupt* and
-refused. The `Status` line under the title is a hint for people and the only bytes ever overwritten: the truth
-is the summary.
+refused. The `Status` line below the title is a hint for readers and the only part that is ever overwritten; the
+authoritative status is in the summary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
@@ -37,10 +37,9 @@ from evaluator.record.payload import (
     value_field,
 )
 from evaluator.record.steps import (
-    END_STATUSES,
-    FINAL_STATUSES,
     FORMAT_VERSION,
-    STEP_KINDS,
+    EndStatus,
+    FinalStatus,
     Header,
     Owner,
     Recording,
@@ -48,6 +47,7 @@ from evaluator.record.steps import (
     RunStatus,
     Step,
     StepEnd,
+    StepKind,
     StepStart,
     Summary,
     Tail,
@@ -64,13 +64,16 @@ _OPEN = re.compile(
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
 _OWNER = re.compile(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", re.S)
+_STEP_KINDS = frozenset(get_args(StepKind))
+_END_STATUSES = frozenset(get_args(EndStatus))
+_FINAL_STATUSES = frozenset(get_args(FinalStatus))
 _CHECKSUMS = len("00000000 -->")
 _BLOCK, _LEAST_RECORD = 512, 32
 
 _HINT_WIDTH = len("interrupted")
 STATUS_HINTS: dict[RunStatus, bytes] = {
     status: b"- **Status**: " + status.ljust(_HINT_WIDTH).encode() + b"\n"
-    for status in cast("tuple[RunStatus, ...]", ("running", "completed", "failed", "aborted"))
+    for status in ("running", *get_args(FinalStatus))
 }
 _HINT_BYTES = len(STATUS_HINTS["running"])
 _HINTED: dict[bytes, RunStatus] = {line: status for status, line in STATUS_HINTS.items()}
@@ -126,7 +129,7 @@ def _owner_field(owner: Owner) -> str:
 
 
 def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
-    """The record that a process took the run over."""
+    """The record that a process took over the run."""
     body = f"\n- **At**: {inline(resumption.at)}\n"
     if resumption.owner is not None:
         body += _owner_field(resumption.owner)
@@ -138,7 +141,7 @@ def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
 
 
 def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
-    """The record that a step was begun: a section of its own.
+    """The record that a step begins, which is a new section.
 
     Raises: UsageError, if a value in it is not JSON.
     """
@@ -165,7 +168,7 @@ def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
 def encode_end(
     number: int, end: StepEnd, chain: int, scrub: Scrub | None = None, *, restate: str | None = None
 ) -> Encoded:
-    """The record that a step has ended. `restate` is the step's name where other records came in between.
+    """The record that a step has ended. `restate` is the step's name where other records come between.
 
     Raises: UsageError, if a value in it is not JSON.
     """
@@ -207,9 +210,9 @@ def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
 def encode_summary(
     summary: Summary, chain: int, scrub: Scrub | None = None, *, content_of: int | None = None
 ) -> Encoded:
-    """The records that a run has ended: the result, then a short summary that ends the file.
+    """The records that end a run: the result, then a short summary that ends the file.
 
-    `content_of` is the step that holds the result's content (see `content_text`), which is then not repeated.
+    `content_of` is the step that has the result's content (see `content_text`), which is then not repeated.
 
     Raises: UsageError, if a value in it is not JSON.
     """
@@ -245,7 +248,7 @@ def encode_summary(
 
 
 def content_text(end: StepEnd) -> str | None:
-    """The text that a successful step gave and that may be a whole run's content: a model's, or a script's."""
+    """The text of a successful model call or script, which may be the content of the whole run."""
     output = end.output
     if end.status != "success" or not isinstance(output, Mapping):
         return None
@@ -269,8 +272,8 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(slots=True)
-class State:
-    """A file as far as it was read: what a writer needs to go on at `offset`."""
+class JournalState:
+    """The part of a file that was read, with everything that a writer needs to continue at `offset`."""
 
     path: str
     offset: int = 0
@@ -286,13 +289,13 @@ class State:
     tail: Tail = "clean"
 
     def recording(self) -> Recording:
-        """What was read, as a value."""
+        """The steps and the rest that was read."""
         warnings: list[str] = []
         if self.tail == "torn":
-            warnings.append(f"the file ends inside a record; what is whole ends at byte {self.offset}")
+            warnings.append(f"the file ends inside a record; the whole records end at byte {self.offset}")
         status: RunStatus = "running" if self.summary is None else self.summary.status
         if self.hint not in ("running", status):
-            warnings.append(f"the title says {self.hint}, the records say {status}")
+            warnings.append(f"the title has the status {self.hint}, the records {status}")
         return Recording(
             header=self.header,
             steps=tuple(self.steps),
@@ -311,33 +314,30 @@ def is_own(data: bytes) -> bool:
 
 
 def decode(data: bytes, path: str = "<bytes>") -> Recording:
-    """What a task file holds: this package's own, or one of the documented format of other writers.
+    """The recording in a task file: this package's own, or one of another writer (see `other_writers`).
 
-    Raises: CorruptRecord, if it is neither, or not what was written, with line and offset.
+    Raises: CorruptRecord, if it is neither, or has been changed, with line and offset.
     """
-    return scan(data, path).recording() if is_own(data) else read_foreign(data, path)
+    if is_own(data):
+        return scan(data, path).recording()
+    from evaluator.record.other_writers import read_other
+
+    return read_other(data, path)
 
 
-def read_foreign(data: bytes, path: str = "<bytes>") -> Recording:
-    """See `evaluator.record.foreign`."""
-    from evaluator.record import foreign
-
-    return foreign.read_foreign(data, path)
-
-
-def scan(data: bytes, path: str = "<bytes>") -> State:
+def scan(data: bytes, path: str = "<bytes>") -> JournalState:
     """Reads records of this package's own format up to the last whole one.
 
     Raises: CorruptRecord.
     """
-    state = State(path)
+    state = JournalState(path)
     size = len(data)
     if data.endswith(b"\0"):
-        # No record holds a NUL byte. Blocks that were allocated and never written read as zeros.
+        # No record has a NUL byte. Blocks that were allocated and never written read as zeros.
         size = len(data.rstrip(b"\0"))
-        # An append whose data was not written leaves as many as it had, or those of a disk block's beginning.
+        # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a disk block.
         if len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
-            raise _corrupt(state, data, size, "zero bytes at the end that nobody wrote or left unwritten")
+            raise _corrupt(state, data, size, "unexpected zero bytes at the end")
     if size < len(data):
         state.tail = "torn"
     whole = _read_header(state, data, size)
@@ -348,18 +348,18 @@ def scan(data: bytes, path: str = "<bytes>") -> State:
     return state
 
 
-def _corrupt(state: State, data: bytes, at: int, message: str) -> CorruptRecord:
+def _corrupt(state: JournalState, data: bytes, at: int, message: str) -> CorruptRecord:
     return CorruptRecord(state.path, data.count(b"\n", 0, at) + 1, at, message)
 
 
-def _read_header(state: State, data: bytes, size: int) -> bool:
+def _read_header(state: JournalState, data: bytes, size: int) -> bool:
     """Reads the first record. False, if the file ends inside."""
     newline = data.find(b"\n", 0, size)
     if newline < 0:
         return False
     title = _TITLE.fullmatch(data, 0, newline)
     if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[5], 16):
-        raise _corrupt(state, data, 0, "the title line is not what was written")
+        raise _corrupt(state, data, 0, "the title line has been changed")
     if int(title[2]) > FORMAT_VERSION:
         raise RecordError(f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}")
     at = newline + 2
@@ -371,9 +371,9 @@ def _read_header(state: State, data: bytes, size: int) -> bool:
         return False
     hint = _HINTED.get(data[at:body])
     if hint is None:
-        raise _corrupt(state, data, at, "the status line is not what was written")
+        raise _corrupt(state, data, at, "the status line has been changed")
     if crc32(data[body:end]) != int(title[4], 16):
-        raise _corrupt(state, data, body, "the header is not what was written")
+        raise _corrupt(state, data, body, "the header has been changed")
     try:
         state.header = _header(int(title[1]), int(title[2]), read_fields(data, body, end))
     except (ValueError, LookupError, TypeError) as error:
@@ -383,7 +383,7 @@ def _read_header(state: State, data: bytes, size: int) -> bool:
     return True
 
 
-def _read_record(state: State, data: bytes, size: int) -> bool:
+def _read_record(state: JournalState, data: bytes, size: int) -> bool:
     """Reads the record at `state.offset`. False, if the file ends inside."""
     start = state.offset
     if data.startswith(_RULE, start):
@@ -400,17 +400,17 @@ def _read_record(state: State, data: bytes, size: int) -> bool:
         return False
     opening = _OPEN.fullmatch(data, line, newline)
     if opening is None:
-        raise _corrupt(state, data, line, "a record's opening line is not what was written")
+        raise _corrupt(state, data, line, "a record's opening line has been changed")
     name, kind, number, length, checksum, link = opening.groups()
     chain = int(link, 16)
     if crc32(data[line : newline - _CHECKSUMS], state.chain) != chain:
-        raise _corrupt(state, data, line, "a record's opening line is not what was written")
+        raise _corrupt(state, data, line, "a record's opening line has been changed")
     body = newline + 1
     end = body + int(length)
     if end > size:
         return False
     if crc32(data[body:end]) != int(checksum, 16):
-        raise _corrupt(state, data, body, "a record's content is not what was written")
+        raise _corrupt(state, data, body, "a record's content has been changed")
     try:
         _apply(state, kind, int(number), name, read_fields(data, body, end))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -419,7 +419,7 @@ def _read_record(state: State, data: bytes, size: int) -> bool:
     return True
 
 
-def _apply(state: State, kind: bytes, number: int, name: bytes, fields: dict[str, Any]) -> None:
+def _apply(state: JournalState, kind: bytes, number: int, name: bytes, fields: dict[str, Any]) -> None:
     if kind == b"begin":
         state.open[number] = len(state.steps)
         state.steps.append(Step(number, _start(read_inline(name), fields)))
@@ -440,28 +440,21 @@ def _apply(state: State, kind: bytes, number: int, name: bytes, fields: dict[str
         state.summary = _summary(fields, state.result)
 
 
-def _content(state: State, number: int) -> str:
+def _content(state: JournalState, number: int) -> str:
     for step in reversed(state.steps):
         text = content_text(step.end) if step.number == number and step.end is not None else None
         if text is not None:
             return text
-    raise ValueError(f"step {number} holds no content")
+    raise ValueError(f"step {number} has no content")
 
 
 def _resumption(fields: dict[str, Any]) -> Resumption:
-    owner: str | None = fields.get("Owner")
     cut: str = fields.get("Cut", "0 bytes")
-    return Resumption(
-        at=fields["At"],
-        owner=None if owner is None else _owner(owner),
-        cut_bytes=int(cut.removesuffix(" bytes")),
-        allowed=fields.get("Allowed"),
-    )
+    return Resumption(fields["At"], _owner(fields), int(cut.removesuffix(" bytes")), fields.get("Allowed"))
 
 
 def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
     parent: str | None = fields.get("Parent")
-    owner: str | None = fields.get("Owner")
     return Header(
         task_id=task_id,
         created=fields["Created"],
@@ -472,14 +465,16 @@ def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
         template_version=fields.get("Template Version"),
         model=fields.get("Model"),
         parent=None if parent is None else int(parent.removeprefix("TASK-")),
-        owner=None if owner is None else _owner(owner),
+        owner=_owner(fields),
         version=version,
         extra=fields.get("Extra", {}),
     )
 
 
-def _owner(text: str) -> Owner:
-    match = _OWNER.fullmatch(text)
+def _owner(fields: dict[str, Any]) -> Owner | None:
+    if "Owner" not in fields:
+        return None
+    match = _OWNER.fullmatch(fields["Owner"])
     if match is None:
         raise ValueError("an owner was expected")
     return Owner(int(match[1]), int(match[2]), match[3], match[4])
@@ -488,8 +483,8 @@ def _owner(text: str) -> Owner:
 def _start(name: str, fields: dict[str, Any]) -> StepStart:
     attempt, _, attempts = cast(str, fields["Attempt"]).partition("/")
     kind, backoff = fields["Kind"], fields.get("Backoff")
-    if kind not in STEP_KINDS:
-        raise ValueError(f"{kind} is no kind of step")
+    if kind not in _STEP_KINDS:
+        raise ValueError(f"{kind} is not a kind of step")
     return StepStart(
         path=fields["Path"],
         kind=kind,
@@ -503,8 +498,8 @@ def _start(name: str, fields: dict[str, Any]) -> StepStart:
 
 
 def _end(fields: dict[str, Any]) -> StepEnd:
-    if fields["Status"] not in END_STATUSES:
-        raise ValueError(f"{fields['Status']} is no status of a step")
+    if fields["Status"] not in _END_STATUSES:
+        raise ValueError(f"{fields['Status']} is not a status of a step")
     return StepEnd(
         status=fields["Status"],
         output=fields.get("Output"),
@@ -520,7 +515,7 @@ _TOTAL = re.compile(r"([0-9]+)(?: of ([0-9]+) planned)?(?: \(([0-9]+) retr(?:y|i
 
 def _summary(fields: dict[str, Any], result: Any) -> Summary:
     total = _TOTAL.fullmatch(fields["Total Steps"])
-    if total is None or fields["Final Status"] not in FINAL_STATUSES:
+    if total is None or fields["Final Status"] not in _FINAL_STATUSES:
         raise ValueError("a summary was expected")
     return Summary(
         status=fields["Final Status"],
@@ -540,7 +535,7 @@ def _mapping(text: str | None) -> Mapping[str, Any] | None:
 
 
 _SUMMARY_LINE = re.compile(rb"## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->")
-# Nothing that is recorded can be a file's last line: texts end with a fence or begin with a bullet.
+# Recorded text cannot be a file's last line: it ends with a fence or begins with a bullet.
 _LAST_LINE = re.compile(rb"\n<!-- ([0-9]{1,12}) bytes of summary end here -->\n\Z")
 
 
@@ -552,14 +547,14 @@ def peek_header(data: bytes, path: str = "<bytes>") -> tuple[Header | None, int]
     newline = data.find(b"\n")
     title = None if newline < 0 else _TITLE.fullmatch(data, 0, newline)
     needed = 0 if title is None else newline + 2 + _HINT_BYTES + int(title[3])
-    state = State(path)
+    state = JournalState(path)
     if len(data) < needed or not _read_header(state, data, len(data)):
         return None, needed
     return state.header, needed
 
 
 def ends_with_summary(tail: bytes) -> bool:
-    """Whether a file with these last bytes seems to end with its summary; a torn one may do so by chance."""
+    """Whether a file with these last bytes seems to end with its summary; a torn file may do so by chance."""
     return _LAST_LINE.search(tail, max(0, len(tail) - 64)) is not None
 
 

@@ -1,6 +1,6 @@
-"""One open task file: records are added in memory, and are on disk when `flush` returns.
+"""One open task file: records are added in memory and are on disk when `flush` returns.
 
-What survives what:
+What survives:
 
     sync     the process is killed        the machine loses power
     off      everything flushed           what the kernel had written back by then
@@ -8,17 +8,16 @@ What survives what:
     step     everything flushed           everything flushed
 
 A cut or unwritten end is found when the file is read, in every mode. `task` costs one fdatasync and one fsync
-of each folder a task; `step` one fdatasync before each effect and after it besides.
+of each folder for each task; `step` adds one fdatasync before and one after each effect.
 
-Writing is quick and for the thread that evaluates; what waits for a disk (`sync`, and `close` unless the
-policy is off) may be called from another thread. Many files that are synced side by side share the disk's
-own commits, and steps of one file that wait for it at the same time share one sync.
+The thread that evaluates writes, which is quick; calls that wait for the disk (`sync`, and `close` unless the
+policy is off) may be made from another thread. Files that are synced concurrently share the commits of the
+disk, and steps of one file that wait at the same time share one sync.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 import time
@@ -26,13 +25,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from evaluator.errors import RecordError, UsageError
-from evaluator.record import kept
+from evaluator.files.atomic import NEW_FILE
+from evaluator.files.locks import unlock
+from evaluator.record import blobs
 from evaluator.record.grammar import (
     STATUS_HINTS,
-    State,
+    JournalState,
     content_text,
     encode_begin,
     encode_end,
@@ -43,19 +44,16 @@ from evaluator.record.grammar import (
 )
 from evaluator.record.steps import FinalStatus, Header, Resumption, Scrub, StepEnd, StepStart, Summary
 
-# A result's content is not repeated where a step holds it, unless it is shorter than saying so.
+# A result's content is not repeated where a step has it, unless it is shorter than the reference.
 _MIN_SHARED_CHARS = 40
 IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
-SYNC_POLICIES: tuple[Sync, ...] = ("off", "task", "step")
-
-# O_EXCL: never another run's file; O_NOFOLLOW: never through a link that someone left there.
-CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SYNC_POLICIES: tuple[Sync, ...] = get_args(Sync)
 
 
 class Folders:
-    """The two folders of a task file as open descriptors: what is put at their paths later has no effect."""
+    """The two folders of a task file as open descriptors, so that replacing a folder has no effect."""
 
     __slots__ = ("active", "active_fd", "done", "done_fd")
 
@@ -63,7 +61,7 @@ class Folders:
         self.active, self.active_fd, self.done, self.done_fd = active, active_fd, done, done_fd
 
     def __del__(self) -> None:
-        # Journals share the descriptors with their store: the last one that lets go closes them.
+        # Journals share the descriptors with their store: the last one closes them.
         for fd in (self.active_fd, self.done_fd):
             if fd >= 0:
                 os.close(fd)
@@ -72,7 +70,7 @@ class Folders:
 class Journal:
     """The task file of one run, held under an exclusive lock from creation to `close` or `abandon`.
 
-    Made by `TaskStore.create` and `TaskStore.reopen`. For use from one thread at a time, but for `sync`. After
+    Made by `TaskStore.create` and `TaskStore.reopen`. For use from one thread at a time, except `sync`. After
     a write has failed the file is cut back to its last whole flush and every further call raises RecordError.
     """
 
@@ -101,7 +99,7 @@ class Journal:
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, int] = {}
         self._last: int | None = None
-        # Bytes to cut off before the first write to a reopened file; None: there is nothing to take over.
+        # Bytes to cut off before the first write to a reopened file; None: the file is this process's already.
         self._takeover: int | None = None
         self._buffer: list[bytes] = []
 
@@ -110,8 +108,8 @@ class Journal:
         record, self._hint_offset = encode_header(header, self._scrub)
         self._add(record.data, record.chain)
 
-    def resume(self, state: State, size: int, resumption: Resumption, *, is_done: bool) -> None:
-        """Goes on where `state` ends, in a file of `size` bytes; steps in flight are ended as aborted.
+    def resume(self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool) -> None:
+        """Continues where `state` ends, in a file of `size` bytes; steps in flight are ended as aborted.
 
         Nothing is changed on disk before the first `flush`.
         """
@@ -145,7 +143,7 @@ class Journal:
         return self._takeover is not None
 
     def begin(self, start: StepStart) -> int:
-        """Adds that a step begins; the effect may follow once `flush` has returned.
+        """Adds the beginning of a step; its effect may follow once `flush` has returned.
 
         Returns: the step's number, from 1; a retry (`attempt` above 1) has that of the failed attempt before.
         Raises: UsageError, if `args` is not JSON. RecordError, if the journal is closed or has failed.
@@ -167,7 +165,7 @@ class Journal:
         return number
 
     def end(self, number: int, end: StepEnd) -> None:
-        """Adds how a begun step ended. On disk after the next `flush` or `close`.
+        """Adds the end of a step. On disk after the next `flush` or `close`.
 
         Raises: UsageError, if no such step is open or a value is not JSON. RecordError, as `begin`.
         """
@@ -197,16 +195,16 @@ class Journal:
         self.steps += 1
         self._last = None
 
-    def keep(self, data: bytes) -> None:
-        """Keeps bytes that a step's end will name by their SHA-256; on the disk itself unless the policy is off.
+    def write_blob(self, data: bytes) -> None:
+        """Stores bytes that a step's end will name by their SHA-256; on the disk itself unless the policy is off.
 
         From any thread. Raises: RecordError, where they cannot be written.
         """
-        kept.keep(self._root, data, durable=self.policy != "off")
+        blobs.write_blob(self._root, data, durable=self.policy != "off")
 
-    def kept(self, sha256: str) -> bytes | None:
-        """What `keep` kept, of this or another run; None where it is not there any more."""
-        return kept.read(self._root, sha256)
+    def read_blob(self, sha256: str) -> bytes | None:
+        """The bytes that `write_blob` stored, in this or another run; None where they are gone."""
+        return blobs.read_blob(self._root, sha256)
 
     @property
     def _root(self) -> Path:
@@ -233,7 +231,7 @@ class Journal:
         """
         wanted = self._offset
         with self._syncing:
-            # Another step's sync may have taken this one along; a file that is let go was synced or given up.
+            # Another step's sync may have included this one; a released file was synced or abandoned.
             if self._durable >= wanted or self._fd < 0:
                 return
             self._check()
@@ -244,7 +242,7 @@ class Journal:
             self._durable = size
 
     def close(self, summary: Summary) -> Path:
-        """Writes the summary, moves the file to the folder of finished tasks and lets go of it.
+        """Writes the summary, moves the file to the folder of finished tasks and releases it.
 
         Returns: where the file is now. Raises: RecordError; the file then stays with the active ones.
         """
@@ -257,13 +255,13 @@ class Journal:
         return self.settle(summary.status)
 
     def settle(self, status: FinalStatus) -> Path:
-        """Says in the title how the task ended, moves the file to the folder of finished tasks and lets go of it.
+        """Writes the status into the title, moves the file to the folder of finished tasks and releases it.
 
         The second half of `close`, for a file whose writer was killed in between. Returns and raises as `close`.
         """
         folders = self._folders
         try:
-            # The same number of bytes in place of others: cannot run out of space, and is not checksummed.
+            # Replaces the same number of bytes: it cannot run out of space, and is not checksummed.
             os.pwrite(self._fd, STATUS_HINTS[status], self._hint_offset)
         except OSError as error:
             raise self._fail("write to", error) from error
@@ -280,9 +278,9 @@ class Journal:
         return self.path
 
     def abandon(self) -> None:
-        """Lets go of the file without a summary, after writing what was added: it will read as interrupted.
+        """Releases the file without a summary, after writing what was added: it will read as interrupted.
 
-        A file that was reopened and not yet written to stays as it was. Does nothing after `close`; never raises.
+        A file that was reopened and not written to stays unchanged. Does nothing after `close`; never raises.
         """
         if self._fd < 0:
             return
@@ -328,16 +326,16 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._offset)
                 if self._offset == 0:
-                    # A task that never began, of which an empty file would only puzzle.
+                    # The task never began: an empty file would only confuse.
                     os.unlink(self._name, dir_fd=self._folders.active_fd)
             raise self._fail("write to", error) from error
         self._offset += size
 
     def _take_over(self, cut_bytes: int) -> None:
-        """Makes the file one that is running: its torn end copied aside and cut off, in the folder of active ones."""
+        """Makes a reopened file a running one: saves and cuts off its torn end, and moves the file to active/."""
         try:
             if cut_bytes:
-                self._keep_aside(os.pread(self._fd, cut_bytes, self._offset))
+                self._save_torn_end(os.pread(self._fd, cut_bytes, self._offset))
                 os.ftruncate(self._fd, self._offset)
         except OSError as error:
             raise self._fail("cut the torn end off", error) from error
@@ -350,12 +348,12 @@ class Journal:
             raise self._fail("write to", error) from error
         self._takeover = None
 
-    def _keep_aside(self, tail: bytes) -> None:
-        """What is cut off is kept beside the file: nothing that was written is thrown away."""
+    def _save_torn_end(self, tail: bytes) -> None:
+        """Saves the torn end in a file next to the task file, so that no written byte is lost."""
         folder = self._folders.done_fd if self._is_done else self._folders.active_fd
         names = (f"{self._name}.torn-{turn}" for turn in count(1))
         name = next(name for name in names if not os.access(name, os.F_OK, dir_fd=folder))
-        with open(os.open(name, CREATE_FLAGS, 0o600, dir_fd=folder), "wb") as file:
+        with open(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
             file.write(tail)
 
     def _move(self, source_fd: int, target_fd: int) -> None:
@@ -376,7 +374,7 @@ class Journal:
 
     def _fail(self, what: str, error: OSError) -> RecordError:
         text = f"cannot {what} the task file: {error.strerror}"
-        self._failure = f"is closed to writing, because it failed: {text}"
+        self._failure = f"cannot be written any more: {text}"
         return RecordError(f"{self.path}: {text}; free space or choose another folder, then run the task again")
 
     def _release(self, why: str) -> None:
@@ -385,12 +383,12 @@ class Journal:
         self._buffer.clear()
         # Closing the only descriptor drops the lock too; a forked child may hold another one.
         with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            unlock(fd)
         os.close(fd)
 
 
 def now() -> str:
-    """The time as task files have it: ISO 8601 in UTC with milliseconds."""
+    """The current time in the form of task files: ISO 8601 in UTC with milliseconds."""
     milliseconds = time.time_ns() // 1_000_000
     return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 

@@ -1,4 +1,4 @@
-"""Which process writes a task file, so that another with its number can be told from it."""
+"""Identifies the process that writes a task file, even if its process id was reused."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def _boot_id() -> str:
 
 
 def is_gone(owner: Owner | None) -> bool:
-    """Whether that process has certainly ended: on this machine, and it was another boot, or there is no such
-    process, or one that started at another time. False where nobody can know."""
+    """Whether that process has certainly ended. False if that is unknown.
+
+    A process on this machine has ended if the machine was booted since, if there is no process with its id, or if the
+    process with its id started at another time.
+    """
     if owner is None or owner.started == 0 or owner.host != os.uname().nodename:
         return False
     try:
@@ -43,5 +46,5 @@ def is_gone(owner: Owner | None) -> bool:
 
 
 def current_owner() -> Owner:
-    """This process, so that another with its number can be told from it. Start and boot are 0 off Linux."""
+    """This process. Start and boot are 0 except on Linux."""
     return _owner_of(os.getpid())

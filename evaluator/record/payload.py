@@ -1,9 +1,9 @@
-"""The fields of a record: a bullet with a short text, or a bullet and fenced blocks that hold a value.
+"""The fields of a record: a bullet with a short text, or a bullet and fenced blocks with a value.
 
-A fence's info string says the payload's language and its length in bytes. Reading takes that many bytes and
-never looks at what they are; the fence is one backtick longer than any run inside, for other readers of
-Markdown. Text that a person can read is written as it is; any other value as JSON, from which texts of
-several lines are moved out into blocks of their own, each with the place it belongs to:
+A fence's info string gives the payload's language and its length in bytes. Reading takes exactly that many
+bytes. The fence is one backtick longer than any run inside, for other readers of Markdown. Readable text is written
+unchanged. Any other value is written as JSON; texts of several lines in it are moved into separate blocks, each with
+its place:
 
     - **Args**:
     ```json 30
@@ -30,13 +30,13 @@ _scan = cast("Callable[[str, int], tuple[Any, int]]", getattr(json.JSONDecoder()
 
 
 def loads(text: str) -> Any:
-    """`json.loads` without looking for what this package never writes: a mark or space around the value."""
+    """`json.loads` for JSON that this package wrote: without a mark or space around the value."""
     try:
         value, end = _scan(text, 0)
     except StopIteration:
         raise ValueError("a JSON value was expected") from None
     if end != len(text):
-        raise ValueError("something follows a JSON value")
+        raise ValueError("there is text after a JSON value")
     return value
 
 
@@ -44,26 +44,26 @@ _compact = json_encoder((", ", ": "), ascii_only=False)
 _ascii = json_encoder((", ", ": "), ascii_only=True)
 _quoted = encoder.encode_basestring
 
-# Control characters would act on a terminal, \r is changed by editors, and surrogates have no UTF-8.
+# Control characters affect a terminal, \r is changed by editors, and surrogates have no UTF-8.
 _UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
 _BACKTICKS = re.compile("`{3,}")
 _FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
 _FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
 _BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
-# What stands in the place of a text that follows below; reading puts the text there.
+# Replaces a text that follows below; reading puts the text back.
 _BELOW = "↓"
 _LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
 
 
 def is_plain(text: str) -> bool:
-    """Whether a person can read `text` as it is, and every editor and terminal leaves it alone."""
+    """Whether a person can read `text` as it is, and no editor or terminal changes it."""
     # isprintable is several times faster than the expression and right for most texts.
     return text.replace("\n", "").isprintable() or _UNPLAIN.search(text) is None
 
 
 def inline(text: str) -> str:
-    """`text` on one line: as it is where that can be read back, else as a JSON string."""
+    """`text` on one line: unchanged where that can be read back, else as a JSON string."""
     if text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
         return text
     return _ascii(text)
@@ -90,7 +90,7 @@ def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
 
 
 def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
-    """A bullet and the blocks that hold `value` exactly.
+    """A bullet and the blocks that contain `value` exactly.
 
     Raises: UsageError, if it is neither JSON nor text.
     """
@@ -101,7 +101,7 @@ def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     lifted: list[tuple[str, str]] = []
     try:
         blocks = _json(value)
-        # A line end in a text is an escape in JSON: without one there is nothing to lift out.
+        # A line end in a text is an escape in JSON: without one there is nothing to move.
         if "\\n" in blocks:
             blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
         if scrub is not None and (scrub.suspects(blocks) or any(scrub.suspects(t) for _, t in lifted)):
@@ -164,7 +164,7 @@ def _encodes(text: str) -> bool:
 
 
 def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -> Any:
-    """`value` without its texts of several lines; these go to `lifted`. Copies only what it changes."""
+    """`value` without its texts of several lines, which are added to `lifted`. Copies only what it changes."""
     if type(value) is str:
         if "\n" not in value or not pointer or not is_plain(value) or not _POINTER.fullmatch(pointer):
             return value
@@ -219,7 +219,7 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
         stop = begin + int(size)
         at = stop + len(marks) + 2
         if at > end or data[stop:at] != b"\n%b\n" % marks:
-            raise ValueError("a payload has not the length that its fence says")
+            raise ValueError("a payload does not have the length that its fence gives")
         text = data[begin:stop].decode()
         item = loads(text) if language == b"json" else text
         if first:
@@ -232,7 +232,7 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
 
 
 def _put(value: Any, pointer: str, item: Any) -> None:
-    """Sets the text that was moved out at `pointer` of `value`."""
+    """Puts a text that was moved out back at `pointer` of `value`."""
     keys = pointer.split("/")[1:]
     if not keys:
         raise ValueError("a second payload without its place")

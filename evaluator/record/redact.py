@@ -1,4 +1,4 @@
-"""Secrets taken out of what is recorded, on the way in."""
+"""Removes secrets from what is recorded, before it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIN_CHARS = 8
 # Values under such names that are settings, not secrets: redacting them would make records unreadable.
 _SETTING = re.compile(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I)
 
-# Each with a text that has to be there for it to match: looking for that first is many times faster.
+# Each with a text that every match contains: searching for that first is many times faster.
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
     ("api-key", "sk-", r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{16,}"),
     ("bearer", "earer ", r"(?<=[Bb]earer )[A-Za-z0-9._~+/-]{16,}=*"),
@@ -35,8 +35,8 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     ),
 )
-# One of these finds whatever holds a trigger. An expression that begins with a fixed letter is found at memory speed,
-# which an alternation of all of them would not be.
+# One of these matches every text with a trigger. An expression that begins with a fixed letter runs at memory speed;
+# an alternation of all of them would not.
 _BEGINNINGS = tuple(
     re.compile(source)
     for source in ("sk-", "earer ", "B(?:EARER |EGIN )", "A(?:KIA|SIA|Iza)", "gh[pousr]_", "github_pat_", "xox", "hf_")
@@ -44,9 +44,9 @@ _BEGINNINGS = tuple(
 
 
 class Redactor:
-    """Replaces known secrets, and what is shaped like one, by `[redacted:NAME]`.
+    """Replaces known secrets, and texts in the form of one, by `[redacted:NAME]`.
 
-    `secrets` maps a name to the value to hide; values under 8 characters are left alone. A value is found in
+    `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is found in
     texts, in keys, and inside texts that are JSON themselves. Text without a secret costs one search for each
     known secret and beginning of a pattern, at memory speed.
     """
@@ -58,10 +58,10 @@ class Redactor:
         for name, value in (secrets or {}).items():
             if len(value) < _MIN_CHARS:
                 continue
-            # Also as it stands inside a JSON string, which may be what a tool returned.
+            # Also in its form inside a JSON string, which a tool may return.
             for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
                 names.setdefault(form, name)
-        # Longest first: of two secrets of which one begins with the other, the longer is the one meant.
+        # Longest first: where one secret begins with another, the longer one is meant.
         ordered = sorted(names, key=len, reverse=True)
         self._names = names
         self._secrets = tuple(ordered)
@@ -71,8 +71,8 @@ class Redactor:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> Redactor:
-        """Hides what the environment holds under names with KEY, TOKEN, SECRET, PASSWORD and the like in
-        them, unless it is a number, a path or a flag; and under the names in `also` whatever it is."""
+        """Hides the values of environment variables with KEY, TOKEN, SECRET, PASSWORD and the like in their names,
+        unless they are a number, a path or a flag; and those named in `also` in any case."""
         variables = os.environ if environment is None else environment
         wanted = set(also)
         return cls(
@@ -84,7 +84,7 @@ class Redactor:
         )
 
     def suspects(self, text: str) -> bool:
-        """Whether `text`, or the JSON in it, holds what `redact_value` would change."""
+        """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
         for secret in self._secrets:
             if secret in text:
                 return True

@@ -1,13 +1,12 @@
-"""A recording as text for a terminal, with everything escaped that a terminal would act on."""
+"""A recording as text for a terminal, with control characters escaped."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from evaluator.errors.messages import visible
 from evaluator.record.conversation import Conversation, conversations, json_text
-from evaluator.record.payload import is_plain
 from evaluator.record.steps import Header, Recording, Resumption, Step, Summary
 
 _COLOURS = {
@@ -26,20 +25,19 @@ _COLOURS = {
     "tool": "33",
 }
 _MAX_EXPANDED = 40
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def render_text(recording: Recording, colour: bool = False) -> str:
-    """The whole recording, for a person: title, one section a step, summary, and what is wrong with the file.
+    """The whole recording for a person: title, a section for each step, summary, and warnings about the file.
 
     `colour` adds ANSI colours. Nothing is cut. Ends with a newline.
     """
-    return "\n".join(_Renderer(colour).lines(recording)) + "\n"
+    return "\n".join(_Renderer(colour).recording(recording)) + "\n"
 
 
 def render_messages(recording: Recording, colour: bool = False) -> str:
-    """The conversations of a recording, role by role, as the model saw and said them. As `render_text`."""
-    return "\n".join(_Renderer(colour).talks(recording)) + "\n"
+    """The conversations of a recording, message by message. As `render_text`."""
+    return "\n".join(_Renderer(colour).conversations(recording)) + "\n"
 
 
 class Painter:
@@ -55,6 +53,7 @@ class Painter:
         return text if code is None else f"\x1b[{code}m{text}\x1b[0m"
 
     def title(self, recording: Recording) -> str:
+        """The task's id and status."""
         header = recording.header
         name = "a task without a header" if header is None else f"TASK-{header.task_id}"
         return f"{self.paint(name, 'heading')}  {self.paint(recording.status, recording.status)}"
@@ -63,7 +62,7 @@ class Painter:
 class _Renderer(Painter):
     __slots__ = ()
 
-    def lines(self, recording: Recording) -> Iterator[str]:
+    def recording(self, recording: Recording) -> Iterator[str]:
         yield self.title(recording)
         if recording.header is not None:
             yield from self.header(recording.header)
@@ -72,8 +71,8 @@ class _Renderer(Painter):
         children = ", ".join(f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child)
         if children:
             yield from self.field("subtasks", children)
-        if recording.summary is None and (used := _used(recording.steps)):
-            yield from self.field("used so far", _usage(used))
+        if recording.summary is None and (used := _total_usage(recording.steps)):
+            yield from self.field("used so far", _usage_text(used))
         for step in recording.steps:
             yield ""
             yield from self.step(step)
@@ -84,19 +83,19 @@ class _Renderer(Painter):
             yield ""
             yield f"{self.paint('warning:', 'aborted')} {visible(warning)}"
 
-    def talks(self, recording: Recording) -> Iterator[str]:
+    def conversations(self, recording: Recording) -> Iterator[str]:
         yield self.title(recording)
         found = conversations(recording)
         if not found:
             yield "  no model was called"
         for conversation in found:
             yield ""
-            yield from self.talk(conversation)
+            yield from self.conversation(conversation)
 
-    def talk(self, conversation: Conversation) -> Iterator[str]:
-        place = f" {visible(conversation.path, one_line=True)}" if conversation.path else ""
-        model = visible(conversation.model, one_line=True)
-        yield f"{self.paint(f'Conversation{place}', 'heading')}  {self.paint(model, 'label')}"
+    def conversation(self, conversation: Conversation) -> Iterator[str]:
+        place = f" {_one_line(conversation.path)}" if conversation.path else ""
+        heading = self.paint(f"Conversation{place}", "heading")
+        yield f"{heading}  {self.paint(_one_line(conversation.model), 'label')}"
         if conversation.settings:
             yield from self.field("settings", conversation.settings)
         for message in conversation.messages:
@@ -109,60 +108,49 @@ class _Renderer(Painter):
         error = "" if step.end is None or step.end.error is None else f"  {visible(step.end.error)}"
         yield f"{self.paint('no answer:', 'heading')} {self.paint(step.status, step.status)}{error}"
         if step.end is not None and step.end.output:
-            yield from self.field("heard", step.end.output)
+            yield from self.field("partial answer", step.end.output)
 
     def message(self, message: Mapping[str, Any]) -> Iterator[str]:
-        role = message.get("role")
-        role = visible(role, one_line=True) if isinstance(role, str) else "a message without a role"
-        call = message.get("tool_call_id")
-        answered = f" {visible(call, one_line=True)}" if isinstance(call, str) else ""
+        role, call_id = message.get("role"), message.get("tool_call_id")
+        role = _one_line(role) if isinstance(role, str) else "a message without a role"
+        answered = f" {_one_line(call_id)}" if isinstance(call_id, str) else ""
         yield self.paint(role, role if role in ("system", "user", "assistant", "tool") else "heading") + answered
         if message.get("reasoning"):
             yield from self.field("reasoning", message["reasoning"])
         content = message.get("content")
         if isinstance(content, str):
-            if content:
-                yield from (f"  {line}" for line in visible(content).split("\n"))
+            yield from _indented(content, "  ") if content else ()
         elif content is not None:
             yield from self.field("content", content)
         elif "content_of" in message:
-            yield from self.field("the record holds no answer of", message["content_of"])
-        attached = message.get("attachments")
-        for item in cast("list[Any]", attached) if isinstance(attached, list) else ():
+            yield from self.field("the record has no answer of", message["content_of"])
+        for item in _list(message.get("attachments")):
             yield from self.field("attached", item)
-        calls = message.get("tool_calls")
-        for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
+        for call in _list(message.get("tool_calls")):
             yield from self.call(call)
 
     def call(self, call: Any) -> Iterator[str]:
-        known = cast("Mapping[str, Any]", call) if isinstance(call, Mapping) else {}
-        name, number, arguments = known.get("name"), known.get("id"), known.get("arguments")
-        if not isinstance(name, str) or not isinstance(number, str) or not isinstance(arguments, str):
+        fields = cast("Mapping[str, Any]", call) if isinstance(call, Mapping) else {}
+        parts = [fields.get(name) for name in ("name", "id", "arguments")]
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
             yield from self.field("calls", call)
             return
-        name, number = visible(name, one_line=True), visible(number, one_line=True)
-        yield f"  {self.paint('calls', 'label')} {self.paint(name, 'tool')} {number}"
-        yield from (f"    {line}" for line in visible(arguments).split("\n"))
+        name, number, arguments = texts
+        yield f"  {self.paint('calls', 'label')} {self.paint(_one_line(name), 'tool')} {_one_line(number)}"
+        yield from _indented(arguments, "    ")
 
     def header(self, header: Header) -> Iterator[str]:
-        parent = None if header.parent is None else f"TASK-{header.parent}"
-        for label, value in (
-            ("created", header.created),
-            ("template", header.template),
-            ("model", header.model),
-            ("parent", parent),
-            ("request", header.request),
-            ("inputs", header.inputs),
-            ("extra", header.extra),
-        ):
+        for label in ("created", "template", "model", "parent", "request", "inputs", "extra"):
+            value = getattr(header, label)
             if value:
-                yield from self.field(label, value)
+                yield from self.field(label, f"TASK-{value}" if label == "parent" else value)
 
     def step(self, step: Step) -> Iterator[str]:
         start, end = step.start, step.end
-        name = f"Step {step.number}{' (retry)' if step.is_retry else ''}: {visible(start.name, one_line=True)}"
+        name = f"Step {step.number}{' (retry)' if step.is_retry else ''}: {_one_line(start.name)}"
         yield f"{self.paint(name, 'heading')}  {self.paint(step.status, step.status)}"
-        facts = [start.kind, visible(start.path, one_line=True)]
+        facts = [start.kind, _one_line(start.path)]
         if start.max_attempts > 1:
             facts.append(f"attempt {start.attempt}/{start.max_attempts}")
         if start.backoff_s is not None:
@@ -172,47 +160,52 @@ class _Renderer(Painter):
         if (child := linked_task(step)) is not None:
             facts.append(f"in TASK-{child}")
         yield "  " + self.paint(" · ".join(fact for fact in facts if fact), "label")
-        if start.args is not None:
-            yield from self.field("args", start.args)
-        if end is None:
-            return
-        if end.output is not None:
-            yield from self.field("output", end.output)
-        if end.error is not None:
-            yield from self.field("error", end.error)
-        if end.usage:
-            yield from self.field("usage", _usage(end.usage))
-        if end.extra:
-            yield from self.field("extra", end.extra)
+        values: dict[str, Any] = {"args": start.args}
+        if end is not None:
+            usage = _usage_text(end.usage) if end.usage else None
+            values |= {"output": end.output, "error": end.error, "usage": usage, "extra": end.extra or None}
+        for label, value in values.items():
+            if value is not None:
+                yield from self.field(label, value)
 
     def summary(self, summary: Summary) -> Iterator[str]:
         yield f"{self.paint('Summary', 'heading')}  {self.paint(summary.status, summary.status)}"
         planned = "" if summary.planned is None else f" of {summary.planned} planned"
         retries = "" if not summary.retries else f", {summary.retries} retried"
         yield f"  {summary.steps} steps{planned}{retries} in {duration_text(summary.duration_s)}"
-        if summary.reason is not None:
-            yield from self.field("reason", summary.reason)
-        if summary.usage:
-            yield from self.field("usage", _usage(summary.usage))
-        if summary.result is not None:
-            yield from self.field("result", summary.result)
+        usage = _usage_text(summary.usage) if summary.usage else None
+        for label, value in (("reason", summary.reason), ("usage", usage), ("result", summary.result)):
+            if value is not None:
+                yield from self.field(label, value)
 
     def field(self, label: str, value: Any, indent: str = "  ") -> Iterator[str]:
-        """A label and its value; a value of several lines, or with such texts inside, below it."""
+        """A label and its value; a value with more than one line, or with such texts inside, is below it."""
         tag = indent + self.paint(f"{label}:", "label")
         if isinstance(value, str) and "\n" not in value:
             yield f"{tag} {visible(value)}"
         elif isinstance(value, str):
             yield tag
-            yield from (f"{indent}  {line}" for line in visible(value).split("\n"))
+            yield from _indented(value, f"{indent}  ")
         elif len(indent) <= 2 * _MAX_EXPANDED and _has_lines(value):
             yield tag
             container = cast("Mapping[Any, Any] | list[Any]", value)
             for key, item in container.items() if isinstance(container, Mapping) else enumerate(container):
-                name = visible(str(key), one_line=True) if isinstance(container, Mapping) else f"[{key}]"
+                name = _one_line(str(key)) if isinstance(container, Mapping) else f"[{key}]"
                 yield from self.field(name, item, indent + "  ")
         else:
             yield f"{tag} {visible(json_text(value))}"
+
+
+def _one_line(text: str) -> str:
+    return visible(text, one_line=True)
+
+
+def _indented(text: str, indent: str) -> Iterator[str]:
+    return (f"{indent}{line}" for line in visible(text).split("\n"))
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _resumption_text(resumption: Resumption) -> str:
@@ -221,17 +214,8 @@ def _resumption_text(resumption: Resumption) -> str:
     return f"{resumption.at}{by}{cut}{f', with {resumption.allowed} allowed' if resumption.allowed else ''}"
 
 
-def visible(text: str, *, one_line: bool = False) -> str:
-    """`text` with everything escaped that a terminal would act on."""
-    if one_line:
-        text = text.replace("\n", "\\n").replace("\t", "\\t")
-    if is_plain(text) and text.isascii():
-        return text
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
 def linked_task(step: Step) -> int | None:
-    """The id of the task whose own file a step of kind "subtask" leads to; None where it leads to none."""
+    """The id of the task that a step of kind "subtask" ran; None for other steps."""
     args = step.start.args
     if step.start.kind != "subtask" or not isinstance(args, Mapping):
         return None
@@ -240,13 +224,14 @@ def linked_task(step: Step) -> int | None:
 
 
 def duration_text(seconds: float) -> str:
+    """A duration with its unit."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:
-    """Tokens in and out; `?` where their number is unknown, nothing where nobody counts any."""
+    """Input and output tokens together; `?` where unknown, nothing where they were not counted."""
     if usage is None:
         return ""
     each = [usage.get("input_tokens"), usage.get("output_tokens")]
@@ -255,7 +240,7 @@ def tokens_text(usage: Mapping[str, Any] | None) -> str:
 
 
 def cost_text(usage: Mapping[str, Any] | None) -> str:
-    """The cost in US dollars; `?` where it is unknown, nothing where nobody counts it."""
+    """The cost in US dollars; `?` where it is unknown, nothing where it was not counted."""
     return "" if usage is None else _dollars(usage.get("cost_usd"))
 
 
@@ -273,7 +258,7 @@ def _dollars(cost: Any) -> str:
 
 
 def _has_lines(value: Any) -> bool:
-    """Whether a text of several lines is anywhere in an object or a list."""
+    """Whether an object or a list contains a text of several lines, at any depth."""
     waiting = [value] if isinstance(value, Mapping | list) else []
     while waiting:
         container = cast("Mapping[Any, Any] | list[Any]", waiting.pop())
@@ -285,8 +270,8 @@ def _has_lines(value: Any) -> bool:
     return False
 
 
-def _used(steps: Iterable[Step]) -> dict[str, Any]:
-    """What ended steps used together; None for what one of them does not know."""
+def _total_usage(steps: Iterable[Step]) -> dict[str, Any]:
+    """The sum of what ended steps used; None for what is unknown for one of them."""
     total: dict[str, Any] = {}
     for step in steps:
         for name, value in (step.end.usage or {}).items() if step.end is not None else ():
@@ -295,8 +280,8 @@ def _used(steps: Iterable[Step]) -> dict[str, Any]:
     return total
 
 
-def _usage(usage: Mapping[str, Any]) -> str:
-    """Only what was used: unknown values say so, zeros are left out."""
+def _usage_text(usage: Mapping[str, Any]) -> str:
+    """The usage as text, without zeros; unknown values are shown as unknown."""
     parts: list[str] = []
     for name, value in usage.items():
         if value == 0:

@@ -1,6 +1,6 @@
-"""Finding task files: a filter over what the list of a folder knows, and times as people write them.
+"""Finds task files by the values in a folder's list, and reads times in common notations.
 
-Times without a zone are UTC, as task files have them.
+Times without a zone are UTC, as in task files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """What a task has to be, all of it at once; None asks for nothing.
+    """Conditions that a task must fulfil together; None is no condition.
 
     `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until` bound the time of
     creation, both included, and need a zone; `error` is part of the reason why the task failed or its file
-    cannot be read (case does not count); `parent` is a task id. A task whose file does not say what is asked
-    for is not what is asked for.
+    cannot be read (case does not count); `parent` is a task id. A task whose file lacks the value does not match.
     """
 
     status: RunStatus | None = None
@@ -46,7 +45,7 @@ class TaskFilter:
             and (self.parent is None or (header is not None and header.parent == self.parent))
             and _fits(self.template, None if header is None else header.template)
             and (self.model is None or any(_fits(self.model, name) for name in models_of(task)))
-            and (self.error is None or _holds(self.error, task))
+            and (self.error is None or _has_error(self.error, task))
             and ((self.since is None and self.until is None) or self._is_in_time(task))
         )
 
@@ -60,7 +59,7 @@ class TaskFilter:
 
 
 def models_of(task: TaskSummary) -> tuple[str, ...]:
-    """The models that a task called, once it has ended; before, the one that it was given."""
+    """The models that an ended task called; for a running one the model that it was given."""
     if task.summary is not None and task.summary.models:
         return task.summary.models
     return () if task.header is None or task.header.model is None else (task.header.model,)
@@ -78,12 +77,12 @@ def find(
     parent: int | None = None,
     limit: int | None = None,
 ) -> Iterator[TaskSummary]:
-    """The tasks that fit all conditions (see `TaskFilter`), newest first, at most `limit`.
+    """The tasks that match all conditions (see `TaskFilter`), newest first, at most `limit`.
 
-    Reads the first and last bytes of one file after the other, as they are asked for. `since` and `until` may
+    Reads the first and last bytes of one file after the other, on demand. `since` and `until` may
     be texts: see `read_time`; a day counts from its beginning and to its end.
 
-    Raises: UsageError, for a status or a time that is none, and a negative limit; RecordError, while reading,
+    Raises: UsageError, for an invalid status or time, and a negative limit; RecordError, while reading,
     if the folder cannot be listed.
     """
     if status is not None and status not in get_args(RunStatus):
@@ -96,7 +95,7 @@ def find(
         if number is not None and type(number) is not int:
             raise UsageError(f"{name} is {number!r}, expected a whole number")
     if limit is not None and limit < 0:
-        raise UsageError(f"limit is the most tasks to find, not {limit}")
+        raise UsageError(f"limit is {limit}, expected 0 or more")
     wanted = TaskFilter(
         status, template, model, _bound("since", since), _bound("until", until, is_end=True), error, parent
     )
@@ -132,13 +131,13 @@ def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -
             return found if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"{text!r} is no time; write a date (2026-03-01), a date with a time (2026-03-01T14:30, UTC unless it "
+            f"{text!r} is not a time; write a date (2026-03-01), a date with a time (2026-03-01T14:30, UTC unless it "
             "has a zone) or an age (30m, 2h, 3d)"
         ) from error
 
 
 def created_at(created: str) -> datetime | None:
-    """When a task was created, by its header; None where that is no time, as in some files of other writers."""
+    """When a task was created, by its header; None where that is not a time, as in some files of other writers."""
     try:
         found = datetime.fromisoformat(created)
     except ValueError:
@@ -150,7 +149,7 @@ def _fits(pattern: str | None, name: str | None) -> bool:
     return pattern is None or (name is not None and fnmatchcase(name, pattern))
 
 
-def _holds(part: str, task: TaskSummary) -> bool:
+def _has_error(part: str, task: TaskSummary) -> bool:
     part = part.casefold()
     reason = None if task.summary is None else task.summary.reason
     return any(text is not None and part in text.casefold() for text in (task.error, reason))

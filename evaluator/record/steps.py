@@ -1,39 +1,52 @@
-"""What a task file holds, as values: header, steps, summary, and the recording of all three."""
+"""The contents of a task file as values: header, steps, summary, and the recording of all three."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from json import encoder
 from typing import Any, Literal, Protocol, cast
 
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
 
 FORMAT_VERSION = 1
 
 StepKind = Literal["resolve", "model", "tool", "script", "subtask", "parse", "match", "bind", "context"]
-STEP_KINDS: tuple[StepKind, ...] = (
-    "resolve", "model", "tool", "script", "subtask", "parse", "match", "bind", "context",
-)  # fmt: skip
 EndStatus = Literal["success", "failed", "aborted"]
-END_STATUSES: tuple[EndStatus, ...] = ("success", "failed", "aborted")
 StepStatus = Literal["running", "success", "failed", "aborted"]
 FinalStatus = Literal["completed", "failed", "aborted"]
-FINAL_STATUSES: tuple[FinalStatus, ...] = ("completed", "failed", "aborted")
-# "unreadable" is said of a file, by who looks into the folder; never of what was read.
+# "unreadable" is the status of a file in a list of tasks, never of what was read.
 RunStatus = Literal["running", "interrupted", "completed", "failed", "aborted", "unreadable"]
 Tail = Literal["clean", "torn"]
 
 
+class _Value:
+    """A dataclass that has a JSON form."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        return {field.name: _to_json(getattr(self, field.name)) for field in fields(cast("Any", self))}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, _Value):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in cast("tuple[Any, ...]", value)]
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+
+
 @dataclass(frozen=True, slots=True)
-class StepStart:
+class StepStart(_Value):
     """One attempt at a step, before its effect.
 
-    `path` is stable across runs of the same template; `fingerprint` stands for all that went in. `args` is a
-    JSON value, None where there is nothing to show. `backoff_s` is the wait before this attempt, in seconds,
-    kept to the microsecond. A retry has the path of the attempt before it and `attempt` above 1.
+    `path` is stable across runs of the same template. `fingerprint` identifies all inputs. `args` is a JSON value,
+    None if there is nothing to show. `backoff_s` is the wait before this attempt, in seconds with microsecond
+    precision. A retry has the path of the attempt before it and `attempt` above 1.
     """
 
     path: str
@@ -47,8 +60,8 @@ class StepStart:
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnd:
-    """How an attempt ended. `output` is a JSON value or text; `duration_s` is kept to the microsecond."""
+class StepEnd(_Value):
+    """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond precision."""
 
     status: EndStatus
     output: Any
@@ -59,7 +72,7 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(_Value):
     """One attempt as read from a task file. `number` is shared by the attempts at one step."""
 
     number: int
@@ -75,28 +88,12 @@ class Step:
         return self.start.attempt > 1
 
     def to_dict(self) -> dict[str, Any]:
-        start, end = self.start, self.end
-        return {
-            "number": self.number,
-            "path": start.path,
-            "kind": start.kind,
-            "name": start.name,
-            "args": start.args,
-            "fingerprint": start.fingerprint,
-            "attempt": start.attempt,
-            "max_attempts": start.max_attempts,
-            "backoff_s": start.backoff_s,
-            "status": self.status,
-            "output": None if end is None else end.output,
-            "duration_s": None if end is None else end.duration_s,
-            "error": None if end is None else end.error,
-            "usage": None if end is None or end.usage is None else dict(end.usage),
-            "extra": None if end is None or end.extra is None else dict(end.extra),
-        }
+        end = dict.fromkeys(field.name for field in fields(StepEnd)) if self.end is None else self.end.to_dict()
+        return {"number": self.number, **self.start.to_dict(), **end, "status": self.status}
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(_Value):
     """The process that writes a task file. `started` is its start in the kernel's clock ticks since boot."""
 
     pid: int
@@ -104,32 +101,24 @@ class Owner:
     boot_id: str
     host: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"pid": self.pid, "started": self.started, "boot_id": self.boot_id, "host": self.host}
-
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
-    """That a process took an interrupted run over. `at` is ISO 8601 in UTC; `cut_bytes` is what it cut off a
-    torn end, `allowed` which changes it was told to accept (None: there were to be none)."""
+class Resumption(_Value):
+    """The takeover of an interrupted run by a process.
+
+    `at` is ISO 8601 in UTC; `cut_bytes` is the length of the torn end that it cut off, `allowed` describes the changes
+    that it was allowed to accept (None: no change).
+    """
 
     at: str
     owner: Owner | None = None
     cut_bytes: int = 0
     allowed: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "at": self.at,
-            "owner": None if self.owner is None else self.owner.to_dict(),
-            "cut_bytes": self.cut_bytes,
-            "allowed": self.allowed,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """What a run started from. `created` is ISO 8601 in UTC with milliseconds; `parent` a task id."""
+class Header(_Value):
+    """The start of a run. `created` is ISO 8601 in UTC with milliseconds; `parent` is a task id."""
 
     task_id: int
     created: str
@@ -144,27 +133,14 @@ class Header:
     version: int = FORMAT_VERSION
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "task_id": self.task_id,
-            "created": self.created,
-            "request": self.request,
-            "inputs": dict(self.inputs),
-            "template": self.template,
-            "template_sha256": self.template_sha256,
-            "template_version": self.template_version,
-            "model": self.model,
-            "parent": self.parent,
-            "owner": None if self.owner is None else self.owner.to_dict(),
-            "version": self.version,
-            "extra": dict(self.extra),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended. `steps` leaves the `retries` out; `planned` is how many steps there would have been,
-    None where nobody knew; `result` is the TaskResult or TaskError as JSON; `models` are those that were called."""
+class Summary(_Value):
+    """The end of a run.
+
+    `steps` does not include the `retries`; `planned` is how many steps a complete run has, None where that is unknown;
+    `result` is the TaskResult or TaskError as JSON; `models` are those that were called.
+    """
 
     status: FinalStatus
     steps: int
@@ -176,23 +152,10 @@ class Summary:
     planned: int | None = None
     models: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "status": self.status,
-            "steps": self.steps,
-            "retries": self.retries,
-            "duration_s": self.duration_s,
-            "usage": None if self.usage is None else dict(self.usage),
-            "result": self.result,
-            "reason": self.reason,
-            "planned": self.planned,
-            "models": list(self.models),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """A task file, read.
+class Recording(_Value):
+    """The content of a task file.
 
     `header` is None only where the file ends before its header does. `tail` is "torn" where the file ends
     inside a record, as after a crash; all records before `torn_offset` (bytes) are whole. `status` is
@@ -216,26 +179,19 @@ class Recording:
             return self.resumptions[-1].owner
         return None if self.header is None else self.header.owner
 
-    def running(self) -> Iterator[Step]:
-        """The attempts that were begun and have no end."""
-        return (step for step in self.steps if step.end is None)
+    def known_header(self) -> Header:
+        """The header. Raises: RecordError, if the file ends inside it."""
+        if self.header is None:
+            raise RecordError("the task file ends inside its header: no step was begun; run the task again")
+        return self.header
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; its schema is `schemas/task_record.json`."""
-        return {
-            "status": self.status,
-            "header": None if self.header is None else self.header.to_dict(),
-            "steps": [step.to_dict() for step in self.steps],
-            "summary": None if self.summary is None else self.summary.to_dict(),
-            "tail": self.tail,
-            "torn_offset": self.torn_offset,
-            "warnings": list(self.warnings),
-            "resumptions": [resumption.to_dict() for resumption in self.resumptions],
-        }
+        return {"status": self.status, **{field.name: _to_json(getattr(self, field.name)) for field in fields(self)}}
 
 
 def plain_json(value: object) -> object:
-    """For json's `default`: read-only mappings and other sequences as what JSON has for them."""
+    """For the `default` of json: a read-only mapping as a dict."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     raise TypeError(f"{type(value).__name__} is not a JSON value")
@@ -252,9 +208,9 @@ def json_encoder(
     allow_nan: bool = True,
     default: Callable[[Any], Any] = plain_json,
 ) -> Callable[[Any], str]:
-    """`json.dumps` without what each call of it sets up anew, which costs more than encoding a small value.
+    """A function like `json.dumps`, without the set-up in each call, which costs more than encoding a small value.
 
-    What it returns raises TypeError, ValueError, and RecursionError also for a value that holds itself.
+    It raises TypeError, ValueError, and RecursionError, also for a value that contains itself.
     """
     make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
     if make is None:
@@ -275,10 +231,10 @@ _canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True)
 
 
 class Scrub(Protocol):
-    """What takes secrets out of what is written."""
+    """Removes secrets from what is written."""
 
     def suspects(self, text: str) -> bool:
-        """Whether `text`, plain or as JSON, holds what `redact_value` would change. Cheap; may err to yes."""
+        """Whether `text`, plain or as JSON, contains what `redact_value` would change. Cheap; may wrongly say yes."""
         ...
 
     def redact(self, text: str) -> str: ...
@@ -289,8 +245,8 @@ class Scrub(Protocol):
 def fingerprint(value: Any, scrub: Scrub | None = None) -> str:
     """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not count.
 
-    The version of the format counts too: a later one that means another thing by a step must not match. Nor do
-    secrets that `scrub` takes out, so that what is computed from a record is what was computed before it.
+    The version of the format is included: a later one that gives a step another meaning must not match. Secrets
+    that `scrub` removes are not, so that the fingerprint computed from a record equals the original one.
 
     Raises: UsageError, if the value is not JSON.
     """

@@ -1,22 +1,24 @@
-"""The folder of task files: new ids, open files, listing, and which of them were interrupted."""
+"""The folder of task files: assigns ids, opens files, lists them, and finds interrupted ones."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from evaluator.errors import RecordError, TaskBusy, TaskNotBegun, UsageError
+from evaluator.files.atomic import NEW_FILE
+from evaluator.files.locks import lock, locked, try_lock, unlock
+from evaluator.files.private_folder import not_writable, open_private_folder
 from evaluator.record import grammar
-from evaluator.record.folder import checked_folder, unusable
-from evaluator.record.journal import CREATE_FLAGS, SYNC_POLICIES, Folders, Journal, Sync, now
+from evaluator.record.journal import SYNC_POLICIES, Folders, Journal, Sync, now
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
 
@@ -30,7 +32,7 @@ _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A line of `list`: from the file's first and last bytes only. `error` says why a file cannot be read."""
+    """An entry of `list`, from the file's first and last bytes only. `error` is why a file cannot be read."""
 
     id: int
     path: Path
@@ -48,7 +50,7 @@ class TaskStore:
     """
 
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
-        """`redactor` takes secrets out of all that is written (see `redact`); `sync`: see `journal`."""
+        """`redactor` removes secrets from all that is written (see `redact`); `sync`: see `journal`."""
         self._folders: Folders | None = None
         self._counter = -1
         if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -89,39 +91,30 @@ class TaskStore:
                 folders = self._prepared()
                 task_id, name, fd = self._new_file(folders)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
             header = Header(
-                task_id=task_id,
-                created=now(),
-                request=request,
-                inputs=inputs or {},
-                template=template,
-                template_sha256=template_sha256,
-                template_version=template_version,
-                model=model,
-                parent=parent,
-                owner=current_owner(),
-                extra=extra or {},
-            )
+                task_id, now(), request, inputs or {}, template, template_sha256, template_version, model, parent,
+                current_owner(), extra=extra or {},
+            )  # fmt: skip
             journal = Journal(fd, folders, name, task_id, sync=sync or self._sync, scrub=self.redactor)
             journal.start(header)
             return journal
         except BaseException:
-            # Nothing was written yet: an empty file of a task that never began would only puzzle.
+            # Nothing was written yet: an empty file of a task that never began would only confuse.
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folders.active_fd)
             os.close(fd)
             raise
 
     def reopen(self, task_id: int, *, allowed: str | None = None) -> tuple[Journal, Recording]:
-        """Takes an unfinished, failed or aborted task over, to go on with it; blocks for up to a second.
+        """Opens the file of an unfinished, failed or aborted task to resume it; blocks for up to a second.
 
         The file stays as it is until the journal's first flush, which cuts a torn end off (a copy stays beside
-        the file) and says who goes on, with what `allowed` says of changes. Steps in flight are then ended as aborted.
-        The recording is what was there before; a completed task's can be reopened too, and has nothing to go on with.
+        the file) and records the new owner and which changes are `allowed`. Steps in flight are then ended as aborted.
+        The recording is the state before; a completed task can be reopened too, and has nothing left to do.
 
         Raises: TaskBusy, if a process has the task; RecordError, if there is no such task or nothing of it was
-        written, or it is another program's; CorruptRecord, if it is not what was written.
+        written, or it is another program's; CorruptRecord, if it has been changed.
         """
         with self._lock:
             folders = self._prepared()
@@ -132,12 +125,12 @@ class TaskStore:
                 data += piece
             content = bytes(data)
             if not grammar.is_own(content):
-                raise RecordError(f"{path}: not written by this program; it can be read, and not gone on with")
+                raise RecordError(f"{path}: not written by this program; it can be read, but not resumed")
             state = grammar.scan(content, str(path))
             if state.header is not None and state.header.task_id != task_id:
-                raise RecordError(f"{path}: its title says TASK-{state.header.task_id}: it is a copy of another task")
+                raise RecordError(f"{path}: its title is TASK-{state.header.task_id}: it is a copy of another task")
             if state.header is None:
-                raise TaskNotBegun(f"{path}: ends inside its header: nothing was done yet; run it again")
+                raise TaskNotBegun(f"{path}: ends inside its header: nothing was done yet; run the task again")
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
@@ -164,30 +157,31 @@ class TaskStore:
             except OSError as error:
                 raise RecordError(f"{path}: cannot open the task file: {error.strerror}") from error
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not try_lock(fd):
+                    raise BlockingIOError
                 here, there = os.fstat(fd), os.stat(path, follow_symlinks=False)
                 if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
                     return path, fd
                 os.close(fd)
             except BlockingIOError:
-                # Who only looks holds the file for some microseconds; who runs it, for long.
+                # A reader locks the file for some microseconds, an owner for long.
                 os.close(fd)
                 tries += 1
                 if tries > _LOCK_TRIES:
-                    raise TaskBusy(self._said_busy(task_id, path)) from None
+                    raise TaskBusy(self._busy_message(task_id, path)) from None
                 time.sleep(_LOCK_WAIT_S)
             except FileNotFoundError:
-                # It was finished, and moved, in between.
+                # It was finished, and moved, meanwhile.
                 os.close(fd)
             except BaseException:
                 os.close(fd)
                 raise
 
-    def _said_busy(self, task_id: int, path: Path) -> str:
+    def _busy_message(self, task_id: int, path: Path) -> str:
         with contextlib.suppress(RecordError):
             owner = self.read(path).owner
             if owner is not None and is_gone(owner):
-                return f"TASK-{task_id}: its process {owner.pid} is gone, but one that it started holds its file {path}"
+                return f"TASK-{task_id}: its process {owner.pid} is gone, but a child of it holds its file {path}"
             if owner is not None:
                 return f"TASK-{task_id} is run by process {owner.pid} on {owner.host}"
         return f"TASK-{task_id} is run by another process"
@@ -196,14 +190,14 @@ class TaskStore:
         """The recording of a task, by id or by path. Running tasks can be read; status "interrupted" if the
         owner is gone.
 
-        Raises: RecordError, if there is no such file; CorruptRecord, if it is not what was written.
+        Raises: RecordError, if there is no such file; CorruptRecord, if it has been changed.
         """
         path = task if isinstance(task, Path) else self.path_of(task)
         try:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                # The task was finished, and its file moved, since it was found.
+                # The task was finished, and its file moved, after it was found.
                 path = path if isinstance(task, Path) else self.path_of(task)
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(fd, "rb") as file:
@@ -217,10 +211,10 @@ class TaskStore:
         return recording
 
     def path_of(self, task_id: int) -> Path:
-        """Where a task's file is. Raises: RecordError, if there is none; UsageError, if it is no id."""
+        """The path of a task's file. Raises: RecordError, if there is none; UsageError, for an invalid id."""
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
-        # Twice: between the two looks a closing task moves from the first folder to the second.
+        # Twice: a task that is closed meanwhile moves from the first folder to the second.
         for folder in ("active", "done", "active", "done"):
             path = self.root / folder / f"TASK-{task_id}.md"
             if path.is_file():
@@ -229,20 +223,11 @@ class TaskStore:
 
     def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
         """Tasks, newest first, from the first and last bytes of their files; unreadable ones too."""
-        # A finished task was moved, a running one was not: the folder rules some files out unread.
+        # Only finished tasks are in done/: their files need not be read.
         folders = ("active",) if status in ("running", "interrupted") else ("active", "done")
-        found: dict[int, str] = {}
-        for folder in folders:
-            for task_id in _ids(self.root / folder):
-                found[task_id] = folder
-        shown = 0
-        for task_id in sorted(found, reverse=True):
-            if limit is not None and shown >= limit:
-                return
-            item = self._look(task_id, found[task_id])
-            if item is not None and status in (None, item.status):
-                shown += 1
-                yield item
+        found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
+        items = (self._look(task_id, found[task_id]) for task_id in sorted(found, reverse=True))
+        yield from islice((item for item in items if item is not None and status in (None, item.status)), limit)
 
     def interrupted(self) -> Iterator[TaskSummary]:
         """Tasks without an end whose owner is gone, newest first."""
@@ -267,18 +252,18 @@ class TaskStore:
         return None
 
     def _prepared(self) -> Folders:
-        """The folders, checked and open. A forked child opens its own: locks go with descriptions."""
+        """The folders, checked and open. A forked child opens its own: locks belong to open file descriptions."""
         if self._folders is not None and self._pid == os.getpid():
             return self._folders
         self._forget()
-        root = checked_folder(self.root)
+        root = open_private_folder(self.root)
         try:
             active, done = self.root / "active", self.root / "done"
-            folders = Folders(active, checked_folder(active), done, -1)
-            folders.done_fd = checked_folder(done)
+            folders = Folders(active, open_private_folder(active), done, -1)
+            folders.done_fd = open_private_folder(done)
             self._counter = os.open(_COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
         except OSError as error:
-            raise unusable(self.root / _COUNTER, error) from error
+            raise not_writable(self.root / _COUNTER, error) from error
         finally:
             os.close(root)
         self._folders, self._pid = folders, os.getpid()
@@ -287,8 +272,7 @@ class TaskStore:
     def _new_file(self, folders: Folders) -> tuple[int, str, int]:
         """The next id and its new, empty file."""
         try:
-            fcntl.flock(self._counter, fcntl.LOCK_EX)
-            try:
+            with locked(self._counter):
                 last = self._last_id()
                 while True:
                     last += 1
@@ -297,7 +281,7 @@ class TaskStore:
                         last = max(last, self._highest())
                         continue
                     try:
-                        fd = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folders.active_fd)
+                        fd = os.open(name, NEW_FILE, 0o600, dir_fd=folders.active_fd)
                     except FileExistsError:
                         # The counter is behind the folder, as after a restored backup.
                         last = max(last, self._highest())
@@ -305,12 +289,10 @@ class TaskStore:
                     # One write of fixed width, in place: whole or not at all, also on a full disk.
                     os.pwrite(self._counter, b"%020d\n" % last, 0)
                     return last, name, fd
-            finally:
-                fcntl.flock(self._counter, fcntl.LOCK_UN)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise unusable(self.root, error) from error
+            raise not_writable(self.root, error) from error
 
     def _last_id(self) -> int:
         text = os.pread(self._counter, 32, 0)
@@ -362,7 +344,7 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
             return TaskSummary(task_id, path, summary.status, header, summary)
     elif header is not None and not grammar.ends_with_summary(tail) and not (alive and is_gone(header.owner)):
         return TaskSummary(task_id, path, "running" if alive else "interrupted", header, None)
-    # A long reason, a file that was taken over, one of another writer, or a damaged one: read it whole.
+    # A long reason, a file that was resumed, one of another writer, or a damaged one: read it whole.
     recording = grammar.decode(os.pread(fd, size, 0), str(path))
     status: RunStatus = recording.status
     if status == "running" and (not alive or is_gone(recording.owner)):
@@ -374,11 +356,10 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
 def _is_owned(fd: int) -> bool:
     """Whether a process holds the file open for writing, or has just created it."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if not try_lock(fd, shared=True):
+            return True
     except OSError:
         return False
-    fcntl.flock(fd, fcntl.LOCK_UN)
+    unlock(fd)
     info = os.fstat(fd)
     return info.st_size == 0 and time.time() - info.st_mtime < _NEWBORN_S

@@ -1,7 +1,7 @@
-"""A task file's steps as a tree, with the files of its subtasks below the steps that lead to them.
+"""A task file's steps as a tree, with the files of its subtasks below the steps that started them.
 
-A file is followed once, however often and from wherever it is linked, and no deeper than MAX_DEPTH files; what
-is not followed, missing or cannot be read is told in its place.
+Each file is shown once, however often it is linked, and at most MAX_DEPTH files deep. A file that is not followed, is
+missing or cannot be read is shown with the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import RecordError
-from evaluator.record.render import Painter, cost_text, duration_text, linked_task, tokens_text, visible
+from evaluator.errors.messages import visible
+from evaluator.record.render import Painter, cost_text, duration_text, linked_task, tokens_text
 from evaluator.record.steps import Recording, Step
 from evaluator.record.store import TaskStore
 
@@ -20,8 +21,10 @@ MAX_DEPTH = 50
 
 @dataclass(frozen=True, slots=True)
 class TaskNode:
-    """A task file in the tree. `problem` says why there is no recording. `children` are the files that its steps
-    lead to, by the step's index in the recording; `parent` is known for the topmost file only."""
+    """A task file in the tree. `problem` is why there is no recording.
+
+    `children` are the files of subtasks, by the step's index in the recording; only the topmost file has a `parent`.
+    """
 
     id: int | None
     recording: Recording | None
@@ -32,19 +35,15 @@ class TaskNode:
     def to_dict(self) -> dict[str, Any]:
         """As JSON: `parent` is an id, and `subtask` in each step is such an object again, or null."""
         recording = self.recording
-        header = None if recording is None else recording.header
-        summary = None if recording is None else recording.summary
-        steps = () if recording is None else recording.steps
+        header = {} if recording is None or recording.header is None else recording.header.to_dict()
+        summary = {} if recording is None or recording.summary is None else recording.summary.to_dict()
         return {
             "id": self.id,
             "status": None if recording is None else recording.status,
             "problem": self.problem,
-            "parent": None if header is None else header.parent,
-            "template": None if header is None else header.template,
-            "created": None if header is None else header.created,
-            "duration_s": None if summary is None else summary.duration_s,
-            "usage": None if summary is None or summary.usage is None else dict(summary.usage),
-            "steps": [self._step(index, step) for index, step in enumerate(steps)],
+            **{name: header.get(name) for name in ("parent", "template", "created")},
+            **{name: summary.get(name) for name in ("duration_s", "usage")},
+            "steps": [] if recording is None else [self._step(*entry) for entry in enumerate(recording.steps)],
         }
 
     def _step(self, index: int, step: Step) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class TaskNode:
 
 
 def read_tree(store: TaskStore, recording: Recording) -> TaskNode:
-    """The tree of `recording`, whose parent and subtasks are looked up in `store`."""
+    """The tree of `recording`, with its parent and subtasks from `store`."""
     own = None if recording.header is None else recording.header.task_id
     parent = None if recording.header is None else recording.header.parent
     seen = {number for number in (own, parent) if number is not None}
@@ -88,7 +87,7 @@ def _child(store: TaskStore, number: int, seen: set[int], depth: int) -> TaskNod
 
 
 def render_tree(tree: TaskNode, colour: bool = False) -> str:
-    """One line a step, indented by its path; the parent's line first. Escaped as `render_text`; ends with a newline."""
+    """A line for each step, indented by its path; the parent's line first. Escaped as `render_text`."""
     painter = Painter(colour)
     lines = [_task_line(tree, painter)]
     if tree.parent is not None:
@@ -147,7 +146,7 @@ def _figures(duration_s: float, usage: Mapping[str, Any] | None) -> list[str]:
 
 @dataclass(slots=True)
 class _Place:
-    """A path, or the part of one that several steps share: its own steps, then the places below it."""
+    """A segment of the steps' paths: the steps at it, and the segments below it."""
 
     label: str
     steps: list[int] = field(default_factory=list[int])
@@ -155,7 +154,7 @@ class _Place:
 
 
 def _rows(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, int | None]]:
-    """Depth, label and index of a step (None for a place without one), from the top down."""
+    """Depth, label and step index (None for a segment without a step), from the top down."""
     top = _Place("")
     for index, step in enumerate(steps):
         place = top

@@ -1,4 +1,4 @@
-"""What a batch came to, as a page to look at."""
+"""The report of batches: one HTML page with numbers, plots and samples."""
 
 from evaluator.viewer.report import MAX_SAMPLES, ReportBatch, ReportWritten, write_report
 

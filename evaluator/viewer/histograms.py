@@ -1,7 +1,7 @@
-"""How a quantity is distributed over the results of each group, in bins that all groups share.
+"""Histograms of durations and tokens by group, in bins that all groups share.
 
-The bins divide evenly what 99 of 100 results do not exceed; the last one holds everything above, so that a few slow
-results do not press all others into one bar.
+The bins are of equal width up to the 99th percentile. The last one holds everything above, so that a few slow results
+do not compress all others into one bar.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Distributions:
         self._of: dict[Group, int] = {}
 
     def add(self, batch: int, result: SampleResult) -> None:
-        """Takes a result in. A count that nobody knows is in no bin, and neither is anything of an error's."""
+        """Adds a result. Unknown counts are in no bin, and neither are errors."""
         group = (batch, result.template, result.variant)
         self._of[group] = self._of.get(group, 0) + 1
         if result.failure is not None:
@@ -43,7 +43,7 @@ class Distributions:
                 self._values[name].setdefault(group, array("d")).append(value)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Each quantity with its `edges` (of one bin more than there are edges after the first) and groups' counts."""
+        """Each quantity with the `edges` of its bins (where each begins) and the counts of each group."""
         return [
             {"quantity": name, **_binned(groups, self._of)}
             for name, groups in self._values.items()
@@ -70,7 +70,7 @@ def _binned(groups: Mapping[Group, array[float]], of: Mapping[Group, int]) -> di
 
 
 def _edges(values: array[float]) -> list[float]:
-    """Where bins begin; the last one has no end."""
+    """The beginnings of the bins; the last bin has no end."""
     (most,) = percentiles(values, (0.99,))
     least = min(values)
     if most is None or most <= least:

@@ -1,7 +1,7 @@
-"""The page around the data: one HTML file that loads nothing, and whose policy lets nothing else run.
+"""The HTML of the page: one file that loads nothing, with a content security policy that allows only its own scripts.
 
-The policy names the style and the script by their hashes, so that a text which came into the page as markup would
-still not run. Source: https://www.w3.org/TR/CSP3/, "Hash usage for script elements".
+The policy names the style and the script by their hashes, so that text which got into the page as markup would not
+run. Source: https://www.w3.org/TR/CSP3/, "Hash usage for script elements".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SCRIPTS = ("dom.js", "plots.js", "summary.js", "filters.js", "samples.js", "det
 
 @cache
 def page_parts() -> tuple[str, str]:
-    """What comes before and after the data. `TITLE` in the first stands for the title; see `with_title`."""
+    """The page before and after the data. The first part has a placeholder for the title; see `with_title`."""
     style = f"\n{_asset('report.css')}"
     script = '\n(function () {\n"use strict";\n' + "\n".join(map(_asset, _SCRIPTS)) + "\nmain();\n})();\n"
     policy = (

@@ -1,7 +1,7 @@
-"""A report: one HTML file with the numbers, the plots and the samples of one or several batches.
+"""Writes a report: one HTML file with the numbers, the plots and the samples of one or several batches.
 
-It opens offline, from a disk, and asks for nothing else. Numbers are those of the summary; the page computes none. What
-does not fit is left out by verdict, passed results first, and the page says n of N.
+It opens offline, from a disk, and loads nothing else. The numbers are those of the summary; the page computes none. If
+not all samples fit, passed ones are left out first, and the page says that it shows n of N.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from evaluator.batch.export.about import About
-from evaluator.batch.export.atomic import atomic_file
-from evaluator.batch.export.flat import clean
+from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.result_table import clean
 from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.viewer.histograms import Distributions
@@ -29,10 +29,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReportBatch:
-    """One batch of a report. `results` are read once; of several for one sample, only the last one belongs there.
+    """One batch of a report. `results` are read once, and must have one result per sample and epoch.
 
-    `summary` is the JSON of a `BatchSummary`; None: it is computed from the results. `folder` is the batch's
-    folder, for links to task files; None: there are none. `name` is what the page calls it; empty: the manifest's.
+    `summary` is the JSON of a `BatchSummary`; None: it is computed from the results. `folder` is the batch's folder,
+    for links to task files; None: no links. `name` is the name on the page; empty: the manifest's.
     """
 
     results: Iterable[SampleResult]
@@ -44,7 +44,7 @@ class ReportBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReportWritten:
-    """How much of the samples is in a report, and its size in bytes."""
+    """The number of samples in a report, the number of all samples, and its size in bytes."""
 
     shown: int
     total: int
@@ -59,12 +59,12 @@ def write_report(
     max_samples: int = MAX_SAMPLES,
     max_bytes: int = MAX_BYTES,
 ) -> ReportWritten:
-    """Writes the report, whole or not at all; a file that is there is replaced.
+    """Writes the report atomically; replaces an existing file.
 
-    `max_samples` and `max_bytes` bound the samples in the page, shared evenly among batches. Memory grows with neither
-    but for 32 bytes a result, and what a summary takes where it is computed.
+    `max_samples` and `max_bytes` limit the samples in the page, divided evenly among batches. Memory grows by 32 bytes
+    per result, and by what a summary takes if it is computed.
 
-    Raises: UsageError, where there is no batch or a bound is below 0; RecordError, where it cannot be written.
+    Raises: UsageError, without a batch or for a limit below 0; RecordError, if the report cannot be written.
     """
     path = Path(path)
     if not batches:
@@ -84,7 +84,7 @@ def write_report(
             summary = _read(batch, number, spool, distributions)
             spools.append(spool)
             heads.append({"name": name, "summary": summary, "manifest": dict(batch.manifest), "total": spool.total})
-        with atomic_file(path) as file:
+        with output_file(path) as file:
             before, after = page_parts()
             file.write(with_title(before, clean(title)).encode())
             shown = _write_data(file, title, heads, spools, distributions)
@@ -94,7 +94,7 @@ def write_report(
 
 
 def _names(batches: Sequence[ReportBatch]) -> list[str]:
-    """A name for each, no two the same."""
+    """A unique name for each batch."""
     names: list[str] = []
     for batch in batches:
         name = batch.name or About(batch.manifest).name

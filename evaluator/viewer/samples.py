@@ -1,7 +1,7 @@
-"""Results as the page holds them: a JSON array each, and only as many as a browser opens at once.
+"""The samples in the page: one JSON array for each sample, at most as many as a browser can handle.
 
-Where there are more than fit, errors come first, then failed, unscored and passed ones, each in the order in which
-they came. They are collected in temporary files: memory holds none.
+If there are more, errors come first, then failed, unscored and passed ones, each in their order. They are collected in
+temporary files, not in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, cast
 from urllib.parse import quote
 
-from evaluator.batch.export.flat import clean
+from evaluator.batch.export.result_table import clean
 from evaluator.batch.records import SampleResult, Score, Verdict
 
 FIELDS = (
@@ -32,10 +32,10 @@ _SPOOL_BYTES = 1_000_000
 
 
 class SampleSpool:
-    """The encoded results of one batch, to be read once all are in. Use it in a `with`."""
+    """Collects the encoded results of one batch, to be read when all are added. A context manager."""
 
     def __init__(self, max_samples: int, max_bytes: int, folder: str | None) -> None:
-        """`folder` is where the batch is, as a relative URL from the report; None: task files are not linked to."""
+        """`folder`: the batch's folder, as a relative URL from the report; None: no links to task files."""
         self.groups: dict[tuple[str, str], int] = {}
         self.total = 0
         self._max_samples, self._max_bytes, self._folder = max_samples, max_bytes, folder
@@ -52,7 +52,7 @@ class SampleSpool:
         self._open.close()
 
     def watch(self, results: Iterator[SampleResult]) -> Iterator[SampleResult]:
-        """`results`, each taken in as it goes by."""
+        """Yields `results`, and adds each of them."""
         for result in results:
             self.total += 1
             group = self.groups.setdefault((result.template, result.variant), len(self.groups))
@@ -76,13 +76,13 @@ class SampleSpool:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON that can stand in a script element: it has no `<`, nothing that is not a JSON number, and is UTF-8."""
+    """JSON for a script element: without `<` and without NaN, as UTF-8."""
     text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return clean(text).replace("<", "\\u003c").encode()
 
 
 def link_to(folder: str | None, task_file: str | None) -> str | None:
-    """A task file as a relative URL; None where there is none, or it is not inside the batch's folder."""
+    """A task file as a relative URL; None if there is none, or it is outside the batch's folder."""
     if folder is None or not task_file:
         return None
     path = PurePosixPath(task_file)
@@ -113,7 +113,7 @@ def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
         result.parsed,
         {name: _score(score) for name, score in result.scores.items()},
         None if failure is None else failure.to_dict(),
-        result.usage.said(),
+        result.usage.non_zero(),
         result.scoring_usage.cost_usd,
         round(result.duration_s, 4),
         result.started,
@@ -130,7 +130,7 @@ def _score(score: Score) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as a browser reads it without losing anything but the end of a text above 50,000 characters."""
+    """`value` in a form that a browser reads without loss, except that texts are cut after 50,000 characters."""
     match value:
         case str():
             if len(value) <= MAX_TEXT_CHARS:

@@ -1,8 +1,8 @@
-"""A source to syntax trees: what it declares at the top level, with includes in their place.
+"""Builds the syntax trees of a source, with includes in their place.
 
-Checks what the XSD cannot say about shape: an element given twice, one that belongs to another operator,
+Checks what the XSD cannot say about structure: an element given twice, one that belongs to another operator,
 a part that an operator needs, names given twice, ranges. Every finding has its place, in the included file
-where it is there. A template with an error is left out; the others of the file are built.
+if it is there. A template with an error is left out; the others of the file are built.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evaluator.errors import Diagnostic
-from evaluator.nodes import Function, Param, Text, TopLevel
-from evaluator.xml.build_context import Builder, ReadPartial, View, is_stand_in
-from evaluator.xml.build_task import VALUE_TYPES, body, task
+from evaluator.nodes import Function, Param, Span, Text, TopLevel
+from evaluator.nodes.values import VALUE_TYPES
+from evaluator.xml.build_context import Builder, ReadPartial, View
+from evaluator.xml.build_task import NODES, body, task
 from evaluator.xml.source import Source
-
-__all__ = ["BuildResult", "ReadPartial", "build", "is_stand_in"]
 
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
@@ -38,14 +37,11 @@ def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildRe
     """
     b = Builder(read_partial)
     templates: list[TopLevel] = []
+    names: dict[str, Span] = {}
     for view in _top_level(b, View(source, source.root)):
         before = b.errors
         built: TopLevel = _function(b, view) if view.tag == "template" else task(b, view)
-        earlier = next((one for one in templates if one.name is not None and one.name == built.name), None)
-        if earlier is not None:
-            message = f"the name {built.name!r} is given twice; first on line {earlier.span.line}"
-            b.error("duplicate-name", message, built.span)
-        if b.errors == before:
+        if b.errors == before and b.is_new(built.name, names, built.span, "the name"):
             templates.append(built)
     diagnostics = sorted(
         dict.fromkeys(b.diagnostics),
@@ -60,41 +56,30 @@ def _top_level(b: Builder, root: View) -> list[View]:
     if root.tag == "partial":
         return []
     if root.tag != "library":
-        b.unexpected(root, "a template file", frozenset({"task", "template", "library", "partial"}))
+        b.unexpected(root, "a template file", ("task", "template", "library", "partial"))
         return []
-    out: list[View] = []
-    described = 0
-    for child in b.children(root):
-        if child.tag in ("task", "template"):
-            out.append(child)
-        elif child.tag != "description":
-            b.unexpected(child, "<library>", frozenset({"task", "template", "description"}))
-        elif (described := described + 1) > 1:
-            b.error("duplicate-element", "<description> is given twice", child.span)
-    return out
+    return b.sorted_children(root, ("description",), ("task", "template"))[1]
 
 
 def _function(b: Builder, view: View) -> Function:
     name = view.get("name") or ""
     if not name.isidentifier():
         b.error("invalid-value", f"{name[:60]!r} is not a name for a function template", view.span)
-    children = b.children(view)
-    described = [child for child in children if child.tag == "description"]
-    for extra in described[1:]:
-        b.error("duplicate-element", "<description> is given twice", extra.span)
+    found, nodes = b.sorted_children(view, ("description",), NODES)
     return Function(
         name=name,
-        params=_params(b, view.attribute("params")) if view.element.get("params") is not None else (),
+        params=_params(b, view.attribute("params")) if view.get("params") is not None else (),
         returns=view.get("returns") or None,
-        body=body(b, view, [child for child in children if child.tag != "description"]),
-        description=b.text(described[0]).value if described else "",
+        body=body(b, view, nodes),
+        description=b.text(found["description"]).value if found else "",
         span=view.span,
     )
 
 
 def _params(b: Builder, text: Text) -> tuple[Param, ...]:
     """`doc, style=short, n: integer=3`; a default in quotes may hold commas and blank space."""
-    out: dict[str, Param] = {}
+    out: list[Param] = []
+    seen: dict[str, Span] = {}
     for start, end in _split(text.value):
         part = text.value[start:end]
         offset = start + len(part) - len(part.lstrip())
@@ -106,15 +91,13 @@ def _params(b: Builder, text: Text) -> tuple[Param, ...]:
             b.error("invalid-params", f"{name[:60]!r} is not a name for a parameter", place, hint)
         elif colon and kind not in VALUE_TYPES:
             b.error("invalid-params", f"the type of {name} must be one of {', '.join(VALUE_TYPES)}", place)
-        elif name in out:
-            b.error("duplicate-name", f"the parameter {name!r} is given twice", place)
-        else:
-            out[name] = Param(name, _unquoted(default.strip()) if equals else None, kind or "any")
-    return tuple(out.values())
+        elif b.is_new(name, seen, place, "the parameter"):
+            out.append(Param(name, _unquoted(default.strip()) if equals else None, kind or "any"))
+    return tuple(out)
 
 
 def _split(value: str) -> list[tuple[int, int]]:
-    """Where the parameters stand: separated by commas outside quotes and brackets."""
+    """The start and end of each parameter; commas outside quotes and brackets separate them."""
     if not value.strip():
         return []
     out: list[tuple[int, int]] = []

@@ -1,18 +1,19 @@
-"""What every builder function is handed: elements with their source, includes in their place, findings."""
+"""The context that the builder functions share: elements with their source, expanded includes, and findings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.nodes import Call, Node, Span, Text
+from evaluator.nodes import Span, Text
+from evaluator.nodes.declare import Field
 from evaluator.xml.layout import HOLE
 from evaluator.xml.source import Source
-from evaluator.xml.texts import join_texts, slice_text
+from evaluator.xml.texts import join_texts
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
@@ -32,7 +33,7 @@ _BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An element, the source it stands in, and the files that were included on the way to it."""
+    """An element, its source, and the files that were included on the way to it."""
 
     source: Source
     element: Element
@@ -56,16 +57,6 @@ class View:
 
     def attribute_span(self, name: str) -> Span:
         return self.source.locate_attribute(self.element, name)
-
-
-def stand_in(span: Span) -> Node:
-    """What stands where a task that only refers (`ref`) leaves a required part to the referenced template."""
-    return Call("", (), None, span)
-
-
-def is_stand_in(node: Node) -> bool:
-    """Whether `node` is a part to be taken from the template that its parent's `ref` names."""
-    return isinstance(node, Call) and not node.template
 
 
 class Builder:
@@ -103,50 +94,53 @@ class Builder:
                 out += self.children(partial)
         return out
 
-    def sorted_children(self, view: View, allowed: frozenset[str], where: str | None = None) -> dict[str, View]:
-        """The children by tag; a finding for each that is given twice or may not stand here."""
+    def sorted_children(
+        self, view: View, once: Collection[str], many: Collection[str] = (), where: str | None = None
+    ) -> tuple[dict[str, View], list[View]]:
+        """The children that may be given `once`, by tag, and those that may be given `many` times, in order.
+
+        A finding for each that is given twice or may not stand here.
+        """
         found: dict[str, View] = {}
+        others: list[View] = []
         for child in self.children(view):
-            if child.tag not in allowed:
-                self.unexpected(child, where or f"<{view.tag}>", allowed)
+            if child.tag in many:
+                others.append(child)
+            elif child.tag not in once:
+                self.unexpected(child, where or f"<{view.tag}>", (*once, *many))
             elif child.tag in found:
-                first = found[child.tag].span
-                self.error(
-                    "duplicate-element",
-                    f"<{child.tag}> is given twice; first on line {first.line}",
-                    child.span,
-                )
+                first = found[child.tag].span.line
+                self.error("duplicate-element", f"<{child.tag}> is given twice; first on line {first}", child.span)
             else:
                 found[child.tag] = child
-        return found
+        return found, others
 
-    def only(self, view: View, tag: str) -> list[View]:
-        """The children, all of which must be `tag`."""
-        out: list[View] = []
-        for child in self.children(view):
-            if child.tag == tag:
-                out.append(child)
-            else:
-                self.unexpected(child, f"<{view.tag}>", frozenset({tag}))
-        return out
+    def is_new(self, name: str | None, seen: dict[str, Span], span: Span, what: str) -> bool:
+        """Adds `name` to `seen`. Returns False, with a finding, if it is there already."""
+        if name is None or name not in seen:
+            if name is not None:
+                seen[name] = span
+            return True
+        self.error("duplicate-name", f"{what} {name!r} is given twice; first on line {seen[name].line}", span)
+        return False
 
-    def unexpected(self, child: View, where: str, allowed: frozenset[str]) -> None:
+    def unexpected(self, child: View, where: str, allowed: Collection[str]) -> None:
         near = get_close_matches(child.tag, sorted(allowed), 1)
         hint = f"did you mean <{near[0]}>?" if near else None
-        self.error("misplaced-element", f"<{child.tag}> cannot stand in {where}", child.span, hint)
+        self.error("misplaced-element", f"<{child.tag}> is not allowed in {where}", child.span, hint)
 
     def text(self, view: View) -> Text:
         """The element's text, with the text of included partials in its place."""
         if len(view.element) == 0:
             return view.source.text_of(view.element)
-        return self._text(view, ("include",))
+        return self._text(view, is_text_only=True)
 
     def own_text(self, view: View) -> Text:
-        """The element's text where it may hold elements too: those are left out, includes of text are not."""
-        return view.source.text_of(view.element) if len(view.element) == 0 else self._text(view, None)
+        """The text of an element that may hold elements too; it includes partials and leaves out other elements."""
+        return view.source.text_of(view.element) if len(view.element) == 0 else self._text(view, is_text_only=False)
 
-    def _text(self, view: View, allowed: tuple[str, ...] | None) -> Text:
-        whole = view.source.layout.text_of(view.element, holes=True)
+    def _text(self, view: View, *, is_text_only: bool) -> Text:
+        whole = view.source.text_of(view.element, holes=True)
         parts: list[Text] = []
         begin = 0
         for element in view.element.iterchildren("*"):
@@ -155,29 +149,22 @@ class Builder:
             at = whole.value.find(HOLE, begin)
             while at >= 0 and whole.locate(at) != span:  # the character itself, in the author's text
                 at = whole.value.find(HOLE, at + 1)
-            parts.append(slice_text(whole, begin, at))
+            parts.append(whole.part(begin, at))
             begin = at + 1
             if child.tag == "include":
                 partial = self._partial(child)
                 if partial is not None:
-                    parts.append(self._text(partial, allowed))
-            elif allowed is not None:
-                self.unexpected(child, f"the text of <{view.tag}>", frozenset(allowed))
-        parts.append(slice_text(whole, begin, len(whole.value)))
+                    parts.append(self._text(partial, is_text_only=is_text_only))
+            elif is_text_only:
+                self.unexpected(child, f"the text of <{view.tag}>", ("include",))
+        parts.append(whole.part(begin, len(whole.value)))
         return join_texts(parts, whole.span)
 
     def _partial(self, include: View) -> View | None:
         href, span = include.get("href") or "", include.attribute_span("href")
-        if self._read_partial is None:
-            self.error("include", "includes cannot be read here", span)
-            return None
         if len(include.chain) >= MAX_INCLUDE_DEPTH or self._expansions >= MAX_INCLUDES:
-            self.error(
-                "include",
-                f"more than {MAX_INCLUDES} includes, or {MAX_INCLUDE_DEPTH} inside each other",
-                span,
-            )
-            return None
+            message = f"more than {MAX_INCLUDES} includes, or {MAX_INCLUDE_DEPTH} inside each other"
+            return self._refuse(message, span)
         source = self._read(href, span)
         if source is None:
             return None
@@ -185,67 +172,50 @@ class Builder:
         chain = include.chain or (include.source.file or "<string>",)
         if key in chain:
             path = " → ".join((*chain[chain.index(key) :], key))
-            self.error("include-cycle", f"this include comes back to itself: {path}", span)
-            return None
+            return self._refuse(f"this include leads back to itself: {path}", span, "include-cycle")
         self._expansions += 1
         self._characters += len(source.text)
         if self._characters > MAX_INCLUDED_CHARACTERS:
-            self.error("include", f"includes bring in more than {MAX_INCLUDED_CHARACTERS:,} characters", span)
-            return None
+            return self._refuse(f"includes bring in more than {MAX_INCLUDED_CHARACTERS:,} characters", span)
         if key not in self.includes:
             self.includes.append(key)
         if source.root.tag != "partial":
-            self.error("include", f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span)
-            return None
+            return self._refuse(f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span)
         return View(source, source.root, (*chain, key))
 
+    def _refuse(self, message: str, span: Span, code: str = "include") -> None:
+        self.error(code, message, span)
+
     def _read(self, href: str, span: Span) -> Source | None:
+        if self._read_partial is None:
+            return self._refuse("includes cannot be read here", span)
         key = (span.file, href)
         if key not in self._partials:
-            assert self._read_partial is not None
             try:
                 self._partials[key] = self._read_partial(href, span)
             except TemplateError as error:
-                self.error("include", f"the partial {href!r} cannot be read", span)
-                self.diagnostics += error.diagnostics
                 self._partials[key] = None
-        elif self._partials[key] is None:
-            self.error("include", f"the partial {href!r} cannot be read", span)
+                self.diagnostics += error.diagnostics
+        if self._partials[key] is None:
+            self._refuse(f"the partial {href!r} cannot be read", span)
         return self._partials[key]
 
-    def integer(self, text: Text, name: str, least: int) -> int | Text | None:
-        """A whole number of at least `least`, or the text itself where it holds a placeholder."""
+    def setting(self, text: Text, field: Field, label: str) -> float | bool | Text | None:
+        """The number or boolean that `text` holds, or the text itself where it holds a placeholder."""
         value = text.value.strip()
         if _PLACEHOLDER.search(value):
             return text
-        if _INTEGER.fullmatch(value) and int(value) >= least:
-            return int(value)
-        self.error(
-            "invalid-value",
-            f"{name} must be a whole number of at least {least}, not {value[:60]!r}",
-            text.span,
-        )
-        return None
-
-    def decimal(self, text: Text, name: str, most: float | None = None, zero: bool = False) -> float | Text | None:
-        """A number above 0 (or 0, if `zero`) and at most `most`, or the text itself with its placeholder."""
-        value = text.value.strip()
-        if _PLACEHOLDER.search(value):
-            return text
-        number = float(value) if _DECIMAL.fullmatch(value) else -1.0
-        if (number > 0 or (zero and number == 0)) and number <= (1e15 if most is None else most):
-            return number
-        bounds = f"{'of at least 0' if zero else 'above 0'}{'' if most is None else f' and at most {most:g}'}"
-        self.error("invalid-value", f"{name} must be a number {bounds}, not {value[:60]!r}", text.span)
-        return None
-
-    def boolean(self, text: Text, name: str) -> bool | Text:
-        value = text.value.strip()
-        if _PLACEHOLDER.search(value):
-            return text
-        if value not in _BOOLEAN:
-            self.error("invalid-value", f"{name} must be true or false, not {value[:60]!r}", text.span)
-        return _BOOLEAN.get(value, False)
+        found: float | bool | None = None
+        if field.form == "boolean":
+            found = _BOOLEAN.get(value)
+        elif field.form == "integer":
+            found = int(value) if _INTEGER.fullmatch(value) else None
+        elif _DECIMAL.fullmatch(value):
+            found = float(value)
+        if found is None or not (field.form == "boolean" or field.admits(found)):
+            self.error("invalid-value", f"{label} must be {field.wanted}, not {value[:60]!r}", text.span)
+            return None
+        return found
 
     def flag(self, view: View, name: str) -> bool:
         """A boolean attribute that cannot hold a placeholder; false where it is absent."""

@@ -1,27 +1,14 @@
-"""The parts of a task that are no tasks: handler, tools, examples, context, files, output, command."""
+"""The parts of a task that are not nodes: tools, examples, files, output format, command."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar, cast
 
-from evaluator.nodes import (
-    ContextSettings,
-    Example,
-    Expression,
-    FilePaths,
-    HandlerSpec,
-    OutputFormat,
-    Span,
-    Text,
-)
+from evaluator.nodes import Example, Expression, FilePaths, OutputFormat, Span, Text
 from evaluator.xml.build_context import Builder, View
 from evaluator.xml.texts import SplitError, expression_of, split_command
 
-_OLD_FORMATS = {"minimal": "notes_only", "full": "full_output"}
 _SOURCES = {"path": "literal", "command": "command", "description": "description"}
-
-Choice = TypeVar("Choice", bound=str)
 
 
 def expression(b: Builder, text: Text, what: str) -> Expression:
@@ -31,101 +18,33 @@ def expression(b: Builder, text: Text, what: str) -> Expression:
     return Expression(found)
 
 
-def handler(b: Builder, view: View) -> HandlerSpec:
-    def given(name: str) -> bool:
-        return view.get(name) is not None
-
-    def whole(name: str) -> Any:
-        return b.integer(view.attribute(name), name, 1) if given(name) else None
-
-    def number(name: str, most: float | None = None, zero: bool = False) -> Any:
-        return b.decimal(view.attribute(name), name, most, zero) if given(name) else None
-
-    for child in b.children(view):
-        b.unexpected(child, "<handler>", frozenset())
-    return HandlerSpec(
-        ref=view.get("ref"),
-        max_turns=whole("max_turns"),
-        max_context_fraction=number("max_context_fraction", 1.0),
-        max_output_tokens=whole("max_output_tokens"),
-        timeout_s=number("timeout"),
-        max_cost_usd=number("max_cost", zero=True),
-        script_memory_mb=whole("script_memory"),
-        span=view.span,
-    )
-
-
 def tools(b: Builder, view: View) -> tuple[str, ...]:
-    names: dict[str, View] = {}
-    for child in b.only(view, "tool"):
-        name = child.get("name") or ""
-        if name in names:
-            b.error("duplicate-name", f"the tool {name!r} is given twice", child.span)
-        names[name] = child
+    names: dict[str, Span] = {}
+    for child in b.sorted_children(view, (), ("tool",))[1]:
+        b.is_new(child.get("name") or "", names, child.span, "the tool")
     return tuple(names)
 
 
 def examples(b: Builder, view: View) -> tuple[Example, ...]:
-    return tuple(_example(b, child) for child in b.only(view, "example"))
+    return tuple(_example(b, child) for child in b.sorted_children(view, (), ("example",))[1])
 
 
 def _example(b: Builder, view: View) -> Example:
+    found, given = b.sorted_children(view, ("output",), ("input",))
     inputs: dict[str, str] = {}
-    output: str | None = None
-    for child in b.children(view):
-        if child.tag == "input":
-            name = child.get("name") or ""
-            if name in inputs:
-                b.error("duplicate-name", f"this example gives {name!r} twice", child.span)
-            inputs[name] = b.text(child).value
-        elif child.tag != "output":
-            b.unexpected(child, "<example>", frozenset({"input", "output"}))
-        elif output is not None:
-            b.error("duplicate-element", "<output> is given twice", child.span)
-        else:
-            output = b.text(child).value
-    if output is None:
+    seen: dict[str, Span] = {}
+    for child in given:
+        name = child.get("name") or ""
+        b.is_new(name, seen, child.span, "the input")
+        inputs[name] = b.text(child).value
+    if "output" not in found:
         b.error("missing-element", "this example has no <output>", view.span)
-    return Example(inputs, output or "", view.span)
-
-
-def context(b: Builder, view: View) -> ContextSettings:
-    names = frozenset({"inherit_context", "accumulate_data", "accumulation_format", "fresh_context"})
-    found = b.sorted_children(view, names)
-
-    def word(name: str, choices: tuple[Choice, ...]) -> Choice | None:
-        if name not in found:
-            return None
-        text = b.text(found[name])
-        value = text.value.strip()
-        if name == "accumulation_format" and value in _OLD_FORMATS:
-            new = _OLD_FORMATS[value]
-            b.warn("old-spelling", f"accumulation_format {value!r} is now {new!r}", text.span, f"write {new}")
-            value = new
-        return _choice(b, value, choices, f"<{name}>", text.span)
-
-    data = b.text(found["accumulate_data"]) if "accumulate_data" in found else None
-    accumulate = None if data is None else word("accumulate_data", ("true", "false", "1", "0")) in ("true", "1")
-    return ContextSettings(
-        inherit_context=word("inherit_context", ("full", "subset", "none")),
-        accumulate_data=accumulate,
-        accumulation_format=word("accumulation_format", ("notes_only", "full_output")),
-        fresh_context=word("fresh_context", ("enabled", "disabled")),
-        span=view.span,
-    )
-
-
-def _choice(b: Builder, value: str, choices: tuple[Choice, ...], what: str, span: Span) -> Choice | None:
-    if value in choices:
-        return cast(Choice, value)
-    b.error("invalid-value", f"{what} must be {' or '.join(choices)}, not {value[:60]!r}", span)
-    return None
+    return Example(inputs, b.text(found["output"]).value if "output" in found else "", view.span)
 
 
 def file_paths(b: Builder, view: View) -> FilePaths:
     found = b.children(view)
-    said = view.get("source")
-    source = said or next((_SOURCES[child.tag] for child in found if child.tag in _SOURCES), "literal")
+    source = view.get("source") or next((_SOURCES[child.tag] for child in found if child.tag in _SOURCES), "literal")
     if source not in ("literal", "glob", "command", "description"):
         message = f"source must be literal, glob, command or description, not {source[:60]!r}"
         b.error("invalid-value", message, view.attribute_span("source"))
@@ -135,7 +54,7 @@ def file_paths(b: Builder, view: View) -> FilePaths:
     given = 0
     for child in found:
         if child.tag != wanted:
-            b.unexpected(child, f'<file_paths source="{source}">', frozenset({wanted}))
+            b.unexpected(child, f'<file_paths source="{source}">', (wanted,))
             continue
         given += 1
         if wanted != "path" and given > 1:
@@ -166,10 +85,8 @@ def output_format(b: Builder, view: View) -> OutputFormat:
         kind = "text"
     if inline.value.strip():
         if schema is not None:
-            b.error(
-                "two-schemas", "a schema attribute and an inline JSON Schema; one of them is enough",
-                view.attribute_span("schema"),
-            )  # fmt: skip
+            message = "a schema attribute and an inline JSON Schema; one of them is enough"
+            b.error("two-schemas", message, view.attribute_span("schema"))
         schema = inline.value
         _check_json_schema(b, inline)
     elif schema is not None and not schema:
@@ -201,10 +118,7 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
         if shell:
             b.error("misplaced-element", "a shell command is one text, without <arg>", children[0].span)
         return tuple(b.text(child) for child in children)
-    text = b.text(view)
-    if not text.value.strip():
-        b.error("missing-value", "<command> is empty", view.span)
-        return ()
+    text = _filled(b, view)
     if shell:
         return (text,)
     try:

@@ -1,6 +1,6 @@
-"""Bytes to text: byte order marks, declared encodings, and where the bad byte is.
+"""Decodes the bytes of an XML file: byte order marks, declared encodings, the place of an invalid byte.
 
-Line ends come out as `\\n`, as XML 1.0 section 2.11 has every processor read them; lines and columns stay.
+Line ends become `\\n`, as XML 1.0, section 2.11, requires of every processor; lines and columns stay the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span
 
 _DECLARED = re.compile(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._\-]{1,40})["']""")
-# Codecs that turn bytes into other texts in unusual ways (punycode, unicode_escape, …) have no place here.
+# Codecs that are not character encodings (punycode, unicode_escape, …) are refused.
 _ENCODING = re.compile(
     r"utf-8|utf-16(-[lb]e)?|utf-32(-[lb]e)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|"
     r"shift_jis\w*|euc_\w+|iso2022_\w+|gb\w+|big5\w*|hz|johab|tis-620|ptcp154|kz1048"
@@ -23,7 +23,7 @@ def decode(data: bytes, file: str | None) -> str:
     """The text of `data`, without a byte order mark, line ends as `\\n`.
 
     UTF-8 unless a byte order mark (UTF-8, UTF-16) or the XML declaration says otherwise.
-    Raises: TemplateError, with the place of the first byte that does not fit.
+    Raises: TemplateError, with the place of the first invalid byte.
     """
     encoding, skip = _encoding(data, file)
     body = data[skip:]
@@ -63,10 +63,10 @@ def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
     try:
         known = codecs.lookup(name).name
     except LookupError as error:
-        raise _unusable(f"the declared encoding {name!r} is not known", file) from error
+        raise _unusable(f"the declared encoding {name!r} is unknown", file) from error
     if _ENCODING.fullmatch(known) is None or known.startswith(("utf-16", "utf-32")):
         # A file whose declaration reads as ASCII is not UTF-16 or UTF-32, whatever it says.
-        raise _unusable(f"the declared encoding {name!r} is not one that templates can have here", file)
+        raise _unusable(f"the declared encoding {name!r} is not supported in templates", file)
     return known, 0
 
 

@@ -1,174 +1,149 @@
-"""Why a text is not well-formed XML, in an author's words and at the exact place.
+"""Explains why a text is not well-formed XML, in an author's words and at the exact place.
 
-Runs only after the parser has said no: it scans the text itself and reports the first thing wrong.
+expat says which rule is broken and where it noticed. This looks at the text around that place and says what to do.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from xml.parsers import expat
+from xml.parsers.expat import errors
 
-from evaluator.xml.tokens import ATTRIBUTE, BROKEN, CDATA, CLOSE, EMPTY, OPEN, TEXT, Token, scan
-
-_REFERENCE = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#\d{1,8}|#x[0-9A-Fa-f]{1,8})?+(;?)")
-_NAMED = re.compile(r"&([A-Za-z][\w.\-]*);")
+_NAME = re.compile(r"[^\s<>/=\"'&]+")
+_UNDEFINED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_:][\w.:-]*;")
+_PART_OF_REFERENCE = re.compile(r"&[#\w.:-]{0,99}\Z")
+_PART_OF_ATTRIBUTE = re.compile(r"(?<=\s)[^\s=<>\"'/]{1,99}\s{0,9}=?\s{0,9}\Z")
+_PROLOG = re.compile(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*+", re.DOTALL)
+_TAG = re.compile(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # An attribute's opening quote after which comes no closing one, or a `<` before it.
-_OPEN_QUOTE = re.compile(r"""[^<>"']*+(?:"[^"<]*+"[^<>"']*+|'[^'<]*+'[^<>"']*+)*+["']""")
+_OPEN_QUOTE = re.compile(r"""<[^<>"']*+(?:"[^"<]*+"[^<>"']*+|'[^'<]*+'[^<>"']*+)*+["']""")
 _ESCAPE = "write &lt; for < and &amp; for &, or put the whole text in <![CDATA[ … ]]>"
 
 Finding = tuple[int, str, str | None]
 """Offset, message, hint."""
 
-
-def explain(text: str) -> Finding | None:
-    """The first thing that is not well-formed; None where this scan finds nothing wrong."""
-    bad = _ILLEGAL.search(text)
-    limit = bad.start() if bad else len(text)
-    found = _first(text)
-    if bad and (found is None or found[0] > limit):
-        return limit, f"the character U+{ord(bad[0]):04X} is not allowed in XML", "remove it"
-    return found
+OpenTag = tuple[str, int]
+"""The name and the offset of an element that is not closed yet."""
 
 
-def _first(text: str) -> Finding | None:
-    open_tags: list[Token] = []
-    roots = 0
-    for token in scan(text):
-        if token.kind == TEXT:
-            found = _in_text(text, token, bool(open_tags), roots)
-        elif token.kind in (OPEN, EMPTY):
-            found = _attributes(text, token)
-            if not open_tags:
-                roots += 1
-                if roots > 1 and found is None:
-                    found = (
-                        token.start,
-                        f"a second root element <{token.name}>",
-                        "put several into one <library>",
-                    )
-            if token.kind == OPEN:
-                open_tags.append(token)
-        elif token.kind == CLOSE:
-            found = _close(text, token, open_tags)
-        elif token.kind == BROKEN:
-            found = _broken(text, token)
-        elif token.kind == CDATA and not open_tags:
-            found = token.start, "text outside the root element", None
-        else:
-            found = None
-        if found is not None:
-            return found
-    if open_tags:
-        tag = open_tags[-1]
-        return _in_braces(text, tag.start, "<") or (
-            tag.start, f"<{tag.name}> is never closed", f"add </{tag.name}>"
-        )  # fmt: skip
-    return None if roots else (0, "there is no element", "a template begins with <task …>")
+def explain(text: str, code: int, offset: int, open_tags: Sequence[OpenTag]) -> Finding:
+    """What expat's error `code` at `offset` means, with `open_tags` from the outermost to the innermost."""
+    problem = expat.ErrorString(code)
+    match problem:
+        case errors.XML_ERROR_INVALID_TOKEN:
+            return _invalid(text, offset, bool(open_tags))
+        case errors.XML_ERROR_UNCLOSED_TOKEN:
+            return _unclosed(text, offset)
+        case errors.XML_ERROR_TAG_MISMATCH:
+            return _mismatch(text, offset, open_tags)
+        case errors.XML_ERROR_NO_ELEMENTS if open_tags:
+            name, start = open_tags[-1]
+            return _in_braces(text, start) or (start, f"<{name}> is never closed", f"add </{name}>")
+        case errors.XML_ERROR_NO_ELEMENTS:
+            return 0, "there is no element", "a template begins with <task …>"
+        case errors.XML_ERROR_SYNTAX:
+            return _text_outside(text, offset)
+        case errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT:
+            tag = _NAME.match(text, offset + 1) if text[offset] == "<" else None
+            if tag is None or tag[0].startswith("!"):
+                return offset, "text after the root element", None
+            return offset, f"a second root element <{tag[0]}>", "put several into one <library>"
+        case errors.XML_ERROR_MISPLACED_XML_PI:
+            return offset, "the XML declaration is not at the beginning of the file", "remove what is before it"
+        case errors.XML_ERROR_DUPLICATE_ATTRIBUTE:
+            return offset, f"the attribute {_name(text, offset)!r} is given twice", "keep one of them"
+        case errors.XML_ERROR_UNDEFINED_ENTITY if (entity := _UNDEFINED.search(text, offset)) is not None:
+            hint = "only &amp; &lt; &gt; &quot; &apos; and numbers such as &#160; are known"
+            return entity.start(), f"the entity {entity[0]} is not defined", hint
+        case errors.XML_ERROR_BAD_CHAR_REF:
+            reference = text[offset : text.find(";", offset) + 1]
+            return offset, f"{reference} is not a character that XML allows", "remove it"
+        case errors.XML_ERROR_UNCLOSED_CDATA_SECTION:
+            begin = max(text.rfind("]]>", 0, offset), open_tags[-1][1] if open_tags else 0)
+            return text.find("<![CDATA[", begin), "this CDATA section is never closed", None
+        case _:
+            return offset, problem, None
 
 
-def _in_text(text: str, token: Token, inside: bool, roots: int) -> Finding | None:
-    if not inside:
-        for offset in range(token.start, token.end):
-            if not text[offset].isspace():
-                where = "after" if roots else "before"
-                return offset, f"text {where} the root element", None
-        if token.start == 0 and text.startswith("<?xml ", token.end):
-            return (
-                token.end,
-                "there is blank space before the XML declaration",
-                "let <?xml stand first in the file",
-            )
-        return None
-    found = _ampersand(text, token.start, token.end)
-    if found is None and (offset := text.find("]]>", token.start, token.end)) >= 0:
-        return offset, "`]]>` may not stand in text", "write ]]&gt;"
-    return found
+def _mismatch(text: str, offset: int, open_tags: Sequence[OpenTag]) -> Finding:
+    closing = _name(text, offset)
+    name, start = open_tags[-1]
+    if any(closing == other for other, _ in open_tags[:-1]):
+        message = f"<{name}> is not closed before </{closing}> on line {_line(text, offset)}"
+        return _in_braces(text, start) or (start, message, f"add </{name}>")
+    message = f"</{closing}> does not match <{name}> opened on line {_line(text, start)}"
+    return text.rfind("<", 0, offset), message, f"write </{name}>"
 
 
-def _ampersand(text: str, start: int, end: int) -> Finding | None:
-    position = start
-    while (position := text.find("&", position, end)) >= 0:
-        match = _REFERENCE.match(text, position, end)
-        if match is None or match.end() == position + 1 or not match[2]:
-            named = _NAMED.match(text, position, end)
-            if named:
-                hint = "only &amp; &lt; &gt; &quot; &apos; and numbers such as &#160; are known"
-                return position, f"the entity &{named[1]}; is not defined", hint
-            return _in_braces(text, position, "&") or (position, "a bare `&`", "write &amp;, or use CDATA")
-        if match[1] is None and not _is_character(match[0]):
-            return position, f"{match[0]} is not a character that XML allows", "remove it"
-        position = match.end()
-    return None
+def _invalid(text: str, offset: int, is_inside: bool) -> Finding:
+    """What is wrong at a character with which nothing can continue."""
+    character = text[offset]
+    if _ILLEGAL.match(character):
+        return offset, f"the character U+{ord(character):04X} is not allowed in XML", "remove it"
+    start = text.rfind("<", 0, offset)
+    if not is_inside and (start < 0 or _TAG.match(text, start, offset)):
+        return _text_outside(text, offset)
+    if not is_inside and character == "/":
+        return offset - 1, f"</{_name(text, offset + 1)}> closes nothing", None
+    if text.startswith("]]>", offset - 2):
+        return offset - 2, "`]]>` cannot be in text", "write ]]&gt;"
+    if (reference := _PART_OF_REFERENCE.search(text, max(0, offset - 100), offset)) is not None:
+        return _bare_ampersand(text, reference.start())
+    return _bad_tag(text, start, offset)
 
 
-def _is_character(reference: str) -> bool:
-    code = int(reference[3:-1], 16) if reference[2] == "x" else int(reference[2:-1])
-    return code in (9, 10, 13) or 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0xFFFF < code < 0x110000
+def _text_outside(text: str, offset: int) -> Finding:
+    """The finding for text before the root element, or else at `offset` after it."""
+    prolog = _PROLOG.match(text)
+    begin = prolog.end() if prolog else 0
+    if text.startswith("<![CDATA[", begin) or not text.startswith("<", begin):
+        return begin, "text before the root element", None
+    return offset, "text after the root element", None
 
 
-def _attributes(text: str, tag: Token) -> Finding | None:
-    position = tag.start + 1 + len(tag.name)
-    end = tag.end - (2 if tag.kind == EMPTY else 1)
-    seen: set[str] = set()
-    while True:
-        while position < end and text[position].isspace():
-            position += 1
-        if position >= end:
-            return None
-        match = ATTRIBUTE.match(text, position, end)
-        if match is None or not text[position - 1].isspace():
-            found = _in_braces(text, tag.start, "<")
-            message = f"<{tag.name}> has something that is not an attribute here"
-            return found or (position, message, 'attributes look like name="value", with spaces between them')
-        if match[1] in seen:
-            return position, f"the attribute {match[1]!r} is given twice", "keep one of them"
-        seen.add(match[1])
-        group = 2 if match[2] is not None else 3
-        if (found := _ampersand(text, match.start(group), match.end(group))) is not None:
-            return found
-        position = match.end()
+def _unclosed(text: str, start: int) -> Finding:
+    """What is wrong with something that begins at `start` and does not end."""
+    if text[start] == "&":
+        return _bare_ampersand(text, start)
+    if text[start] != "<":
+        return _text_outside(text, start)
+    for opening, what in (("<!--", "comment"), ("<?", "processing instruction")):
+        if text.startswith(opening, start):
+            return start, f"this {what} is never closed", None
+    return _bad_tag(text, start, len(text))
 
 
-def _close(text: str, token: Token, open_tags: list[Token]) -> Finding | None:
-    if not open_tags:
-        return token.start, f"</{token.name}> closes nothing", None
-    tag = open_tags.pop()
-    if tag.name == token.name:
-        return None
-    if any(other.name == token.name for other in open_tags):
-        braces = _in_braces(text, tag.start, "<")
-        if braces is not None:
-            return braces
-        line = text.count("\n", 0, token.start) + 1
-        message = f"<{tag.name}> is not closed before </{token.name}> on line {line}"
-        return tag.start, message, f"add </{tag.name}>"
-    line = text.count("\n", 0, tag.start) + 1
-    message = f"</{token.name}> does not match <{tag.name}> opened on line {line}"
-    return token.start, message, f"write </{tag.name}>"
+def _bare_ampersand(text: str, offset: int) -> Finding:
+    return _in_braces(text, offset) or (offset, "a bare `&`", "write &amp;, or use CDATA")
 
 
-def _broken(text: str, token: Token) -> Finding | None:
-    start = token.start
-    braces = _in_braces(text, start, "<")
-    if braces is not None:
+def _bad_tag(text: str, start: int, end: int) -> Finding:
+    """What is wrong with the tag from `start`, which expat could read up to `end`."""
+    if (braces := _in_braces(text, start)) is not None:
         return braces
-    if token.name == "less-than":
+    following = text[start + 1 : start + 2]
+    if not following.isalpha() and following not in ("_", "/"):
         return start, "a bare `<`", _ESCAPE
-    if token.name != "tag":
-        return start, f"this {token.name} is never closed", None
-    quote = _OPEN_QUOTE.match(text, start + 1)
+    tag = _name(text, start + 1 + (following == "/"))
+    if tag and text[end : end + 1] not in ("<", ""):
+        begun = _PART_OF_ATTRIBUTE.search(text, max(start, end - 100), end)
+        message = f"<{tag}> has something that is not an attribute here"
+        hint = 'attributes look like name="value", with spaces between them'
+        return end if begun is None else begun.start(), message, hint
+    quote = _OPEN_QUOTE.match(text, start, end)
     if quote is None:
         return start, "this tag does not end with `>`", _ESCAPE
-    offset = quote.end() - 1
-    close = text.find(text[offset], offset + 1)
-    less = text.find("<", offset, close)
-    if close < 0 or "\n" in text[offset:less] or ">" in text[offset:less]:
-        return offset, "this attribute value has no closing quote", f"add {text[offset]}"
-    return less, "`<` inside an attribute value", "write &lt; for it"
+    at = quote.end() - 1
+    if text.find(text[at], quote.end()) < 0 or "\n" in text[at:end] or ">" in text[at:end]:
+        return at, "this attribute value has no closing quote", f"add {text[at]}"
+    return end, "`<` inside an attribute value", "write &lt; for it"
 
 
-def _in_braces(text: str, offset: int, character: str) -> Finding | None:
-    """The finding for a `<` or `&` inside `{% … %}` or `{{ … }}`; None if it stands elsewhere."""
+def _in_braces(text: str, offset: int) -> Finding | None:
+    """The finding for a `<` or `&` inside `{% … %}` or `{{ … }}`; None if it is elsewhere."""
+    character = text[offset]
     before = text[max(0, offset - 2000) : offset]
     after = text[offset : offset + 2000]
     for opening, closing in (("{%", "%}"), ("{{", "}}")):
@@ -178,3 +153,12 @@ def _in_braces(text: str, offset: int, character: str) -> Finding | None:
             hint = f"write {escape} for it, or put the whole text in <![CDATA[ … ]]>"
             return offset, f"`{character}` inside {opening} … {closing} is not well-formed XML", hint
     return None
+
+
+def _name(text: str, offset: int) -> str:
+    found = _NAME.match(text, offset)
+    return found[0] if found else ""
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1

@@ -1,116 +1,151 @@
-"""Where every element, attribute and character of an accepted document stands.
+"""Where every element and every character of a document is, found by one pass of expat within bounds.
 
-The parser keeps lines only, and loses the places of entities and CDATA. This scans the text once more,
-linearly and on first use, and matches what it finds to the parser's elements in document order.
+lxml keeps only the line of an element; expat reports the place of everything. The pass runs before lxml builds a tree,
+and refuses what is not well-formed, document type declarations, XInclude, too many elements and too much nesting.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from operator import itemgetter
+from xml.parsers import expat
 
+from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Mark, Span, Text
-from evaluator.xml.tokens import ATTRIBUTE, CDATA, CLOSE, EMPTY, OPEN, TEXT, scan
-
-if TYPE_CHECKING:
-    from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
+from evaluator.xml.explain import explain
 
 _BLANK = " \t\n\r"
-_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
-_REFERENCE = re.compile(r"&(?:#x([0-9A-Fa-f]+)|#([0-9]+)|(\w+));")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_AS_SPACE = str.maketrans("\n\t", "  ")
-_NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_SPACE = "http://www.w3.org/XML/1998/namespace space"
+_XINCLUDE = "http://www.w3.org/2001/XInclude "
 
 Run = tuple[str, int]
-"""Characters, and the offset in the source from which they stand one to one (an entity is a run of one)."""
-
-Piece = tuple[int, int, int]
-"""Kind (TEXT, CDATA, or OPEN for a child's tag), start and end of a piece of an element's content."""
+"""Characters, and their offset in the source, which they match one to one (an entity is a run of one)."""
 
 HOLE = "\ufdd0"
-"""Stands in a text for each child element, where `holes` asks for it; at the place of the child's `<`."""
+"""The character that represents a child element in a text with holes, at the place of the child's `<`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one source: bytes, levels of elements, number of elements."""
+
+    max_bytes: int = 10_000_000
+    max_depth: int = 100
+    max_elements: int = 100_000
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of an element's content from `start` to `end`.
+
+    `read` is what the parser reads there if that differs from the source: a reference.
+    """
+
+    start: int
+    end: int
+    read: str | None = None
+
+
+@dataclass(slots=True)
+class Place:
+    """One element: the offset of its `<`, its name, and whether `xml:space` preserves the blank space in it.
+
+    `pieces` is its content.
+    """
+
+    start: int
+    name: str
+    preserves: bool
+    pieces: list[Piece] = field(default_factory=list["Piece"])
 
 
 class Layout:
-    """The places in one document. `text` is what was parsed; every offset and column is the author's."""
+    """The places in one document: its elements in document order. Every offset is one into `text`."""
 
-    def __init__(self, text: str, root: Element, file: str | None) -> None:
-        self._text = text
+    def __init__(self, text: str, file: str | None, limits: Limits) -> None:
+        """Raises: TemplateError, where the document is refused; UnicodeEncodeError, for a lone surrogate."""
+        self.text = text
+        self.elements: list[Place] = []
         self._file = file
+        self._limits = limits
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self._tags: list[tuple[int, int]] = []
-        self._pieces: list[list[Piece]] = []
-        self._scan()
-        # Holding the elements keeps the parser's proxies, and so their identity, alive.
-        self._index = {element: number for number, element in enumerate(root.iter("*"))}
-        self._preserves = "xml:space" in text
+        self._open: list[Place] = []
+        parser = self._parser = expat.ParserCreate("utf-8", " ")
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = self._doctype
+        try:
+            parser.Parse(text, True)
+        except expat.ExpatError as error:
+            offset = self._lines[error.lineno - 1] + error.offset
+            if text[offset : offset + 9].upper() == "<!DOCTYPE":  # in small letters it is not well-formed either
+                self._doctype()
+            found = explain(text, error.code, offset, [(place.name, place.start) for place in self._open])
+            raise self._error("not-well-formed", *found) from error
+        del self._parser, parser  # a parser and its handlers refer to each other
 
-    def _scan(self) -> None:
-        tags, pieces = self._tags, self._pieces
-        stack: list[int] = []
-        for kind, start, end, _ in scan(self._text):
-            if kind in (OPEN, EMPTY):
-                if stack:
-                    pieces[stack[-1]].append((OPEN, start, end))
-                if kind == OPEN:
-                    stack.append(len(tags))
-                tags.append((start, end))
-                pieces.append([])
-            elif kind == CLOSE:
-                stack.pop()
-            elif stack and kind in (TEXT, CDATA):
-                pieces[stack[-1]].append((kind, start, end))
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        offset = self._offset()
+        if name.startswith(_XINCLUDE):
+            raise self._error("xinclude", offset, "XInclude is not allowed", 'use <include href="…"/>')
+        if len(self.elements) >= self._limits.max_elements:
+            raise self._error("too-many-elements", offset, f"more than {self._limits.max_elements} elements")
+        if len(self._open) >= self._limits.max_depth:
+            raise self._error("too-deep", offset, f"elements are nested more than {self._limits.max_depth} deep")
+        preserves = bool(self._open) and self._open[-1].preserves
+        if _SPACE in attributes:
+            preserves = attributes[_SPACE] == "preserve"
+        place = Place(offset, name.rpartition(" ")[2], preserves)
+        self.elements.append(place)
+        self._open.append(place)
+
+    def _end(self, _name: str) -> None:
+        self._open.pop()
+
+    def _characters(self, data: str) -> None:
+        """Expat calls this for each line, line end and reference; lines in sequence become one piece."""
+        start = self._lines[self._parser.CurrentLineNumber - 1] + self._parser.CurrentColumnNumber
+        end = start + len(data)
+        pieces = self._open[-1].pieces
+        if not self.text.startswith(data, start):
+            pieces.append(Piece(start, end, data))
+        elif pieces and (last := pieces[-1]).end == start and last.read is None:
+            last.end = end
+        else:
+            pieces.append(Piece(start, end))
+
+    def _doctype(self, *_: object) -> None:
+        offset = self.text.upper().rfind("<!DOCTYPE", 0, self._offset() + 9)
+        message = "a document type declaration is not allowed"
+        raise self._error("doctype", offset, message, "remove it: entities and DTDs are never read")
+
+    def _offset(self) -> int:
+        return self._lines[self._parser.CurrentLineNumber - 1] + self._parser.CurrentColumnNumber
+
+    def _error(self, code: str, offset: int, message: str, hint: str | None = None) -> TemplateError:
+        return TemplateError([Diagnostic("error", code, message, self.span(offset), hint)])
 
     def span(self, offset: int) -> Span:
+        """The line and column of the character at `offset`."""
         line = bisect_right(self._lines, offset)
         return Span(self._file, line, offset - self._lines[line - 1] + 1)
 
-    def locate(self, element: Element) -> Span:
-        return self.span(self._tags[self._index[element]][0])
+    def text_of(self, place: Place, begin: int, holes: list[int]) -> Text:
+        """The direct text of an element whose content begins at `begin`, with HOLE at each offset of `holes`.
 
-    def locate_attribute(self, element: Element, name: str) -> Span:
-        found = self._attribute(element, name)
-        return self.locate(element) if found is None else self.span(found[0])
+        It is dedented unless its space is preserved.
+        """
+        runs = [(self.text[one.start : one.end] if one.read is None else one.read, one.start) for one in place.pieces]
+        if holes:
+            runs = sorted([*runs, *((HOLE, offset) for offset in holes)], key=itemgetter(1))
+        return self.build(runs if place.preserves else _dedent(runs), begin)
 
-    def locate_attribute_name(self, element: Element, name: str) -> Span:
-        found = self._attribute_match(element, name)
-        return self.locate(element) if found is None else self.span(found.start())
-
-    def attribute_text(self, element: Element, name: str) -> Text:
-        found = self._attribute(element, name)
-        if found is None:
-            return Text("", self.locate(element))
-        runs: list[Run] = []
-        for run, offset in _runs(self._text, *found):
-            if self._text[offset] == "&":
-                runs.append((run, offset))
-                continue
-            # A line end reads as a space, so columns start again after it.
-            for line in _LINE.finditer(run):
-                runs.append((line[0].translate(_AS_SPACE), offset + line.start()))
-        return self._build(runs, found[0])
-
-    def text_of(self, element: Element, holes: bool = False) -> Text:
-        number = self._index[element]
-        begin = self._tags[number][1]
-        runs: list[Run] = []
-        for kind, start, end in self._pieces[number]:
-            if kind == CDATA:
-                runs.append((self._text[start + 9 : end - 3], start + 9))
-            elif kind == OPEN:
-                if holes:
-                    runs.append((HOLE, start))
-            else:
-                runs += _runs(self._text, start, end)
-        if not runs:
-            return Text("", self.span(begin))
-        if not (self._preserves and _preserved(element)):
-            runs = _dedent(runs)
-        return self._build(runs, begin)
-
-    def _build(self, runs: list[Run], begin: int) -> Text:
+    def build(self, runs: list[Run], begin: int) -> Text:
+        """The text of `runs`; an empty one is at `begin`."""
         marks: list[Mark] = []
         offset = 0
         for run, source in runs:
@@ -122,51 +157,20 @@ class Layout:
         value = "".join(run for run, _ in runs)
         return Text(value, marks[0].span, tuple(marks) if len(marks) > 1 else ())
 
-    def _attribute(self, element: Element, name: str) -> tuple[int, int] | None:
-        match = self._attribute_match(element, name)
-        return None if match is None else match.span(2 if match[2] is not None else 3)
-
-    def _attribute_match(self, element: Element, name: str) -> re.Match[str] | None:
-        start, end = self._tags[self._index[element]]
-        local = name.rpartition("}")[2]
-        for match in ATTRIBUTE.finditer(self._text, start + 1, end):
-            if match[1] == name or (local != name and match[1].rpartition(":")[2] == local):
-                return match
-        return None
-
 
 def clean(value: str) -> str:
-    """`value` as `text_of` gives it where blank space is not preserved."""
+    """`value` as `text_of` returns it where blank space is not preserved."""
     return "".join(run for run, _ in _dedent([(value, 0)]))
-
-
-def _runs(text: str, start: int, end: int) -> list[Run]:
-    if text.find("&", start, end) < 0:
-        return [(text[start:end], start)] if end > start else []
-    runs: list[Run] = []
-    position = start
-    for match in _REFERENCE.finditer(text, start, end):
-        if match.start() > position:
-            runs.append((text[position : match.start()], position))
-        hexadecimal, decimal, name = match.groups()
-        character = _NAMED[name] if name else chr(int(hexadecimal, 16) if hexadecimal else int(decimal))
-        runs.append((character, match.start()))
-        position = match.end()
-    if position < end:
-        runs.append((text[position:end], position))
-    return runs
 
 
 def _dedent(runs: list[Run]) -> list[Run]:
     """The runs without common indentation and outer blank space."""
-    value = runs[0][0] if len(runs) == 1 else "".join(run for run, _ in runs)
-    kept = _kept(value)
     if len(runs) == 1:
-        source = runs[0][1]
-        return [(value[start:end], source + start) for start, end in kept]
+        value, source = runs[0]
+        return [(value[start:end], source + start) for start, end in _slices_to_keep(value)]
     out: list[Run] = []
     number, begin = 0, 0
-    for start, end in kept:
+    for start, end in _slices_to_keep("".join(run for run, _ in runs)):
         while start < end:
             run, source = runs[number]
             stop = begin + len(run)
@@ -179,15 +183,15 @@ def _dedent(runs: list[Run]) -> list[Run]:
     return out
 
 
-def _kept(value: str) -> list[tuple[int, int]]:
-    """The slices of `value` that stay: as inspect.cleandoc, but tabs stay tabs."""
+def _slices_to_keep(value: str) -> list[tuple[int, int]]:
+    """The slices of `value` that stay: those that inspect.cleandoc keeps, except that tabs stay tabs."""
     stop = len(value.rstrip(_BLANK))
     if value.find("\n", 0, stop) < 0:
         return [(len(value) - len(value.lstrip(_BLANK)), stop)] if stop else []
     lines = value[:stop].split("\n")
     indents = [line[: len(line) - len(line.lstrip(_BLANK))] for line in lines]
     full = [indent for line, indent in zip(lines[1:], indents[1:], strict=True) if len(indent) < len(line)]
-    margin = _common(full)
+    margin = len(os.path.commonprefix(full))  # noqa: RUF071 (character by character is what is meant)
     kept: list[tuple[int, int]] = []
     position = 0
     for number, line in enumerate(lines):
@@ -201,21 +205,3 @@ def _kept(value: str) -> list[tuple[int, int]]:
             kept.append((position + cut, end))
         position = end
     return kept
-
-
-def _common(indents: list[str]) -> int:
-    """How many characters all of them begin with."""
-    if not indents:
-        return 0
-    first, last = min(indents), max(indents)
-    return next((i for i, one in enumerate(first) if last[i] != one), len(first))
-
-
-def _preserved(element: Element) -> bool:
-    holder: Element | None = element
-    while holder is not None:
-        said = holder.get(_SPACE)
-        if said is not None:
-            return said == "preserve"
-        holder = holder.getparent()
-    return False

@@ -1,18 +1,17 @@
-"""Elements inside what a model wrote: prose around, fences, tags left open, bare `&`, an answer cut off.
+"""Reads the elements in a model's text: among prose, in fences, with unclosed tags, bare `&`, or cut off.
 
-One pass, linear in the length of the text; nesting is bounded; no entity beyond characters is known and
-nothing outside the text is touched. Valid XML is read without a warning; every repair has one. A reader that is
-told the language (`Grammar`) knows which elements end where another begins, and which hold text only.
+It makes one pass, linear in the length of the text. Nesting is bounded, no entity except characters is known, and
+nothing outside the text is touched. Valid XML is read without a warning; every repair has one. With a `Grammar` the
+reader knows which elements end where another begins, and which contain only text.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
@@ -25,6 +24,7 @@ _CUT_TAG = re.compile(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
 _ATTRIBUTE = re.compile(r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?+""")
 _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_DECLARATIONS = {"<!--": "-->", "<?": "?>", "<!DOCTYPE": ">"}
 _STARTS = re.compile(r"<[A-Za-z_]")
 _NO_LINE_END = re.compile(r"[^\n]+")
 _RUN = re.compile(r"<{3,}+")
@@ -33,10 +33,10 @@ _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 
 @dataclass(frozen=True, slots=True)
 class LenientXml:
-    """What was read. `value` is None and `error` says why where there is no element; `text` is all there was.
+    """The result of reading `text`. If there is no element, `value` is None and `error` says why.
 
-    `value` is `{root: text | {child: …}}`: repeated siblings a list, attributes `@name`, their element's text
-    `#text`, an empty element None. Several elements without a common root stand side by side.
+    `value` is `{root: text | {child: …}}`: repeated siblings are a list, attributes are `@name`, the text of an element
+    with attributes or children is `#text`, an empty element is None. Without a common root it has several keys.
     """
 
     value: Any
@@ -47,8 +47,11 @@ class LenientXml:
 
 @dataclass(slots=True)
 class Element:
-    """An element as it was read. Offsets are into the text: `start` of its `<`, `inside` behind its opening tag,
-    `close` and `end` of its closing tag; the last two are None where it had none."""
+    """An element as it was read.
+
+    Offsets are into the text: `start` of its `<`, `inside` after its opening tag, `close` and `end` of its closing tag
+    (None where it has none).
+    """
 
     name: str
     attributes: dict[str, str]
@@ -63,28 +66,28 @@ class Element:
         return [child for child in self.content if not isinstance(child, str)]
 
 
-class Grammar(Protocol):
-    """What a reader may know about the elements; names come as they are written."""
+class Grammar:
+    """A reader's knowledge of a language, with names as written in the text. This base class knows nothing."""
 
     def fold(self, name: str) -> str:
-        """What an opening and a closing tag have in common where they belong together."""
-        ...
+        """A key that is equal for an opening tag and its closing tag."""
+        return name
 
     def holds(self, parent: str, child: str) -> bool:
-        """Whether `child` stays inside a `parent` that is never closed; else `parent` ends before it."""
-        ...
+        """Whether `child` stays inside a `parent` that is never closed; otherwise `parent` ends before it."""
+        return False
 
     def is_markup(self, parent: str, name: str) -> bool:
-        """Whether a tag `name` in `parent` is markup; else it is part of the parent's text."""
-        ...
+        """Whether a tag `name` in `parent` is markup; otherwise it is part of the parent's text."""
+        return True
 
 
 @dataclass(slots=True)
 class Tree:
-    """What stands in a text. `warnings` has the offset where each was first needed.
+    """The elements in a text. `warnings` has the offset of the first repair of each kind.
 
-    `open` are the elements, outermost first, that nothing closed before the text was cut off; none where a
-    closing fence ended it.
+    `open` are the elements, outermost first, that were not closed when the text was cut off; none where a closing
+    fence ended the text.
     """
 
     roots: list[Element] = field(default_factory=list[Element])
@@ -93,11 +96,11 @@ class Tree:
 
 
 def read_elements(text: str) -> LenientXml:
-    """Read the elements in `text`; never raises for what it holds."""
+    """The elements in `text` as a value; no text makes it raise an error."""
     tree = read_tree(text)
     warnings = list(tree.warnings)
     if not tree.roots:
-        return LenientXml(None, text, tuple(warnings), "the text holds no XML element")
+        return LenientXml(None, text, tuple(warnings), "the text contains no XML element")
     if len(tree.roots) > 1:
         warnings.append("several elements stand side by side without a common root")
     value: dict[str, Any] = {}
@@ -107,29 +110,16 @@ def read_elements(text: str) -> LenientXml:
 
 
 def read_tree(text: str, grammar: Grammar | None = None) -> Tree:
-    """The elements in `text`, with their places; never raises for what it holds."""
+    """The elements in `text`, with their places; no text makes it raise an error."""
     return _Reader(text, grammar).read()
 
 
-class _AnyLanguage:
-    """The rules where nothing is known: an element that is never closed ends where its first child begins."""
-
-    def fold(self, name: str) -> str:
-        return name
-
-    def holds(self, parent: str, child: str) -> bool:
-        return False
-
-    def is_markup(self, parent: str, name: str) -> bool:
-        return True
-
-
 class _Reader:
-    """One pass over the text. `_open` are the elements not closed yet, outermost first."""
+    """One pass over a text. `_open` are the elements that are not closed yet, outermost first."""
 
     def __init__(self, text: str, grammar: Grammar | None) -> None:
         self._knows = grammar is not None
-        self._grammar = grammar or _AnyLanguage()
+        self._grammar = grammar or Grammar()
         self._tree = Tree()
         self._at = 0
         self._text = self._without_reasoning(text)
@@ -165,29 +155,26 @@ class _Reader:
         self._tree.warnings.setdefault(message, self._at)
 
     def _without_reasoning(self, text: str) -> str:
-        """`text` with blanks for what reasoning tags hold, also where the opening or the closing one is missing."""
-        tags = list(_THINK.finditer(text))
-        if not tags:
-            return text
-        starts = [match.start() for match in _STARTS.finditer(text)]
+        """`text` with blanks in place of reasoning, also where its opening or its closing tag is missing."""
+        removed: list[tuple[int, int]] = []
+        opened: int | None = None
+        position, last_element = 0, max((match.start() for match in _STARTS.finditer(text)), default=-1)
+        for tag in _THINK.finditer(text):
+            if tag[1] and opened is not None:
+                removed.append((opened, tag.end()))
+                opened, position = None, tag.end()
+            elif tag[1] and last_element > tag.start():
+                removed, position = [(0, tag.end())], tag.end()
+            elif not tag[1] and opened is None and _STARTS.search(text, position, tag.start()) is None:
+                opened = tag.start()  # an opening tag after an element is markup of that element
+        if removed or opened is not None:
+            self._warn("reasoning left out")
         parts: list[str] = []
-        position, begun, inside, cut = 0, 0, False, False
-        for match in tags:
-            if inside and match[1]:
-                inside, position = False, match.end()
-                parts.append(_blank(text[begun:position]))
-            elif not inside and not match[1]:
-                # An opening tag after an element is that element's markup.
-                if bisect_left(starts, match.start()) == bisect_left(starts, position):
-                    parts.append(text[position : match.start()])
-                    begun = match.start()
-                    inside = cut = True
-            elif not inside and starts and starts[-1] > match.start():
-                parts, position, cut = [_blank(text[: match.end()])], match.end(), True
-        if not cut:
-            return text
-        self._warn("reasoning left out")
-        return "".join(parts) + ("" if inside else text[position:])
+        position = 0
+        for start, end in removed:
+            parts += text[position:start], _blank(text[start:end])
+            position = end
+        return "".join([*parts, text[position:opened]])
 
     def _characters(self, raw: str) -> None:
         if self._open:
@@ -211,7 +198,7 @@ class _Reader:
             code = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
             if code < 0x110000 and not 0xD800 <= code < 0xE000:
                 return chr(code)
-            self._warn(f"&{name}; is no character; kept as it is")
+            self._warn(f"&{name}; is not a character; kept as it is")
             return match[0]
         if name not in ("amp", "lt", "gt", "quot", "apos"):
             character = html.unescape(match[0])
@@ -221,7 +208,7 @@ class _Reader:
         return html.unescape(match[0])
 
     def _markup(self, start: int) -> int:
-        """Reads what begins with the `<` at `start`; gives where to go on."""
+        """Reads what begins with the `<` at `start`. Returns where to continue."""
         text = self._text
         following = text[start + 1 : start + 2]
         if following == "!" or following == "?":
@@ -243,7 +230,7 @@ class _Reader:
             self._bare(start)
             return start + 1
         if not self._open and text[start - 1 : start] == "`" == text[tag.end() : tag.end() + 1]:
-            return tag.end()  # a tag that the prose talks about
+            return tag.end()  # a tag that the prose mentions
         if self._open and self._is_text(tag):
             self._warn(f"markup in the text of <{self._open[-1].name}> read as text")
             self._literal(tag[0])
@@ -257,7 +244,7 @@ class _Reader:
         return tag.end()
 
     def _is_text(self, tag: re.Match[str]) -> bool:
-        """Whether a tag belongs to the text of the element around it; one that closes an open element never does."""
+        """Whether a tag is part of the text of the element around it; one that closes an open element never is."""
         if self._grammar.is_markup(self._open[-1].name, tag[2]):
             return False
         return not (tag[1] and self._names[self._grammar.fold(tag[2])])
@@ -269,35 +256,31 @@ class _Reader:
 
     def _declaration(self, start: int) -> int:
         text = self._text
-        for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">")):
-            if not text.startswith(opening, start):
-                continue
-            # Once not found, an end is nowhere further on either.
-            end = -1 if opening in self._endless else text.find(closing, start + len(opening))
-            if opening == "<![CDATA[":
-                if end < 0:
-                    self._warn("a CDATA section is not closed")
-                self._literal(text[start + 9 : end if end >= 0 else len(text)])
-                return len(text) if end < 0 else end + 3
+        if text.startswith("<![CDATA[", start):
+            end = text.find("]]>", start)
             if end < 0:
-                self._endless.add(opening)
-                self._bare(start)
-                return start + 1
-            if opening == "<!":
-                if text[start : start + 9].upper() != "<!DOCTYPE":
-                    self._bare(start)
-                    return start + 1
-                self._warn("a document type declaration left out")
-                bracket = text.find("[", start, end)
-                if bracket >= 0 and "[" not in self._endless:
-                    close = text.find("]>", bracket)
-                    if close >= 0:
-                        end = close + 1
-                    else:
-                        self._endless.add("[")
-            return end + len(closing)
-        self._bare(start)
-        return start + 1
+                self._warn("a CDATA section is not closed")
+            self._literal(text[start + 9 : end if end >= 0 else len(text)])
+            return len(text) if end < 0 else end + 3
+        opening = next((one for one in _DECLARATIONS if text[start : start + 9].upper().startswith(one)), "<!")
+        closing = _DECLARATIONS.get(opening)
+        end = -1 if closing is None else self._find(closing, start + len(opening))
+        if closing is None or end < 0:
+            self._bare(start)
+            return start + 1
+        if opening == "<!DOCTYPE":
+            self._warn("a document type declaration left out")
+            bracket = text.find("[", start, end)
+            if bracket >= 0:
+                end = max(end, self._find("]>", bracket) + 1)
+        return end + len(closing)
+
+    def _find(self, end: str, start: int) -> int:
+        """The next `end`, -1 if there is none. One that was not found once is not further on either."""
+        found = -1 if end in self._endless else self._text.find(end, start)
+        if found < 0:
+            self._endless.add(end)
+        return found
 
     def _start(self, tag: re.Match[str], rest: str, closed: bool) -> None:
         name = tag[2]
@@ -349,10 +332,10 @@ class _Reader:
             self._spread(target, unclosed)
 
     def _spread(self, target: Element, unclosed: list[Element]) -> None:
-        """Ends a chain of elements left open inside `target`, outermost first.
+        """Ends a chain of elements that were left open inside `target`, outermost first.
 
-        Each goes into the nearest one above that holds it, and ends before its first child that it does not
-        hold; what follows goes where that child goes.
+        Each is put into the nearest one above that holds it, and ends before its first child that it does not
+        hold. What follows is put where that child is put.
         """
         if not unclosed:
             return
@@ -381,7 +364,7 @@ class _Reader:
         return element
 
     def _cut_fence(self) -> bool:
-        """A fence that ends inside an element that was left open ended the answer; whether there is one."""
+        """Whether a closing code fence ended the answer inside an element that was left open."""
         last = self._open[-1].content
         for number, child in enumerate(last):
             if isinstance(child, str) and (fence := child.find("\n```")) >= 0:
@@ -420,5 +403,5 @@ def _add(out: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _blank(text: str) -> str:
-    """As long, with the same lines."""
+    """Blanks of the same length, with the same line ends."""
     return _NO_LINE_END.sub(lambda match: " " * len(match[0]), text)

@@ -1,10 +1,9 @@
-"""Validation against the shipped XSDs: a fast yes from lxml, an explained and located no from xmlschema."""
+"""Validates sources against the shipped XSDs: lxml decides quickly, xmlschema explains what is invalid and where."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import lxml.etree as etree
 
 from evaluator.errors import ConfigurationError, Diagnostic
+from evaluator.errors.messages import did_you_mean, shortened
+from evaluator.files.shipped import schemas_dir
 from evaluator.nodes import Span
-from evaluator.xml.resources import schemas_dir
 from evaluator.xml.source import Source
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["task", "handler"]
 
 MAX_FINDINGS = 100
-"""A file full of errors is reported up to here."""
+"""At most this many errors of one file are reported."""
 
 # What a value of each type of the schemas looks like, for messages.
 _LOOKS = {
@@ -42,7 +42,7 @@ _LOOKS = {
     "name": "a name without spaces, quotes, braces and angle brackets",
     "identifier": "a name of letters, digits and _, not beginning with a digit",
     "variable": "the name of an environment variable",
-    "filled": "filled in",
+    "filled": "not empty",
 }
 _VALUE = re.compile(r"attribute ([^\s=]+)=")
 _UNKNOWN_ATTRIBUTE = re.compile(r"'([^']+)' attribute not allowed|attribute '([^']+)' not allowed")
@@ -55,21 +55,17 @@ def validate(source: Source, kind: Kind) -> list[Diagnostic]:
     Codes: unknown-element, unknown-attribute, missing-attribute, missing-element, invalid-value,
     misplaced-text, schema.
     """
-    schema = _fast(kind)
-    if schema.validate(source.root):
+    if _fast(kind).validate(source.root):
         return []
-    found = list(islice(_explained(source, kind), MAX_FINDINGS))
-    if not found:
-        found = [_plain(source, entry.line, entry.message) for entry in _fast_errors(source, kind)]
-    unique = dict.fromkeys(found)
-    return sorted(unique, key=lambda one: (one.span.line, one.span.column))
+    found = dict.fromkeys(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(source, kind)
+    return sorted(found, key=lambda one: (one.span.line, one.span.column))
 
 
 @cache
 def _fast(kind: Kind) -> etree.XMLSchema:
     path = schemas_dir() / f"{kind}.xsd"
     try:
-        return etree.XMLSchema(etree.parse(str(path), etree.XMLParser(no_network=True, resolve_entities=False)))
+        return etree.XMLSchema(etree.parse(path, etree.XMLParser(no_network=True, resolve_entities=False)))
     except (OSError, etree.LxmlError) as error:
         raise ConfigurationError(f"{path} cannot be used: {error}") from error
 
@@ -87,7 +83,7 @@ def _slow(kind: Kind) -> Any:
 
 @cache
 def _declared_types(kind: Kind) -> dict[str, str]:
-    """The types of attributes and elements that are a union with a placeholder."""
+    """The types of the attributes and elements whose value may be a placeholder."""
     types: dict[str, str] = {}
     for component in _slow(kind).iter_components():
         name = getattr(getattr(component, "type", None), "local_name", None)
@@ -96,17 +92,12 @@ def _declared_types(kind: Kind) -> dict[str, str]:
     return types
 
 
-def _fast_errors(source: Source, kind: Kind) -> list[Any]:
-    # A schema object of our own: the log of the shared one may be another thread's.
-    path = schemas_dir() / f"{kind}.xsd"
-    schema = etree.XMLSchema(etree.parse(str(path)))
+def _unexplained(source: Source, kind: Kind) -> list[Diagnostic]:
+    """The errors in lxml's words, on its lines, for a document that only xmlschema accepts."""
+    schema = _fast.__wrapped__(kind)  # of its own, because the log of the shared one may be another thread's
     schema.validate(source.root)
-    return list(schema.error_log)[:MAX_FINDINGS]
-
-
-def _plain(source: Source, line: int, message: str) -> Diagnostic:
-    text = source.line(line)
-    return Diagnostic("error", "schema", message, Span(source.file, line, len(text) - len(text.lstrip()) + 1))
+    entries = list(schema.error_log)[:MAX_FINDINGS]
+    return [Diagnostic("error", "schema", entry.message, Span(source.file, entry.line)) for entry in entries]
 
 
 def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
@@ -121,7 +112,7 @@ def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
 def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
     name = _name(source.root.tag)
     message = f"<{name}> cannot be the root; expected {_or([f'<{root}>' for root in roots])}"
-    hint = "remove the xmlns attribute" if name in roots else _near(name, roots, "<{}>")
+    hint = "remove the xmlns attribute" if name in roots else did_you_mean(name, roots)
     return Diagnostic("error", "unknown-element", message, source.locate(source.root), hint)
 
 
@@ -143,7 +134,7 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
     if "character data" in reason:
         hint = "if it is meant as a comment, write <!-- … -->"
         return Diagnostic(
-            "error", "misplaced-text", f"<{tag}> holds elements, not text", source.text_of(element).span, hint
+            "error", "misplaced-text", f"<{tag}> contains elements, not text", source.text_of(element).span, hint
         )
     if getattr(error, "expected", None):
         names = _expected(error)
@@ -158,12 +149,11 @@ def _unexpected_child(source: Source, element: Element, child: Element, error: A
     name, tag = _name(child.tag), _name(element.tag)
     span = source.locate(child)
     if name in _allowed(error):
-        return Diagnostic("error", "unknown-element", f"<{name}> may stand in <{tag}> only once", span)
+        return Diagnostic("error", "unknown-element", f"<{name}> is allowed in <{tag}> only once", span)
     if not names:
-        return Diagnostic("error", "unknown-element", f"<{tag}> holds no elements", span)
-    hint = _near(name, names, "<{}>")
-    if hint is None and names == ["include"]:
-        hint = "markup that is meant as text goes into <![CDATA[ … ]]>"
+        return Diagnostic("error", "unknown-element", f"<{tag}> cannot contain elements", span)
+    is_text = names == ["include"]
+    hint = did_you_mean(name, names, "write markup that is meant as text into <![CDATA[ … ]]>" if is_text else None)
     expected = _or([f"<{one}>" for one in names])
     message = f"<{name}> is not known in <{tag}>; expected {expected}"
     return Diagnostic("error", "unknown-element", message, span, hint)
@@ -175,7 +165,7 @@ def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kin
     expected = _or(names) if names else "none"
     message = f"the attribute {name!r} is not known on <{tag}>; expected {expected}"
     span = source.locate_attribute_name(element, name)
-    return Diagnostic("error", "unknown-attribute", message, span, _near(name, names, "{}"))
+    return Diagnostic("error", "unknown-attribute", message, span, did_you_mean(name, names))
 
 
 def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: Span) -> Diagnostic:
@@ -183,17 +173,15 @@ def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: 
     choices = getattr(validator, "enumeration", None)
     if choices:
         words = [str(choice) for choice in choices]
-        message = f"{shown} must be {_or(words)}, not {_short(value)}"
-        return Diagnostic("error", "invalid-value", message, span, _near(value, words, "{}"))
+        message = f"{shown} must be {_or(words)}, not {shortened(value)}"
+        return Diagnostic("error", "invalid-value", message, span, did_you_mean(value, words))
     parents = (validator, getattr(validator, "parent", None), getattr(validator, "base_type", None))
     types = [getattr(one, "local_name", None) for one in parents]
     if "placeholder" in types or not any(one in _LOOKS for one in types):
         types.insert(0, _declared_types(kind).get(name))
     looks = next((_LOOKS[one] for one in types if one in _LOOKS), None)
-    if looks is None:
-        reason = str(error.reason).rpartition(": ")[2]
-        return Diagnostic("error", "invalid-value", f"{shown}: {reason}, not {_short(value)}", span)
-    return Diagnostic("error", "invalid-value", f"{shown} must be {looks}, not {_short(value)}", span)
+    rule = f": {str(error.reason).rpartition(': ')[2]}" if looks is None else f" must be {looks}"
+    return Diagnostic("error", "invalid-value", f"{shown}{rule}, not {shortened(value)}", span)
 
 
 def _expected(error: Any) -> list[str]:
@@ -222,14 +210,5 @@ def _name(tag: Any) -> str:
     return str(tag).rpartition("}")[2]
 
 
-def _near(word: str, words: list[str], shape: str) -> str | None:
-    near = get_close_matches(word.lower(), words, 1, 0.6)
-    return f"did you mean {shape.format(near[0])}?" if near else None
-
-
 def _or(words: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "nothing"
-
-
-def _short(value: str) -> str:
-    return repr(value if len(value) <= 60 else value[:57] + "…")

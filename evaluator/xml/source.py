@@ -1,14 +1,14 @@
-"""Bytes to a checked tree with exact positions: what every template and profile is read through.
+"""Reads bytes into a checked tree with exact positions; every template and profile is read through this.
 
 Nothing outside the text is ever touched: no entity, no DTD, no XInclude, no network, no other file. Bytes are
-bounded before decoding, elements and depth before anything walks the tree.
+bounded before decoding, elements and depth before a tree is built.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,25 +17,15 @@ import lxml.etree as etree
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Text
 from evaluator.xml.decoding import decode, normalise_newlines
-from evaluator.xml.explain import explain
-from evaluator.xml.layout import Layout
-from evaluator.xml.tokens import CLOSE, EMPTY, OPEN, UnclosedPlaceholder, rewrite_placeholders, scan
+from evaluator.xml.layout import Layout, Limits, Place, Run
+from evaluator.xml.placeholders import UnclosedPlaceholder, rewrite_placeholders
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
 
-_XINCLUDE = "{http://www.w3.org/2001/XInclude}*"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds on one source: bytes, levels of elements, number of elements."""
-
-    max_bytes: int = 10_000_000
-    max_depth: int = 100
-    max_elements: int = 100_000
-
-
+_TAG = re.compile(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
+_ATTRIBUTE = re.compile(r"""([^\s=<>"'/]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
+_PIECE_OF_VALUE = re.compile(r"&[^;]*;|[^&\n]*\n|[^&\n]+")
 _DEFAULT_LIMITS = Limits()
 
 
@@ -46,52 +36,77 @@ class Source:
     `{{x}}`. Elements given to the methods must come from `root`.
     """
 
-    __slots__ = ("_clean", "_layout", "file", "root", "text")
+    __slots__ = ("_layout", "_places", "file", "root", "text")
 
-    def __init__(self, file: str | None, text: str, clean: str, root: Element) -> None:
+    def __init__(self, file: str | None, text: str, root: Element, layout: Layout) -> None:
         self.file = file
         self.text = text
         self.root = root
-        self._clean = clean
-        self._layout: Layout | None = None
+        self._layout = layout
+        # Holding the elements keeps the parser's proxies, and so their identity, alive.
+        self._places = dict(zip(root.iter("*"), layout.elements, strict=True))
 
     def __repr__(self) -> str:
         return f"Source({self.file or '<string>'!r}, <{self.root.tag}>)"
 
-    @property
-    def layout(self) -> Layout:
-        if self._layout is None:
-            self._layout = Layout(self._clean, self.root, self.file)
-        return self._layout
-
     def locate(self, element: Element) -> Span:
         """The place of the element's `<`."""
-        return self.layout.locate(element)
+        return self._layout.span(self._places[element].start)
 
     def locate_attribute(self, element: Element, name: str) -> Span:
         """The place of the attribute value's first character; the element's, if it has no such attribute."""
-        return self.layout.locate_attribute(element, name)
+        found = self._attribute(element, name)
+        return self.locate(element) if found is None else self._layout.span(_value_span(found)[0])
 
     def locate_attribute_name(self, element: Element, name: str) -> Span:
-        """The place of the first character of the attribute's name."""
-        return self.layout.locate_attribute_name(element, name)
+        """The place of the first character of the attribute's name; the element's, if it has no such attribute."""
+        found = self._attribute(element, name)
+        return self.locate(element) if found is None else self._layout.span(found.start())
 
-    def text_of(self, element: Element) -> Text:
+    def text_of(self, element: Element, *, holes: bool = False) -> Text:
         """The element's whole direct text.
 
-        CDATA is included, comments and child elements are left out. Indentation common to the lines after
-        the first is removed, and blank space around the whole, unless `xml:space="preserve"` holds there.
+        CDATA is included; comments and child elements are left out (with `holes`, each child is a HOLE). Indentation
+        common to the lines after the first is removed, and blank space around the whole, unless
+        `xml:space="preserve"` applies.
         """
-        return self.layout.text_of(element)
+        place = self._places[element]
+        children = [self._places[child].start for child in element.iterchildren("*")] if holes else []
+        return self._layout.text_of(place, self._opening_tag(place).end(), children)
 
     def attribute_text(self, element: Element, name: str) -> Text:
         """The attribute's value, with line ends and tabs as spaces, as XML has it; empty if it is absent."""
-        return self.layout.attribute_text(element, name)
+        found = self._attribute(element, name)
+        if found is None:
+            return Text("", self.locate(element))
+        value, read = element.get(name) or "", 0
+        start, end = _value_span(found)
+        if value == self._layout.text[start:end]:
+            return self._layout.build([(value, start)], start)
+        runs: list[Run] = []
+        for piece in _PIECE_OF_VALUE.finditer(self._layout.text, start, end):
+            length = 1 if piece[0][0] == "&" else len(piece[0])
+            runs.append((value[read : read + length], piece.start()))
+            read += length
+        return self._layout.build(runs, start)
 
-    def line(self, number: int) -> str:
-        """The author's line, counted from 1, without its end; empty past the last one."""
-        lines = self.text.split("\n")
-        return lines[number - 1] if 0 < number <= len(lines) else ""
+    def _opening_tag(self, place: Place) -> re.Match[str]:
+        found = _TAG.match(self._layout.text, place.start)
+        if found is None:
+            raise ValueError(f"no tag begins at {place.start}")
+        return found
+
+    def _attribute(self, element: Element, name: str) -> re.Match[str] | None:
+        start, end = self._opening_tag(self._places[element]).span()
+        local = name.rpartition("}")[2]
+        for match in _ATTRIBUTE.finditer(self._layout.text, start + 1, end):
+            if match[1] == name or (local != name and match[1].rpartition(":")[2] == local):
+                return match
+        return None
+
+
+def _value_span(attribute: re.Match[str]) -> tuple[int, int]:
+    return attribute.span(2 if attribute[2] is not None else 3)
 
 
 def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
@@ -128,17 +143,17 @@ def read_source(data: bytes | str, file: str | None = None, limits: Limits = _DE
     text = normalise_newlines(data.removeprefix("\ufeff")) if isinstance(data, str) else decode(data, file)
     if not text.strip():
         raise _error("empty", "the file is empty", Span(file), "a template begins with <task …>")
-    _refuse_doctype(text, file)
-    _bound_elements(text, file, limits)
     try:
         clean = rewrite_placeholders(text)
+        layout = Layout(clean, file, limits)
     except UnclosedPlaceholder as error:
-        span = span_at(text, error.offset, file)
         hint = "write <<name>> or {{ name }}; a < inside is written &lt;, and the text << is written &lt;&lt;"
+        span = span_at(text, error.offset, file)
         raise _error("unclosed-placeholder", "`<<` has no `>>`", span, hint) from None
-    root = _parse(text, clean, file)
-    _check_tree(root, Source(file, text, clean, root), limits)
-    return Source(file, text, clean, root)
+    except UnicodeEncodeError as error:
+        message = f"the lone surrogate U+{ord(text[error.start]):04X} is not a character"
+        raise _error("encoding", message, span_at(text, error.start, file)) from error
+    return Source(file, text, _parse(clean, file), layout)
 
 
 def span_at(text: str, offset: int, file: str | None) -> Span:
@@ -146,10 +161,10 @@ def span_at(text: str, offset: int, file: str | None) -> Span:
     return Span(file, text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
-def _parse(text: str, clean: str, file: str | None) -> Element:
+def _parse(text: str, file: str | None) -> Element:
     # Not shared: a parser serves one thread at a time.
     parser = etree.XMLParser(
-        encoding="utf-8",  # what `clean` is encoded to below, whatever its declaration says
+        encoding="utf-8",  # that of the bytes below, whatever the XML declaration says
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
@@ -159,91 +174,10 @@ def _parse(text: str, clean: str, file: str | None) -> Element:
         strip_cdata=True,
     )
     try:
-        root = etree.fromstring(clean.encode("utf-8"), parser)
-    except UnicodeEncodeError as error:
-        message = f"the lone surrogate U+{ord(clean[error.start]):04X} is not a character"
-        raise _error("encoding", message, span_at(text, error.start, file)) from error
-    except etree.XMLSyntaxError as error:
-        raise _not_well_formed(text, clean, file, error) from error
-    if root.getroottree().docinfo.doctype:
-        raise _error("doctype", "a document type declaration is not allowed", Span(file))
-    return root
-
-
-def _not_well_formed(text: str, clean: str, file: str | None, error: etree.XMLSyntaxError) -> TemplateError:
-    message = (error.msg or "not well-formed").partition(", line ")[0]
-    if "xcessive depth" in message:
-        return _error("too-deep", "elements are nested too deeply", Span(file, *_position(clean, error)))
-    found = explain(clean)
-    if found is None:
-        return _error("not-well-formed", message, Span(file, *_position(clean, error)))
-    offset, explanation, hint = found
-    return _error("not-well-formed", explanation, span_at(text, offset, file), hint)
-
-
-def _position(text: str, error: etree.XMLSyntaxError) -> tuple[int, int]:
-    line, column = error.position
-    lines = text.split("\n")
-    if not 0 < line <= len(lines):
-        return max(line, 1), 1
-    # libxml2 counts bytes; authors count characters.
-    return line, len(lines[line - 1].encode()[: max(column - 1, 0)].decode("utf-8", "ignore")) + 1
-
-
-def _refuse_doctype(text: str, file: str | None) -> None:
-    """Only a prolog can hold one; anywhere else it is not well-formed, and the parser says so."""
-    position = 0
-    while True:
-        while position < len(text) and text[position].isspace():
-            position += 1
-        if text.startswith("<!--", position):
-            end, width = text.find("-->", position + 4), 3
-        elif text.startswith("<?", position):
-            end, width = text.find("?>", position + 2), 2
-        else:
-            break
-        if end < 0:
-            return
-        position = end + width
-    if text[position : position + 9].upper() == "<!DOCTYPE":
-        raise _error(
-            "doctype", "a document type declaration is not allowed", span_at(text, position, file),
-            "remove it: entities and DTDs are never read",
-        )  # fmt: skip
-
-
-def _bound_elements(text: str, file: str | None, limits: Limits) -> None:
-    """Counts exactly only where the text could hold too many; before the parser builds a tree of them."""
-    if text.count("<") - text.count("</") <= limits.max_elements:
-        return
-    count = depth = 0
-    for token in scan(text):
-        if token.kind in (OPEN, EMPTY):
-            count += 1
-            depth += token.kind == OPEN
-            if count > limits.max_elements:
-                message = f"more than {limits.max_elements} elements"
-                raise _error("too-many-elements", message, span_at(text, token.start, file))
-            if depth > limits.max_depth:
-                raise _too_deep(span_at(text, token.start, file), limits)
-        elif token.kind == CLOSE:
-            depth -= 1
-
-
-def _check_tree(root: Element, source: Source, limits: Limits) -> None:
-    level, depth = [root], 1
-    while level := [child for element in level for child in element.iterchildren("*")]:
-        depth += 1
-        if depth > limits.max_depth:
-            raise _too_deep(source.locate(level[0]), limits)
-    for element in root.iter(_XINCLUDE):
-        raise _error(
-            "xinclude", "XInclude is not allowed", source.locate(element), 'use <include href="…"/>'
-        )  # fmt: skip
-
-
-def _too_deep(span: Span, limits: Limits) -> TemplateError:
-    return _error("too-deep", f"elements are nested more than {limits.max_depth} deep", span)
+        return etree.fromstring(text.encode("utf-8"), parser)
+    except etree.XMLSyntaxError as error:  # what expat allows and libxml2 does not, such as a very long text
+        message = (error.msg or "not well-formed").partition(", line ")[0]
+        raise _error("not-well-formed", message, Span(file, max(error.lineno or 1, 1))) from error
 
 
 def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:

@@ -1,4 +1,4 @@
-"""Cutting and joining `Text` without losing a single place, and splitting a command line into arguments."""
+"""Joining `Text` without losing the places of its characters, and splitting a command line into arguments."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from evaluator.nodes import Mark, Span, Text
 
-_BLOCK = {"{{": "}}", "{%": "%}", "{#": "#}"}
-_PLAIN = re.compile(r"""[^\s'"\\{]+|\{(?![{%#])""")
-
-
-def slice_text(text: Text, start: int, end: int) -> Text:
-    """The part of `text` from `start` to `end`."""
-    if start == 0 and end == len(text.value):
-        return text
-    span = text.locate(start)
-    inner = [Mark(mark.offset - start, mark.span) for mark in text.marks if start < mark.offset < end]
-    return Text(text.value[start:end], span, (Mark(0, span), *inner) if inner else ())
+_BLOCK = r"(?>\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\})"
+_ONE = r"(?!\{[{%#])"  # not the start of a block that is not closed
+_SINGLE = rf"'(?:{_BLOCK}|{_ONE}[^'])*+"
+_DOUBLE = rf'"(?:{_BLOCK}|\\["\\]|{_ONE}[^"])*+'
+_PART = re.compile(
+    rf"""(?P<space>\s+)|(?P<block>{_BLOCK})|(?P<single>{_SINGLE}')|(?P<double>{_DOUBLE}")"""
+    rf"""|\\(?P<escaped>.)|(?P<plain>(?:{_ONE}[^\s'"\\])+)""",
+    re.DOTALL,
+)
+_UNCLOSED = re.compile(rf"{_SINGLE}|{_DOUBLE}", re.DOTALL)
+_IN_DOUBLE = re.compile(rf"""{_BLOCK}|\\(?=["\\])(.)""", re.DOTALL)
 
 
 def join_texts(parts: Sequence[Text], span: Span) -> Text:
@@ -45,7 +45,7 @@ def expression_of(text: Text) -> Text:
         if "{{" not in inner:
             start += 2 + len(inner) - len(inner.lstrip())
             end -= 2 + len(inner) - len(inner.rstrip())
-    return slice_text(text, start, max(start, end))
+    return text.part(start, max(start, end))
 
 
 class SplitError(ValueError):
@@ -63,81 +63,47 @@ def split_command(text: Text) -> tuple[Text, ...]:
     `{{ … }}`, `{% … %}` and `{# … #}` stay whole, wherever they stand. Nothing is expanded.
     Raises: SplitError, for a quote, a placeholder or a backslash that is not completed.
     """
-    value, size = text.value, len(text.value)
     arguments: list[Text] = []
-    current: list[Text] | None = None
+    word: list[Text] | None = None
     position = 0
-    while position < size:
-        character = value[position]
-        if character.isspace():
-            if current is not None:
-                arguments.append(join_texts(current, text.locate(position)))
-                current = None
-            position += 1
-            continue
-        if current is None:
-            current = []
-        start, end, following = _word_part(value, position)
-        current += _parts(text, start, end, character == '"')
-        position = following
-    if current is not None:
-        arguments.append(join_texts(current, text.locate(size)))
+    while position < len(text.value):
+        found = _PART.match(text.value, position)
+        if found is None:
+            raise _unclosed(text.value, position)
+        start, position = position, found.end()
+        if found.lastgroup == "space":
+            if word is not None:
+                arguments.append(join_texts(word, text.locate(start)))
+            word = None
+        else:
+            word = [*(word or ()), *_without_quotes(text, start, position, found.lastgroup or "")]
+    if word is not None:
+        arguments.append(join_texts(word, text.locate(position)))
     return tuple(arguments)
 
 
-def _word_part(value: str, position: int) -> tuple[int, int, int]:
-    """Start and end of what belongs to the word, and where to go on."""
-    character = value[position]
-    if value[position : position + 2] in _BLOCK:
-        end = _block_end(value, position)
-        return position, end, end
-    if character == "'" or character == '"':
-        end = _quote_end(value, position)
-        return position + 1, end, end + 1
-    if character == "\\":
-        if position + 1 >= len(value):
-            raise SplitError("nothing follows the backslash", position)
-        return position + 1, position + 2, position + 2
-    match = _PLAIN.match(value, position)
-    end = match.end() if match else position + 1
-    return position, end, end
-
-
-def _block_end(value: str, position: int) -> int:
-    opening = value[position : position + 2]
-    end = value.find(_BLOCK[opening], position + 2)
-    if end < 0:
-        raise SplitError(f"`{opening}` is not closed", position)
-    return end + 2
-
-
-def _quote_end(value: str, start: int) -> int:
-    quote = value[start]
-    position = start + 1
-    while position < len(value):
-        if value[position : position + 2] in _BLOCK:
-            position = _block_end(value, position)
-        elif value[position] == quote:
-            return position
-        else:
-            position += 2 if quote == '"' and value[position : position + 2] in ('\\"', "\\\\") else 1
-    raise SplitError(f"the quote {quote} is not closed", start)
-
-
-def _parts(text: Text, start: int, end: int, escapes: bool) -> list[Text]:
-    """The slice as it is, or, between double quotes, without the backslashes that escape."""
-    if not escapes or "\\" not in text.value[start:end]:
-        return [slice_text(text, start, end)]
+def _without_quotes(text: Text, start: int, end: int, kind: str) -> list[Text]:
+    """A part of a word without its quotes and the backslashes that escape."""
+    if kind == "escaped":
+        return [text.part(start + 1, end)]
+    if kind == "single":
+        return [text.part(start + 1, end - 1)]
+    if kind != "double":
+        return [text.part(start, end)]
     parts: list[Text] = []
-    begin = position = start
-    while position < end:
-        if text.value[position : position + 2] in _BLOCK:
-            position = _block_end(text.value, position)
-        elif text.value[position : position + 2] in ('\\"', "\\\\"):
-            parts.append(slice_text(text, begin, position))
-            begin = position + 1
-            position += 2
-        else:
-            position += 1
-    parts.append(slice_text(text, begin, end))
-    return parts
+    begin = start + 1
+    for escape in _IN_DOUBLE.finditer(text.value, begin, end - 1):
+        if escape[1] is not None:
+            parts.append(text.part(begin, escape.start()))
+            begin = escape.start(1)
+    return [*parts, text.part(begin, end - 1)]
+
+
+def _unclosed(value: str, position: int) -> SplitError:
+    if value[position] == "\\":
+        return SplitError("nothing follows the backslash", position)
+    quoted = _UNCLOSED.match(value, position)
+    block = position if quoted is None else quoted.end()
+    if block < len(value):
+        return SplitError(f"`{value[block : block + 2]}` is not closed", block)
+    return SplitError(f"the quote {value[position]} is not closed", position)

@@ -1,6 +1,6 @@
-"""What the task language knows, read from its schema: which elements and attributes stand where, with which values.
+"""The vocabulary of the task language, read from its schema: elements and attributes, where they go, their values.
 
-Includes are left out: who is told a vocabulary reads text that nobody vouches for, and nothing is fetched for it.
+Includes are left out: the vocabulary is for text from models, and nothing is fetched for such text.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import lxml.etree as etree
 
-from evaluator.xml.resources import schemas_dir
+from evaluator.files.shipped import schemas_dir
+from evaluator.xml.lenient import Grammar
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Node  # pyright: ignore[reportPrivateUsage]
@@ -23,13 +24,16 @@ _XS = "{http://www.w3.org/2001/XMLSchema}"
 _BOOLEANS = frozenset({"true", "false", "1", "0"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OTHER_NAMES = {"step": "task", "subtask": "task"}
-_NEAR, _MARGIN, _LONGEST = 0.8, 0.1, 64
+_NEAR, _LONGEST = 0.8, 64
 
 
 @dataclass(slots=True)
 class Kind:
-    """A type of element: `children` by name, each with its own kind's name; `attributes` with their values, empty where
-    any will do; `values` of its text likewise. `has_text`: it may hold characters."""
+    """A type of element in the schema.
+
+    `children` are the names of its child elements and of their kinds, `attributes` its attributes and their values
+    (empty: any value), `values` the values of its text. With `has_text` it may contain characters.
+    """
 
     children: dict[str, str] = field(default_factory=dict[str, str])
     attributes: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
@@ -41,8 +45,8 @@ class Kind:
         return self.has_text and not self.children
 
 
-class Vocabulary:
-    """The kinds of the task language by the names of their types in the schema; a grammar for the lenient reader."""
+class Vocabulary(Grammar):
+    """The kinds of the task language by the names of their types in the schema: a grammar for the lenient reader."""
 
     def __init__(self, kinds: dict[str, Kind]) -> None:
         self.kinds = kinds
@@ -54,24 +58,23 @@ class Vocabulary:
         self._names = {**_OTHER_NAMES, **{folded(name): name for name in self._of}}
 
     def known(self, name: str) -> str | None:
-        """The element that `name` is another spelling or another word for; None if there is none."""
+        """The element that `name` is another spelling or a synonym of; None if there is none."""
         return self._names.get(folded(name))
 
     def kinds_of(self, name: str) -> Iterable[Kind]:
-        """What an element called `name` can be, wherever it stands."""
+        """The kinds of all elements called `name`."""
         return self._of.get(name, ())
 
     def fold(self, name: str) -> str:
-        """What an opening and a closing tag have in common."""
         return folded(name)
 
     def holds(self, parent: str, child: str) -> bool:
-        """Whether `child` may stand in an element called `parent`, wherever that stands; so may an unknown one."""
+        """Whether some element called `parent` may contain `child`; true for an unknown `child`."""
         name = self.known(child)
         return name is None or any(name in kind.children for kind in self._of.get(self.known(parent) or "", ()))
 
     def is_markup(self, parent: str, name: str) -> bool:
-        """Whether a tag `name` in an element called `parent` is markup; an unknown one in what holds text is text."""
+        """Whether a tag `name` in an element `parent` is markup; in an element of text an unknown one is text."""
         kinds = self._of.get(self.known(parent) or "", ())
         return not kinds or not all(kind.is_text for kind in kinds) or self.known(name) is not None
 
@@ -94,7 +97,7 @@ def task_vocabulary() -> Vocabulary:
 
 
 class _Reader:
-    """Reads the constructs that task.xsd is written with."""
+    """Reads the constructs of XML Schema that task.xsd uses."""
 
     def __init__(self, root: Node) -> None:
         self._named = {(str(child.tag), child.get("name")): child for child in root.iterchildren(f"{_XS}*")}
@@ -106,9 +109,7 @@ class _Reader:
         kind = Kind(has_text=found.get("mixed") == "true")
         for extension in found.iter(f"{_XS}extension"):
             base = self.kind(extension.get("base") or "")
-            kind.children |= base.children
-            kind.attributes |= base.attributes
-            kind.has_text |= base.has_text
+            kind = Kind(base.children, base.attributes, has_text=base.has_text or kind.has_text)
         for part in self._parts(found):
             if part.tag == f"{_XS}element" and part.get("name") != "include":
                 kind.children[part.get("name") or ""] = part.get("type") or ""
@@ -117,7 +118,7 @@ class _Reader:
         return kind
 
     def _parts(self, node: Node) -> Iterator[Node]:
-        """Elements and attributes below `node`, those of the groups that it names too."""
+        """The elements and attributes below `node`, including those of the groups that it names."""
         for part in node.iter(f"{_XS}element", f"{_XS}attribute", f"{_XS}group", f"{_XS}attributeGroup"):
             named = self._named.get((str(part.tag), part.get("ref")))
             if named is not None:
@@ -126,7 +127,7 @@ class _Reader:
                 yield part
 
     def _values(self, name: str) -> frozenset[str]:
-        """The values of a simple type, where it has a fixed set of them."""
+        """The values of a simple type, if it has a fixed set of them."""
         if name in ("xs:boolean", "truth"):
             return _BOOLEANS
         found = self._named.get((f"{_XS}simpleType", name))
@@ -136,7 +137,7 @@ class _Reader:
 
 
 def folded(name: str) -> str:
-    """`name` without what spellings differ in: a prefix, capitals, humps, dashes; a very long one as it is."""
+    """`name` without the differences between spellings: prefix, capitals, humps, dashes; a very long one unchanged."""
     return _folded(name) if len(name) <= _LONGEST else name
 
 
@@ -146,18 +147,12 @@ def _folded(name: str) -> str:
 
 
 def spelling_of(name: str, known: Iterable[str]) -> str | None:
-    """The one among `known` that differs from `name` in spelling only: capitals, dashes, humps, a prefix."""
+    """The one of the `known` names that differs from `name` only in spelling."""
     low = folded(name)
     return next((one for one in known if folded(one) == low), None)
 
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:
-    """The one among `known` that `name` is clearly a slip of; None where none is near, or two are."""
-    low = folded(name)
-    if len(low) > _LONGEST:
-        return None
-    scored = sorted(((SequenceMatcher(None, low, one).ratio(), one) for one in known), reverse=True)
-    if not scored or scored[0][0] < _NEAR:
-        return None
-    is_alone = len(scored) == 1 or scored[0][0] - scored[1][0] >= _MARGIN
-    return scored[0][1] if is_alone else None
+    """The `known` name that `name` is a typing error of; None where none is close, or two are."""
+    near = get_close_matches(folded(name), known, n=2, cutoff=_NEAR) if len(name) <= _LONGEST else []
+    return near[0] if len(near) == 1 else None

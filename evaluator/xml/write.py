@@ -1,32 +1,32 @@
-"""Nodes to XML text that reads back to an equal tree; only the places differ."""
+"""Writes nodes as XML text that reads back to an equal tree; only the places differ."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 from evaluator.errors import UsageError
 from evaluator.nodes import (
-    Atomic,
     Call,
     Cond,
-    DirectorEvaluatorLoop,
+    Example,
     Expression,
     FilePaths,
     Function,
     Input,
     Node,
+    OutputFormat,
     Param,
-    Reduce,
-    Script,
-    Sequential,
     Span,
     Task,
     Text,
     TopLevel,
 )
-from evaluator.xml.build_context import is_stand_in
+from evaluator.nodes.declare import FIELDS, Field
+from evaluator.nodes.walk import is_stand_in
 from evaluator.xml.layout import clean
 
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -40,7 +40,7 @@ Attributes = Mapping[str, "str | int | float | bool | Text | None"]
 
 
 def to_xml(node: TopLevel | Node) -> str:
-    """The XML of one node, indented, with a line end; read and built, it is an equal node but for spans.
+    """The XML of one node, indented, with a line end; read and built, it is an equal node except for spans.
 
     Raises: UsageError, for a character that XML cannot hold.
     """
@@ -63,140 +63,109 @@ def _node(node: Node, pad: str, space: str | None = None) -> list[str]:
 
 
 def _task(task: Task, pad: str, space: str | None) -> list[str]:
-    attributes: dict[str, str | int | float | bool | Text | None] = {
-        "name": task.name, "type": task.type, "subtype": task.subtype, "version": task.version,
-        "ref": task.ref, "xml:space": space,
-    }  # fmt: skip
-    if isinstance(task, Reduce) and task.concurrency != 1:
-        attributes["concurrency"] = task.concurrency
-    inside = pad + "  "
-    return _element("task", pad, attributes, [*_common(task, inside), *_own(task, inside)])
+    attributes, lines = _fields(task, pad + "  ")
+    return _element("task", pad, {"name": task.name, "type": task.type, **attributes, "xml:space": space}, lines)
 
 
-def _common(task: Task, pad: str) -> list[str]:
+def _fields(owner: Any, pad: str) -> tuple[Attributes, list[str]]:
+    """The attributes of a task or a part, and the lines of the elements inside it; defaults are not written."""
+    own: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    stated = {
+        field: value for field in FIELDS[type(owner)] if not _is_default(field, value := getattr(owner, field.name))
+    }
+    for field, value in stated.items():
+        if field.attribute is not None:
+            attributes = own if field.element is None else inside.setdefault(field.element, {})
+            attributes[field.attribute] = " ".join(value) if field.form == "names" else value
     lines: list[str] = []
-    for name in ("description", "instructions", "system", "model", "criteria"):
-        text: Text | None = getattr(task, name)
-        if name == "model" and task.model_role is not None:
-            lines.append(_text(name, text or Text("", task.span), pad, {"role": task.model_role}))
-        elif text is not None and (text.value or name != "description"):
-            lines.append(_text(name, text, pad))
-    if (spec := task.handler) is not None:
-        settings: Attributes = {
-            "ref": spec.ref, "max_turns": spec.max_turns,
-            "max_context_fraction": spec.max_context_fraction, "max_output_tokens": spec.max_output_tokens,
-            "timeout": spec.timeout_s, "max_cost": spec.max_cost_usd,
-            "script_memory": spec.script_memory_mb,
-        }  # fmt: skip
-        lines += _element("handler", pad, settings, ())
-    over = " ".join(task.over) if isinstance(task, Reduce) and task.over else None
-    lines += _inputs(task.inputs, pad, over)
-    if task.tools:
-        lines += _element("tools", pad, {}, [_empty("tool", pad + "  ", {"name": name}) for name in task.tools])
-    lines += _examples(task, pad)
-    lines += _context(task, pad)
-    if task.file_paths is not None:
-        lines += _file_paths(task.file_paths, pad)
-    if (output := task.output) is not None:
-        # What was given by name has no braces; what was inline is a JSON object.
-        inline = output.schema is not None and output.schema.lstrip().startswith("{")
-        declared: Attributes = {"type": output.type, "schema": None if inline else output.schema}
-        lines.append(_text("output_format", Text((output.schema or "") if inline else "", output.span), pad, declared))
-    for name in ("manual_xml", "disable_reparsing"):
-        value: bool | Text = getattr(task, name)
-        if value is not False:
-            lines.append(_text(name, _as_text(value), pad))
-    return lines
+    for field in FIELDS[type(owner)]:
+        element = field.element
+        if field.attribute is None and element is not None and (field in stated or element in inside):
+            lines += WRITERS[field.form](element, stated.get(field), pad, inside.get(element, {}))
+    return own, lines
 
 
-def _examples(task: Task, pad: str) -> list[str]:
+def _is_default(field: Field, value: Any) -> bool:
+    if value is None or value == () or value == field.default or is_stand_in(value):
+        return True
+    if isinstance(value, Text):
+        return field.required and not value.value
+    return field.form == "fields" and field.default is not None and value == replace(field.default, span=value.span)
+
+
+def _value(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
+    """A text, an expression, a setting or a choice; empty where only attributes are given."""
+    value = value.source if isinstance(value, Expression) else "" if value is None else value
+    return [_text(name, _as_text(value), pad, attributes)]
+
+
+def _part(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
+    own, lines = _fields(value, pad + "  ")
+    return _element(name, pad, own, lines)
+
+
+def _nodes(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
+    nodes: tuple[Node, ...] = value if isinstance(value, tuple) else (value,)
+    return _element(name, pad, {}, [line for one in nodes for line in _node(one, pad + "  ")])
+
+
+def _inputs(name: str, value: tuple[Input, ...], pad: str, attributes: Attributes) -> list[str]:
+    return _element(name, pad, attributes, [line for one in value or () for line in _input(one, pad + "  ")])
+
+
+def _tools(name: str, value: tuple[str, ...], pad: str, attributes: Attributes) -> list[str]:
+    return _element(name, pad, {}, [_empty("tool", pad + "  ", {"name": tool}) for tool in value])
+
+
+def _examples(name: str, value: tuple[Example, ...] | None, pad: str, attributes: Attributes) -> list[str]:
     lines: list[str] = []
-    for example in task.examples:
-        inner = [
-            _text("input", _as_text(value), pad + "    ", {"name": name}) for name, value in example.inputs.items()
-        ]
+    for example in value or ():
+        inner = [_text("input", _as_text(text), pad + "    ", {"name": key}) for key, text in example.inputs.items()]
         inner.append(_text("output", _as_text(example.output), pad + "    "))
         lines += _element("example", pad + "  ", {}, inner)
-    shots: Attributes = {"shots": True if task.shots else None}
-    return _element("examples", pad, shots, lines) if lines or task.shots else []
+    return _element(name, pad, attributes, lines)
 
 
-def _context(task: Task, pad: str) -> list[str]:
-    settings = task.context
-    lines: list[str] = []
-    for name in ("inherit_context", "accumulate_data", "accumulation_format", "fresh_context"):
-        value: str | bool | None = getattr(settings, name)
-        if value is not None:
-            lines.append(_text(name, _as_text(value), pad + "  "))
-    return _element("context_management", pad, {}, lines) if lines else []
-
-
-def _file_paths(files: FilePaths, pad: str) -> list[str]:
+def _file_paths(name: str, value: FilePaths, pad: str, attributes: Attributes) -> list[str]:
     inside = pad + "  "
-    if files.source == "command":
-        inner = _command(files.items, False, inside)
+    if value.source == "command":
+        inner = _command("command", value.items, inside, {})
     else:
-        name = "description" if files.source == "description" else "path"
-        inner = [_text(name, item, inside) for item in files.items]
-    return _element("file_paths", pad, {"source": files.source}, inner)
-
-
-def _own(task: Task, pad: str) -> list[str]:
-    inside = pad + "  "
-    if isinstance(task, Sequential):
-        steps = [line for step in task.steps for line in _node(step, inside)]
-        return _element("steps", pad, {}, steps) if steps else []
-    if isinstance(task, Reduce):
-        initial = [] if task.initial_value is None else [_text("initial_value", task.initial_value, pad)]
-        return [
-            *initial,
-            *_role("inner_task", task.inner_task, pad),
-            *_role("reduction_task", task.reduction_task, pad),
+        inner = [
+            _text("description" if value.source == "description" else "path", item, inside) for item in value.items
         ]
-    if isinstance(task, Script):
-        return _script(task, pad)
-    if isinstance(task, DirectorEvaluatorLoop):
-        return _loop(task, pad)
-    if isinstance(task, Atomic):
+    return _element(name, pad, {"source": value.source}, inner)
+
+
+def _output_format(name: str, value: OutputFormat, pad: str, attributes: Attributes) -> list[str]:
+    # The name of a schema has no braces; an inline schema is a JSON object.
+    schema = value.schema or ""
+    inline = schema.lstrip().startswith("{")
+    declared: Attributes = {"type": value.type, "schema": None if inline else value.schema}
+    return [_text(name, _as_text(schema if inline else ""), pad, declared)]
+
+
+def _command(name: str, value: tuple[Text, ...] | None, pad: str, attributes: Attributes) -> list[str]:
+    if not value:
         return []
-    raise UsageError(f"{type(task).__name__} cannot be written")
+    if attributes:
+        return [_text(name, value[0], pad, attributes)]
+    return _element(name, pad, {}, [_text("arg", one, pad + "  ") for one in value])
 
 
-def _loop(task: DirectorEvaluatorLoop, pad: str) -> list[str]:
-    lines = [_text("max_iterations", _as_text(task.max_iterations), pad)]
-    lines += _role("director", task.director, pad)
-    if (script := task.script_execution) is not None:
-        described = [_text("description", script.description, pad + "  ")] if script.description.value else []
-        inner = [*described, *_inputs(script.inputs, pad + "  ", None), *_script(script, pad + "  ")]
-        lines += _element("script_execution", pad, {"name": script.name}, inner)
-    lines += _role("evaluator", task.evaluator, pad)
-    if task.termination_condition is not None:
-        lines.append(_text("termination_condition", task.termination_condition.source, pad))
-    return lines
-
-
-def _role(name: str, node: Node, pad: str) -> list[str]:
-    return [] if is_stand_in(node) else _element(name, pad, {}, _node(node, pad + "  "))
-
-
-def _script(script: Script, pad: str) -> list[str]:
-    lines = _command(script.command, script.shell, pad)
-    if script.timeout_s is not None:
-        lines.append(_text("timeout", _as_text(script.timeout_s), pad))
-    return lines
-
-
-def _command(argv: tuple[Text, ...], shell: bool, pad: str) -> list[str]:
-    if not argv:
-        return []
-    if shell:
-        return [_text("command", argv[0], pad, {"shell": True})]
-    return _element("command", pad, {}, [_text("arg", one, pad + "  ") for one in argv])
-
-
-def _inputs(inputs: tuple[Input, ...], pad: str, over: str | None) -> list[str]:
-    lines = [line for one in inputs for line in _input(one, pad + "  ")]
-    return _element("inputs", pad, {"over": over}, lines) if lines else []
+WRITERS: dict[str, Callable[[str, Any, str, Attributes], list[str]]] = {
+    **dict.fromkeys(("text", "model", "integer", "decimal", "boolean", "choice", "condition"), _value),
+    **dict.fromkeys(("role", "steps"), _nodes),
+    **dict.fromkeys(("fields", "script"), _part),
+    "command": _command,
+    "inputs": _inputs,
+    "tools": _tools,
+    "examples": _examples,
+    "file_paths": _file_paths,
+    "output_format": _output_format,
+}
+"""Writes the element of a field of each form that is not an attribute, from its name, value and attributes."""
 
 
 def _input(one: Input, pad: str) -> list[str]:
@@ -276,7 +245,7 @@ def _escape(value: str) -> str:
 def _check(value: str) -> None:
     bad = _ILLEGAL.search(value)
     if bad is not None:
-        raise UsageError(f"the character U+{ord(bad[0]):04X} cannot stand in XML")
+        raise UsageError(f"the character U+{ord(bad[0]):04X} is not allowed in XML")
 
 
 def _as_text(value: str | int | float | bool | Text) -> Text:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator, SimulatedBackend
-from evaluator.batch import BatchResult
+from evaluator.batch import BatchResult, run_batch
 from tests.conftest import MakeEvaluator
 
 QUIZ = (
@@ -63,6 +63,6 @@ def run(quiz: Evaluator, tmp_path: Path) -> Run:
     def run(rows: Any = ROWS, *, evaluator: Evaluator = quiz, templates: Any = "quiz", **options: Any) -> BatchResult:
         options.setdefault("output", tmp_path / "batch")
         options.setdefault("scorers", ["exact"])
-        return asyncio.run(evaluator.batch(templates, rows, **options))
+        return asyncio.run(run_batch(templates, rows, evaluator=evaluator, **options))
 
     return run

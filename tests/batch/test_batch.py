@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ProviderError, TaskStore
-from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch
+from evaluator import Evaluator, HandlerConfig, ProviderError, SimulatedBackend, TaskStore
+from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch, run_batch
 from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
@@ -164,7 +164,7 @@ def test_another_judge_judges_anew_and_asks_no_question_again(run: Run, make_eva
 
 
 def test_one_name_is_a_list_of_one(run: Run) -> None:
-    result = run(ROWS[:1], models="mod3", gates="accuracy >= 0.5")
+    result = run(ROWS[:1], models="mod3", thresholds="accuracy >= 0.5")
     assert result.ended.total == 1 and result.ok
 
 
@@ -243,13 +243,13 @@ def test_cancelled_it_keeps_what_was_done_and_makes_no_call_twice_but_those_in_f
 ) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(
-            quiz.batch("quiz", ROWS, scorers=["exact"], output=tmp_path / "b", limits={"concurrency": 2})
+            run_batch("quiz", ROWS, evaluator=quiz, scorers=["exact"], output=tmp_path / "b", limits={"concurrency": 2})
         )
         calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 5 else "x"
         with pytest.raises(asyncio.CancelledError):
             await task
         calls.otherwise = lambda prompt: "x"
-        result = await quiz.batch("quiz", ROWS, scorers=["exact"], output=tmp_path / "b", resume=True)
+        result = await run_batch("quiz", ROWS, evaluator=quiz, scorers=["exact"], output=tmp_path / "b", resume=True)
         assert result.is_complete and len(calls) <= 12
 
     asyncio.run(main())
@@ -267,16 +267,16 @@ def test_a_budget_ends_the_session_and_the_rest_is_pending(run: Run, make_evalua
 
 
 def test_a_gate_brings_the_reducer_that_it_needs(run: Run) -> None:
-    result = run(ROWS[:3], epochs=2, gates=["pass@2 >= 0.5"])
-    assert result.ok and [gate.met for gate in result.gates] == [True]
+    result = run(ROWS[:3], epochs=2, thresholds=["pass@2 >= 0.5"])
+    assert result.ok and [threshold.met for threshold in result.thresholds] == [True]
 
 
 def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None:
-    good = run(ROWS[:4], gates=["accuracy >= 0.9", "errors <= 0"])
-    assert good.ok and [gate.met for gate in good.gates] == [True, True]
+    good = run(ROWS[:4], thresholds=["accuracy >= 0.9", "errors <= 0"])
+    assert good.ok and [threshold.met for threshold in good.thresholds] == [True, True]
     stop = Stop()
     stop.ask()
-    assert not run(resume=True, gates=["accuracy >= 0.9"], stop=stop).ok
+    assert not run(resume=True, thresholds=["accuracy >= 0.9"], stop=stop).ok
 
 
 def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(run: Run, tmp_path: Path) -> None:
@@ -311,9 +311,9 @@ def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:
         ({"limits": {"concurrency": 0}}, "concurrency is 0"),
         ({"limits": {"max_costs": 1}}, "max_cost"),
         ({"select": {"limits": 1}}, "limit"),
-        ({"gates": ["accuracy is good"]}, "accuracy is good"),
-        ({"gates": ["mean(f1) >= 0.5"]}, "f1"),
-        ({"gates": ["pass@2 >= 0.5"]}, "pass@2"),
+        ({"thresholds": ["accuracy is good"]}, "accuracy is good"),
+        ({"thresholds": ["mean(f1) >= 0.5"]}, "f1"),
+        ({"thresholds": ["pass@2 >= 0.5"]}, "pass@2"),
         ({"handlers": ["none"]}, "no handler profile"),
         ({"engine": "cloud"}, "engine is 'cloud'"),
         ({"on_changed": "ask"}, "on_changed"),
@@ -345,7 +345,7 @@ def test_the_display_is_told_of_everything(run: Run) -> None:
     told: list[str] = []
 
     class Told:
-        def begun(self, name, snapshot):
+        def start(self, name, snapshot):
             told.append(f"begun {name} {snapshot.total}")
 
         def result(self, result):
@@ -357,8 +357,58 @@ def test_the_display_is_told_of_everything(run: Run) -> None:
         def notice(self, line):
             told.append(line)
 
-        def ended(self, snapshot, state):
+        def end(self, snapshot, state):
             told.append(f"{state} {snapshot.done} {dict(snapshot.verdicts)}")
 
     run(ROWS[:2], display=Told(), limits={"concurrency": 1})
     assert told == ["begun quiz 2", "r0", "r1", "complete 2 {'passed': 2}"]
+
+
+def test_a_retryable_error_is_tried_again_in_its_own_run_and_keeps_what_was_answered(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
+    steps = """<task name="quiz" type="sequential"><description>Answer in two steps</description>
+      <inputs><input name="question" type="string" required="true">it</input></inputs><steps>
+      <task name="think" type="atomic"><description>Think</description><instructions>Think: {{ question }}</instructions></task>
+      <task name="say" type="atomic"><description>Say</description><instructions>Say: {{ question }}</instructions></task>
+      </steps></task>"""
+    calls.answers = {"Say: What is 0 + 0?": ProviderError("down", kind="connection", retryable=True)}
+    profile = HandlerConfig(name="offline", backend="simulated", backoff_s=())
+    evaluator = make_evaluator(steps, handler=profile, backend=Scripted(script=calls))
+    assert verdicts(run(ROWS[:1], evaluator=evaluator)) == {"r0": "error"}
+    assert calls == ["Think: What is 0 + 0?", "Say: What is 0 + 0?"]
+    calls.answers.clear()
+    calls.clear()
+    again = run(ROWS[:1], evaluator=evaluator, resume=True, retry_errors=True)
+    assert calls == ["Say: What is 0 + 0?"]
+    assert verdicts(again) == {"r0": "passed"}
+
+
+def test_a_cache_keeps_the_judgements_of_epochs_and_of_repeats_apart(make_evaluator, run: Run, tmp_path: Path) -> None:
+    judged: list[str] = []
+
+    class Model(SimulatedBackend):
+        @property
+        def name(self) -> str:
+            return "scripted"
+
+    def script(request):
+        prompt = request.messages[-1].content
+        if "Judge" in prompt:
+            judged.append(prompt)
+            return "true"
+        return "an answer"
+
+    xml = """<task name="own_judge" type="atomic"><description>Judge an answer</description><model role="grader"/>
+      <inputs><input name="reply" type="string" required="true">it</input></inputs>
+      <instructions>Judge {{ reply }}</instructions><output_format type="json" schema="boolean"/></task>"""
+    evaluator = make_evaluator(QUIZ + xml, backend=Model(script=script))
+    grader = {"type": "graded", "template": "own_judge", "inputs": {"reply": "output"}}
+    scorers = [{"type": "majority", "grader": grader, "repeats": 2}]
+    cache = tmp_path / "cache.db"
+    result = run(ROWS[:1], evaluator=evaluator, scorers=scorers, epochs=3, cache=cache)
+    assert result.is_complete
+    assert len(judged) == 6, "each epoch and each repeat is a judgement of its own"
+    again = run(ROWS[:1], evaluator=evaluator, scorers=scorers, epochs=3, cache=cache, output=tmp_path / "second")
+    assert again.is_complete
+    assert len(judged) == 6, "the same judgements come from the cache"

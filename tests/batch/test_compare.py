@@ -1,4 +1,4 @@
-"""Two batches compared by pairs, and every sample that makes no pair accounted for."""
+"""Two batches are compared by pairs, and every sample without a pair is counted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.batch import Batch, BatchResult
-from evaluator.batch.compare import Comparison, compare, render_comparison, render_comparison_markdown
-from evaluator.batch.gates import GateStatus
+from evaluator.batch.compare import Comparison, compare
 from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import mcnemar_difference, mean_difference, pairs_needed
+from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
@@ -40,7 +40,7 @@ def scored(values: list[float], **fields: Any) -> list[SampleResult]:
     return [a_result(f"s{i:04d}", scores={"f1": Score(value, value > 0.5)}, **fields) for i, value in enumerate(values)]
 
 
-def test_every_sample_is_a_pair_or_is_counted_by_why_not() -> None:
+def test_every_sample_is_a_pair_or_counted_by_reason() -> None:
     found = compare(side("ppffeupp-"), side("pfpfpppe" + "p"))
     assert (found.n, found.of) == (5, 9)
     assert (found.a.samples, found.a.only, found.a.errors, found.a.unscored) == (8, 0, 1, 1)
@@ -63,7 +63,7 @@ def test_the_sides_are_mirror_images(pairs: list[tuple[str, str]]) -> None:
     judged = sum(a in "pf" and b in "pf" for a, b in pairs)
     assert one.n == judged and one.of == sum((a, b) != ("-", "-") for a, b in pairs)
     json.dumps(one.to_dict(), allow_nan=False)
-    assert render_comparison(one, 70) and render_comparison_markdown(one)
+    assert one.to_text(70) and one.to_markdown()
 
 
 def test_a_batch_does_not_differ_from_itself() -> None:
@@ -101,11 +101,11 @@ def test_clusters_of_pairs_are_not_independent() -> None:
     assert lone.difference.clusters == 12
     assert lone.warnings == (
         "11 of 12 pairs have no 'text': each is a cluster of its own",
-        "clusters by 'text': 12; with fewer than 30 the interval and p are only rough",
+        "clusters by 'text': 12; with fewer than 30 the interval and p are approximate",
     )
 
 
-def test_a_field_to_cluster_by_that_no_pair_has_is_refused() -> None:
+def test_a_cluster_field_that_no_pair_has_is_refused() -> None:
     a = [a_result(f"s{i}", "p", metadata={"text": i // 3}) for i in range(12)]
     with pytest.raises(UsageError, match=r"no pair has 'txt' .* did you mean `text`\?"):
         compare(a, a, cluster="txt")
@@ -115,7 +115,7 @@ def test_a_field_to_cluster_by_that_no_pair_has_is_refused() -> None:
     half = [*a[:6], *blank[6:]]
     found = compare(half, half, cluster="text")
     assert found.difference.clusters == 8 and found.warnings[0].startswith("6 of 12 pairs have no 'text'")
-    with pytest.raises(UsageError, match="there is `text`"):
+    with pytest.raises(UsageError, match="the fields are `text`"):
         compare(a, a, cluster="nope")
     assert compare([], [], cluster="nope").n == 0
 
@@ -134,7 +134,7 @@ def test_batches_that_are_clustered_by_the_same_field_are_compared_by_it() -> No
     assert found.difference.p == pytest.approx(0.168, abs=5e-4) and found.difference.se == pytest.approx(
         0.1333, abs=5e-5
     )
-    assert "paired t, clustered by passage" in " ".join(render_comparison(found).split())
+    assert "paired t, clustered by passage" in " ".join(found.to_text().split())
     independent = compare(passages(3), passages(5), cluster="")
     assert independent.difference == compare(list(passages(3)), list(passages(5))).difference
     assert independent.cluster is None and independent.design_effect is None
@@ -146,22 +146,22 @@ def test_batches_that_are_clustered_by_the_same_field_are_compared_by_it() -> No
     [("passage", None, "by 'passage' and side b by nothing"), (None, "text", "by nothing and side b by 'text'"),
      ("passage", "text", "by 'passage' and side b by 'text'")],
 )  # fmt: skip
-def test_batches_that_are_clustered_otherwise_are_compared_with_a_warning(a: str, b: str, said: str) -> None:
+def test_batches_with_different_clusters_are_compared_with_a_warning(a: str, b: str, said: str) -> None:
     found = compare(passages(3, a), passages(5, b))
     assert found.cluster is None and found.difference.clusters is None
-    assert [warning for warning in found.warnings if said in warning and "as independent" in warning]
+    assert [warning for warning in found.warnings if said in warning and "pairs are independent unless" in warning]
     named = compare(passages(3, a), passages(5, b), cluster="passage")
     assert named.difference.clusters == 10 and not any(said in warning for warning in named.warnings)
 
 
-def test_batches_at_odds_meet_and_miss_no_threshold_until_a_field_is_named() -> None:
+def test_batches_with_different_clusters_meet_and_miss_no_threshold_until_a_field_is_named() -> None:
     found = compare(passages(3), passages(5, None))
     assert found.is_at_odds and found.to_dict()["is_at_odds"] is True
     status, why = found.at_least(-0.9)
-    assert status is GateStatus.INCOMPLETE and "clustered by different fields, or only one is" in why
+    assert status is ThresholdStatus.INCOMPLETE and "clustered by different fields, or only one is" in why
     for cluster in ("passage", ""):
         named = compare(passages(3), passages(5, None), cluster=cluster)
-        assert not named.is_at_odds and named.at_least(-0.9) == (GateStatus.MET, "")
+        assert not named.is_at_odds and named.at_least(-0.9) == (ThresholdStatus.MET, "")
 
 
 def test_a_run_and_a_folder_give_results_of_one_type() -> None:
@@ -169,31 +169,31 @@ def test_a_run_and_a_folder_give_results_of_one_type() -> None:
     assert returned == [Results, Results]
 
 
-def test_a_list_says_nothing_of_clusters_and_is_at_odds_with_nobody() -> None:
+def test_a_list_declares_no_clusters() -> None:
     for a, b in ((list(passages(3)), passages(5)), (passages(3), list(passages(5)))):
         found = compare(a, b)
         assert (found.is_at_odds, found.cluster, found.warnings) == (False, None, ())
-        assert found.at_least(-0.9) == (GateStatus.MET, "")
+        assert found.at_least(-0.9) == (ThresholdStatus.MET, "")
 
 
-def test_a_field_of_the_batches_own_that_no_pair_has_is_refused() -> None:
+def test_a_declared_cluster_field_that_no_pair_has_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"no pair has 'passge' .* both batches are clustered; did you mean `passage`\?"
     ):
         compare(passages(3, "passge"), passages(5, "passge"))
 
 
-def test_a_comparison_is_a_line_in_a_prompt_and_its_tables_in_print_and_a_notebook() -> None:
+def test_a_comparison_has_a_short_repr_and_prints_as_tables() -> None:
     found = compare(passages(3), passages(5))
     assert repr(found) == (
         "<Comparison of passed: b − a is +0.2, 95 % interval -0.1016 to +0.5016, p = 0.1679, 100 of 100 samples make a pair>"
     )
     assert repr(compare([], [])) == "<Comparison of passed: 0 of 0 samples make a pair>"
-    assert str(found) == render_comparison(found) and found._repr_markdown_() == render_comparison_markdown(found)  # pyright: ignore[reportPrivateUsage]
+    assert str(found) == found.to_text() and found._repr_markdown_() == found.to_markdown()  # pyright: ignore[reportPrivateUsage]
 
 
 @given(st.lists(st.tuples(st.sampled_from("pf"), st.sampled_from("pf")), min_size=1, max_size=40))
-def test_where_interval_and_p_disagree_it_is_said(pairs: list[tuple[str, str]]) -> None:
+def test_a_disagreement_of_interval_and_p_is_reported(pairs: list[tuple[str, str]]) -> None:
     found = compare(side("".join(a for a, _ in pairs)), side("".join(b for _, b in pairs)))
     difference = found.difference
     assert difference.low is not None and difference.high is not None and difference.p is not None
@@ -201,13 +201,13 @@ def test_where_interval_and_p_disagree_it_is_said(pairs: list[tuple[str, str]]) 
     assert bool(found.warnings) == disagree
 
 
-def test_an_interval_without_0_beside_a_p_above_005_is_explained() -> None:
+def test_an_interval_without_0_with_a_p_above_005_is_explained() -> None:
     found = compare(side("p" * 10 + "f" * 5), side("p" * 15))
     assert found.difference.low is not None and found.difference.low > 0
     assert found.difference.p is not None and found.difference.p > 0.05
     (warning,) = found.warnings
-    assert warning.startswith("the interval has no 0 in it, and p is above 0.05") and "go by p" in warning
-    assert "go by p" in " ".join(render_comparison(found).split())
+    assert warning.startswith("the interval excludes 0, and p is above 0.05") and "rely on p" in warning
+    assert "rely on p" in " ".join(found.to_text().split())
 
 
 def test_epochs_are_averaged_before_they_are_paired() -> None:
@@ -246,7 +246,7 @@ def mean_by_hand(epochs: dict[int, str]) -> float | None:
 
 
 @given(LINES, LINES)
-def test_results_in_any_order_come_to_the_same_as_by_hand(
+def test_results_in_any_order_equal_those_by_hand(
     first: list[tuple[str, int, str]], second: list[tuple[str, int, str]]
 ) -> None:
     found = compare(
@@ -266,7 +266,7 @@ def test_results_in_any_order_come_to_the_same_as_by_hand(
     assert found.gained == tuple(flips)
 
 
-def test_pairs_take_a_few_hundred_bytes_whatever_their_inputs_hold() -> None:
+def test_pairs_take_a_few_hundred_bytes_whatever_their_inputs() -> None:
     def results(of: int) -> Iterator[SampleResult]:
         for i in range(3_000):
             inputs = {"q": f"{i} {'x' * 500}"}
@@ -301,14 +301,14 @@ def test_pairs_may_be_made_by_inputs_or_metadata() -> None:
 
 
 @pytest.mark.parametrize("by", ["", "name", "metadata", "metadata.", "inputs.q"])
-def test_pairs_are_made_by_nothing_else(by: str) -> None:
+def test_pairs_by_anything_else_are_refused(by: str) -> None:
     with pytest.raises(UsageError, match=r"id, inputs or metadata\.NAME"):
         compare([], [], by=by)
 
 
-def test_what_cannot_be_paired_is_refused() -> None:
+def test_results_that_cannot_be_paired_are_refused() -> None:
     same = [a_result("1", metadata={"k": 1}), a_result("2", metadata={"k": 1})]
-    with pytest.raises(UsageError, match="'1' and '2' are equal"):
+    with pytest.raises(UsageError, match="'1' and '2' have the same value"):
         compare(same, [], by="metadata.k")
     with pytest.raises(UsageError, match="has no 'other'"):
         compare(same, [], by="metadata.other")
@@ -318,19 +318,19 @@ def test_what_cannot_be_paired_is_refused() -> None:
         compare(scored([0.5]), side("p"), scorer="f1")
 
 
-def test_batches_that_were_made_otherwise_are_compared_with_a_warning() -> None:
+def test_other_differences_of_the_batches_are_warnings() -> None:
     a = [a_result("x", target="1", scores={"s": Score(1.0, True)}), a_result("y", target="2")]
     b = [a_result("x", target="9", template="quiz2", inputs={"q": "new"}, scores={"t": Score(1.0, True)}), a_result("y", target="2", template="quiz2")]  # fmt: skip
     assert compare(a, b).warnings == (
         "the templates differ: quiz and quiz2",
         "the scorers differ: only one side has s, t",
-        "the inputs of 1 of 2 samples in both differ",
-        "the target of 1 of 2 samples in both differ",
+        "the inputs of 1 of 2 samples on both sides differ",
+        "the target of 1 of 2 samples on both sides differ",
     )
     assert compare(a, [a_result("x", target="1", variant="large"), a_result("y", target="2")][:0]).warnings == ()
 
 
-def test_errors_of_a_scorer_and_scores_that_it_did_not_give_are_told_apart() -> None:
+def test_errors_and_missing_scores_of_a_scorer_are_distinguished() -> None:
     a = [
         a_result("1", scores={"s": Score(None, None, error="broke")}),
         a_result("2", scores={"s": Score(None, None)}),
@@ -347,11 +347,11 @@ def test_errors_of_a_scorer_and_scores_that_it_did_not_give_are_told_apart() -> 
 def test_nothing_at_all_can_be_compared() -> None:
     found = compare([], [])
     assert (found.n, found.of, found.difference.mean, found.smallest()) == (0, 0, None, None)
-    assert "without a pair there is no difference" in render_comparison(found)
+    assert "without a pair there is no difference" in found.to_text()
 
 
-def test_a_person_reads_how_many_pairs_which_flipped_and_what_it_would_take() -> None:
-    text = render_comparison(compare(side("pppppppfff" * 3), side("pppppfffff" * 3 + "p")), 110)
+def test_the_text_shows_pairs_flips_and_pairs_needed() -> None:
+    text = compare(side("pppppppfff" * 3), side("pppppfffff" * 3 + "p")).to_text(110)
     assert "30 of 31 samples make a pair, by id" in text
     assert "passed, b − a: -0.2 ± " in text and "p = 0.03125 (exact McNemar" in text
     assert "6 passed in a and failed in b: s05, s06, s15, s16, s25, s26" in text
@@ -360,15 +360,15 @@ def test_a_person_reads_how_many_pairs_which_flipped_and_what_it_would_take() ->
 
 def test_many_flipped_ids_are_cut_in_text_and_whole_in_json() -> None:
     found = compare(side("f" * 30), side("p" * 30))
-    assert "and 10 more" in render_comparison(found) and len(found.to_dict()["gained"]) == 30
+    assert "and 10 more" in found.to_text() and len(found.to_dict()["gained"]) == 30
     assert found.to_dict()["version"] == 1
 
 
-def test_what_is_shown_cannot_act() -> None:
+def test_shown_texts_cannot_act() -> None:
     bad = "x\x1b[2J|<b>"
-    text = render_comparison(compare([a_result(bad, "p")], [a_result(bad, "f")]))
+    text = compare([a_result(bad, "p")], [a_result(bad, "f")]).to_text()
     assert "\x1b" not in text
-    markdown = render_comparison_markdown(compare([a_result(bad, "p")], [a_result(bad, "f")]))
+    markdown = compare([a_result(bad, "p")], [a_result(bad, "f")]).to_markdown()
     assert "\x1b" not in markdown and "<b>" not in markdown
 
 
@@ -376,16 +376,16 @@ def declared(results: list[SampleResult], total: int | None = None, **said: Any)
     return Results(iter(results), Declared(len(results) if total is None else total, **said))
 
 
-def test_a_side_that_is_not_complete_is_told_with_its_n_of_N() -> None:
+def test_an_incomplete_side_is_reported_with_n_of_N() -> None:
     found = compare(declared(side("p" * 50)), declared(side("p" * 39), 50, unfinished="it was stopped"))
     assert (found.a.results, found.a.of, found.a.pending, found.a.unfinished) == (50, 50, 0, "")
     said = "it was stopped; 11 of 50 results are pending"
     assert (found.b.results, found.b.of, found.b.pending, found.b.unfinished) == (39, 50, 11, said)
     assert found.warnings == (f"side b is not complete: {said}",)
-    assert found.at_least(-1) == (GateStatus.INCOMPLETE, f"side b is not complete: {said}")
+    assert found.at_least(-1) == (ThresholdStatus.INCOMPLETE, f"side b is not complete: {said}")
     kept = found.to_dict()["b"]
     assert (kept["results"], kept["of"], kept["pending"], kept["unfinished"]) == (39, 50, 11, said)
-    for text in (render_comparison(found), render_comparison_markdown(found)):
+    for text in (found.to_text(), found.to_markdown()):
         assert "39 of 50" in text and "11 of 50 results are pending" in " ".join(text.split())
 
 
@@ -396,33 +396,33 @@ def test_results_are_counted_by_epochs_and_once_each() -> None:
     assert found.b.unfinished == "" and found.at_least(-1)[1].startswith("side a is not complete: 1 of 4 results")
 
 
-def test_a_batch_whose_size_nobody_knows_is_not_complete_and_a_list_says_nothing() -> None:
+def test_a_batch_of_unknown_size_is_not_complete_and_a_list_declares_nothing() -> None:
     unknown = compare(Results(iter(side("pp")), Declared()), side("pp"))
-    assert unknown.warnings == ("side a is not complete: how many results there will be is not known",)
-    assert unknown.at_least(-1)[0] is GateStatus.INCOMPLETE
+    assert unknown.warnings == ("side a is not complete: the total number of results is unknown",)
+    assert unknown.at_least(-1)[0] is ThresholdStatus.INCOMPLETE
     assert (unknown.b.of, unknown.b.pending, unknown.b.unfinished) == (None, None, "")
-    assert compare(side("pp"), side("pp")).at_least(-1) == (GateStatus.MET, "")
+    assert compare(side("pp"), side("pp")).at_least(-1) == (ThresholdStatus.MET, "")
 
 
 @pytest.mark.parametrize(
     ("a", "b", "least", "status", "why"),
     [
-        ("p" * 200, "p" * 200, -0.05, GateStatus.MET, ""),
-        ("p" * 200, "p" * 100 + "f" * 100, -0.05, GateStatus.MISSED, "expected at least -0.05"),
-        ("p" * 200, "p" * 60 + "e" * 140, -0.5, GateStatus.INCOMPLETE, "140 of 200 samples with an error"),
-        ("p" * 60 + "e" * 140, "p" * 200, 0.1, GateStatus.INCOMPLETE, "140 of 200 samples with an error"),
-        ("p" * 60 + "e" * 140, "p" * 200, -0.1, GateStatus.MET, ""),
-        ("p" * 200, "p" * 199 + "e", -0.05, GateStatus.MET, ""),
-        ("p" * 200, "p" * 199 + "u", -0.05, GateStatus.MET, ""),
-        ("p" * 200, "p" * 199 + "e", -0.02, GateStatus.INCOMPLETE, "expected at least -0.02"),
-        ("p" * 200, "f" * 199 + "e", -0.5, GateStatus.MISSED, "the interval begins at -1"),
-        ("p" * 200, "e" * 200, -0.5, GateStatus.INCOMPLETE, "there is no interval"),
-        ("p" * 200, "-" * 200 + "p" * 200, -0.5, GateStatus.INCOMPLETE, "there is no interval"),
-        ("u" * 50 + "p" * 150, "u" * 50 + "p" * 150, -0.05, GateStatus.MET, ""),
+        ("p" * 200, "p" * 200, -0.05, ThresholdStatus.MET, ""),
+        ("p" * 200, "p" * 100 + "f" * 100, -0.05, ThresholdStatus.MISSED, "expected at least -0.05"),
+        ("p" * 200, "p" * 60 + "e" * 140, -0.5, ThresholdStatus.INCOMPLETE, "140 of 200 samples with an error"),
+        ("p" * 60 + "e" * 140, "p" * 200, 0.1, ThresholdStatus.INCOMPLETE, "140 of 200 samples with an error"),
+        ("p" * 60 + "e" * 140, "p" * 200, -0.1, ThresholdStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "e", -0.05, ThresholdStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "u", -0.05, ThresholdStatus.MET, ""),
+        ("p" * 200, "p" * 199 + "e", -0.02, ThresholdStatus.INCOMPLETE, "expected at least -0.02"),
+        ("p" * 200, "f" * 199 + "e", -0.5, ThresholdStatus.MISSED, "the interval begins at -1"),
+        ("p" * 200, "e" * 200, -0.5, ThresholdStatus.INCOMPLETE, "there is no interval"),
+        ("p" * 200, "-" * 200 + "p" * 200, -0.5, ThresholdStatus.INCOMPLETE, "there is no interval"),
+        ("u" * 50 + "p" * 150, "u" * 50 + "p" * 150, -0.05, ThresholdStatus.MET, ""),
     ],
 )
 def test_a_threshold_is_met_only_where_no_error_could_change_that(
-    a: str, b: str, least: float, status: GateStatus, why: str
+    a: str, b: str, least: float, status: ThresholdStatus, why: str
 ) -> None:
     told = compare(side(a), side(b)).at_least(least)
     assert told[0] is status and (why in told[1] if why else told[1] == "")
@@ -438,13 +438,13 @@ def decided(letters: list[tuple[str, str]], a_as: str, b_as: str) -> Comparison:
 
 
 @given(st.lists(st.tuples(st.sampled_from("pfeu-"), st.sampled_from("pfeu-")), max_size=25))
-def test_what_errors_could_change_is_bounded(letters: list[tuple[str, str]]) -> None:
+def test_the_effect_of_errors_is_bounded(letters: list[tuple[str, str]]) -> None:
     found = compare(side("".join(a for a, _ in letters)), side("".join(b for _, b in letters)))
     assert found.if_worst == decided(letters, "p", "f").difference
     assert found.if_best == decided(letters, "f", "p").difference
     counted = [pair for pair in letters if "-" not in pair and pair != ("u", "u") and set("eu") & set(pair)]
     assert found.undecided == len(counted)
-    assert ("had they come out worst or best" in " ".join(render_comparison(found).split())) == bool(counted)
+    assert ("with the worst and the best values for b" in " ".join(found.to_text().split())) == bool(counted)
 
 
 def test_an_epoch_that_is_an_error_is_bounded_in_its_pair() -> None:
@@ -469,17 +469,17 @@ def test_bounds_are_clustered_as_the_difference_is() -> None:
     [({"f1": {"type": "f1"}}, -0.25), ({"f1": {"type": "function"}}, None),
      ({"f1": {"type": "mine"}}, None), ({"f1": {"type": ["f1"]}}, None), ({"f1": {}}, None), ({}, None), (None, None)],
 )  # fmt: skip
-def test_what_a_function_or_a_scorer_of_ones_own_could_say_has_no_bounds(scorers: Any, worst: float | None) -> None:
+def test_values_of_functions_and_custom_scorers_have_no_bounds(scorers: Any, worst: float | None) -> None:
     a, b = scored([1.0, 0.5, 0.5, 0.5]), [a_result("s0000", "e"), *scored([0.0, 0.5, 0.5, 0.5])[1:]]
     found = compare(declared(a, scorers=scorers), declared(b, scorers=scorers), scorer="f1")
     assert (None if found.if_worst is None else found.if_worst.mean) == worst
     assert (found.undecided, found.difference.mean) == (1, 0.0)
     if worst is None:
-        assert "need not lie in [0, 1]" in " ".join(render_comparison(found).split())
+        assert "need not lie in [0, 1]" in " ".join(found.to_text().split())
         status, why = found.at_least(-5)
         assert (
-            status is GateStatus.INCOMPLETE
-            and "what 1 of 4 samples with an error or no score could change is not known" in why
+            status is ThresholdStatus.INCOMPLETE
+            and "the effect of 1 of 4 samples with an error or no score is unknown" in why
         )
 
 
@@ -497,23 +497,23 @@ def test_the_pairs_needed_are_those_in_clusters_like_these() -> None:
     assert clustered.smallest() == pytest.approx(2.8016 * se, rel=1e-4)
     assert clustered.needed(0.05) == pytest.approx((plain.needed(0.05) or 0) * effect, abs=effect + 1)
     assert clustered.to_dict()["design_effect"] == effect and plain.to_dict()["design_effect"] is None
-    text = " ".join(render_comparison(clustered).split())
-    assert f"in clusters like these (design effect {effect:.4g}); these 100 pairs show one of 0.3735" in text
+    text = " ".join(clustered.to_text().split())
+    assert f"in clusters like these (design effect {effect:.4g}); these 100 pairs show a difference of 0.3735" in text
 
 
-def test_pairs_that_are_clusters_of_their_own_need_as_many_as_independent_ones() -> None:
+def test_pairs_in_single_clusters_need_as_many_as_independent_ones() -> None:
     a, b = (declared([*passages(passing)]) for passing in (3, 5))
     own = [replace(each, metadata={"own": each.sample_id}) for each in a]
     found, plain = compare(own, [*b], cluster="own"), compare(own, passages(5), cluster="")
     assert found.design_effect == pytest.approx(1) and found.smallest() == pytest.approx(plain.smallest())
 
 
-def test_clusters_whose_differences_cancel_out_say_nothing_of_the_pairs_needed() -> None:
+def test_clusters_with_cancelling_differences_give_no_pairs_needed() -> None:
     a = [a_result(f"s{i}", "pf"[i % 2], metadata={"text": i // 2}) for i in range(8)]
     b = [a_result(f"s{i}", "fp"[i % 2]) for i in range(8)]
     found = compare(a, b, cluster="text")
     assert found.spread is not None and (found.design_effect, found.needed(0.1), found.smallest()) == (None, None, None)
-    assert "Samples needed" not in render_comparison(found)
+    assert "Samples needed" not in found.to_text()
 
 
 INCLUDES = {"type": "includes", "ignore_case": False}
@@ -532,16 +532,16 @@ JUDGE = {"type": "reference", "templates": {"grade": "1"}, "judges": ["a"]}
         ({"s": INCLUDES}, None, ("the scorers differ: only one side has s",)),
     ],
 )  # fmt: skip
-def test_scorers_are_compared_by_what_the_batches_say_of_them(a: Any, b: Any, warnings: tuple[str, ...]) -> None:
+def test_scorers_are_compared_by_what_the_batches_declare(a: Any, b: Any, warnings: tuple[str, ...]) -> None:
     assert compare(declared(side("pp"), scorers=a), declared(side("pp"), scorers=b)).warnings == warnings
 
 
-def test_what_counts_as_failed_on_one_side_only_is_told() -> None:
+def test_errors_that_count_as_failed_on_one_side_only_are_a_warning() -> None:
     a, b = (declared(side("pp"), count_as_failed=reasons) for reasons in ((), ("timeout",)))
-    assert compare(a, b).warnings == ("only one side counts as failed what ends with timeout",)
+    assert compare(a, b).warnings == ("only one side counts the error timeout as failed",)
 
 
-def test_a_side_of_nothing_but_errors_has_no_other_scorers_for_that() -> None:
+def test_a_side_with_only_errors_has_no_differing_scorers() -> None:
     a, b = scored([0.5, 0.6]), [a_result("s0000", "e"), a_result("s0001", "e")]
     assert compare(a, b).warnings == ()
     said = {"f1": {"type": "f1"}}

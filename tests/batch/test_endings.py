@@ -1,4 +1,4 @@
-"""How a session ends before its rows do: asked to, out of time, cut off; and what stays of it."""
+"""A session that ends before its rows: stopped, out of time, or interrupted; and what it leaves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator
-from evaluator.batch import NoDisplay, Stop, open_batch
-from evaluator.batch.progress import Sheltered
+from evaluator.batch import NoDisplay, Stop, open_batch, run_batch, run_batch_sync
+from evaluator.batch.progress import SafeDisplay
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
-WITHIN_S = 20
+WITHIN_S = 200
+pytestmark = pytest.mark.timeout(600)
 
 
 class Live:
@@ -57,7 +58,7 @@ def within(evaluator: Evaluator, rows: Any, **options: Any) -> Any:
 
     async def main() -> Any:
         async with asyncio.timeout(WITHIN_S):
-            return await evaluator.batch("quiz", rows, scorers=["exact"], **options)
+            return await run_batch("quiz", rows, evaluator=evaluator, scorers=["exact"], **options)
 
     return asyncio.run(main())
 
@@ -155,7 +156,7 @@ def test_rows_are_closed_when_enough_of_them_are_taken(quiz: Evaluator, tmp_path
     live = Live(ROWS)
 
     async def main() -> bool:
-        result = await quiz.batch("quiz", live(), select={"limit": 2}, output=tmp_path / "b")
+        result = await run_batch("quiz", live(), evaluator=quiz, select={"limit": 2}, output=tmp_path / "b")
         assert result.ended.ran == 2
         return live.is_closed
 
@@ -174,12 +175,12 @@ def test_rows_that_cancel_themselves_end_the_session_after_what_was_begun(
         yield ROWS[0]
         raise asyncio.CancelledError
 
-    with pytest.raises(UsageError, match="the rows ended with CancelledError"):
+    with pytest.raises(UsageError, match="reading the rows raised CancelledError"):
         within(quiz, rows_async() if is_async else rows(), output=tmp_path / "b")
     assert len(list(open_batch(tmp_path / "b").results())) == 1
 
 
-# -- cut off ----------------------------------------------------------------------------------------------------------
+# -- interrupted ----------------------------------------------------------------------------------------------------------
 
 
 def last_session(folder: Path) -> dict[str, Any]:
@@ -193,13 +194,19 @@ def test_a_cancelled_session_has_ended_in_its_folder(quiz: Evaluator, calls: Cal
     told: list[str] = []
 
     class Told(NoDisplay):
-        def ended(self, snapshot: Any, state: str) -> None:
+        def end(self, snapshot: Any, state: str) -> None:
             told.append(state)
 
     async def main() -> None:
         task = asyncio.ensure_future(
-            quiz.batch(
-                "quiz", ROWS, scorers=["exact"], output=tmp_path / "b", display=Told(), limits={"concurrency": 1}
+            run_batch(
+                "quiz",
+                ROWS,
+                evaluator=quiz,
+                scorers=["exact"],
+                output=tmp_path / "b",
+                display=Told(),
+                limits={"concurrency": 1},
             )
         )
         calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 3 else "x"
@@ -208,11 +215,11 @@ def test_a_cancelled_session_has_ended_in_its_folder(quiz: Evaluator, calls: Cal
 
     asyncio.run(main())
     last = last_session(tmp_path / "b")
-    assert (last["state"], last["reason"]) == ("stopped", "cut off: calls in flight were cancelled")
+    assert (last["state"], last["reason"]) == ("stopped", "interrupted: calls in flight were cancelled")
     assert last["ran"] == len(list(open_batch(tmp_path / "b").results())) < 10
     assert told == ["stopped"]
     summary = open_batch(tmp_path / "b").summarise()
-    assert not summary.complete and "cut off" in summary.unfinished
+    assert not summary.complete and "interrupted" in summary.unfinished
     calls.otherwise = lambda prompt: "x"
     again = within(quiz, ROWS, output=tmp_path / "b", resume=True)
     assert again.is_complete and again.ended.ran == 10 - last["ran"]
@@ -222,7 +229,7 @@ def test_wait_for_ends_a_batch_as_it_ends_anything(quiz: Evaluator, tmp_path: Pa
     async def main() -> None:
         live = Live(ROWS[:2])
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(quiz.batch("quiz", live(), output=tmp_path / "b"), 0.3)
+            await asyncio.wait_for(run_batch("quiz", live(), evaluator=quiz, output=tmp_path / "b"), 0.3)
 
     asyncio.run(main())
     assert last_session(tmp_path / "b")["state"] == "stopped"
@@ -231,7 +238,7 @@ def test_wait_for_ends_a_batch_as_it_ends_anything(quiz: Evaluator, tmp_path: Pa
 def test_ctrl_c_in_the_sync_form_ends_the_session_in_its_folder(quiz: Evaluator, tmp_path: Path) -> None:
     live = Live(ROWS[:2], then=lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        quiz.batch_sync("quiz", live(), output=tmp_path / "b")
+        run_batch_sync("quiz", live(), evaluator=quiz, output=tmp_path / "b")
     last = last_session(tmp_path / "b")
     assert last["state"] == "stopped" and last["ran"] == len(list(open_batch(tmp_path / "b").results()))
 
@@ -266,7 +273,7 @@ def test_results_are_found_from_anywhere(
     assert len(list(result.results())) == 2 and result.folder.is_absolute()
 
 
-@pytest.mark.parametrize("method", ["begun", "result", "progress", "notice", "ended"])
+@pytest.mark.parametrize("method", ["start", "result", "progress", "notice", "end"])
 def test_a_display_that_fails_is_told_of_once_and_the_batch_goes_on(
     quiz: Evaluator, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
@@ -302,7 +309,7 @@ def test_a_display_may_still_interrupt() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Sheltered(Impatient()).notice("more")
+        SafeDisplay(Impatient()).show("notice", "more")
 
 
 # -- backends that end more than their call --------------------------------------------------------------------------

@@ -22,10 +22,10 @@ SPARSE = [*ROWS[:6], *PASSAGES[6:]]
     ("name", "said"),
     [
         ("passge", r"no row has 'passge' in its metadata; did you mean `passage`\?"),
-        ("topic", "there is `passage`"),
-        ("question", "it is an input; to have it there too, name it in `metadata`"),
-        (" ", "expected the name of a metadata field"),
-        (3, "is 3, expected the name of a metadata field"),
+        ("topic", "the fields are `passage`"),
+        ("question", "it is an input; to make it metadata too, list it in `metadata`"),
+        (" ", "expected a string"),
+        (3, "is 3, expected a string"),
     ],
 )
 def test_a_field_that_no_row_has_is_refused_before_a_call(
@@ -37,7 +37,7 @@ def test_a_field_that_no_row_has_is_refused_before_a_call(
 
 
 def test_a_field_that_only_rows_outside_the_selection_have_is_one_that_no_row_has(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no metadata"):
+    with pytest.raises(UsageError, match="the rows have no metadata"):
         run(SPARSE, cluster="passage", select=Selection(limit=3))
     drawn = run(SPARSE, cluster="passage", select=Selection(sample=5, seed=1), output=tmp_path / "drawn").summary
     assert drawn.with_cluster is not None and drawn.counts.results == 5
@@ -47,8 +47,8 @@ def test_where_only_some_rows_have_a_field_the_batch_says_how_many(run: Run) -> 
     summary = run(SPARSE, cluster="passage", group_by="passage").summary
     assert (summary.with_cluster, summary.with_group_by) == (4, 4)
     assert summary.notes[:2] == (
-        "6 of 10 results have no 'passage': each belongs with its sample",
-        "6 of 10 results have no 'passage': they are the group (none)",
+        "6 of 10 results have no 'passage': each is clustered with its sample",
+        "6 of 10 results have no 'passage': they form the group (none)",
     )
 
 
@@ -65,7 +65,7 @@ def test_of_a_file_each_row_is_looked_at_until_one_has_the_field(run: Run, tmp_p
 
 
 def test_a_row_that_cannot_be_used_is_told_when_the_batch_comes_to_it(run: Run, calls: Calls) -> None:
-    with pytest.raises(UsageError, match="stands twice"):
+    with pytest.raises(UsageError, match="is not unique"):
         run([*ROWS[:3], ROWS[0]], cluster="passage")
     assert len(calls) == 3
 
@@ -77,9 +77,9 @@ async def one_by_one() -> AsyncIterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("rows", [lambda: iter(PASSAGES), one_by_one])
 def test_rows_that_can_be_read_only_once_are_told_of_at_the_end(run: Run, rows: Any) -> None:
-    result = run(rows(), cluster="passge", gates=["accuracy_low >= 0"])
+    result = run(rows(), cluster="passge", thresholds=["accuracy_low >= 0"])
     assert "no result has 'passge' in its metadata; did you mean `passage`?" in result.summary.notes
-    assert not result.ok and "no result has the field to cluster by" in result.gates[0].reason
+    assert not result.ok and "no result has the field to cluster by" in result.thresholds[0].reason
 
 
 @pytest.mark.parametrize("purpose", ["cluster", "group_by"])

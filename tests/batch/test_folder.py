@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.errors import RecordError, TaskBusy
+from evaluator.errors.results import Usage
 from evaluator.record.redact import Redactor
-from evaluator.results import Usage
 
 RESULT = SampleResult(
     identity="0" * 32, sample_id="a", place=0, epoch=1, template="t", variant="m", verdict=Verdict.PASSED,
@@ -169,7 +169,7 @@ def test_a_folder_that_was_only_begun_is_begun_again(path: Path) -> None:
 def test_what_is_no_batch_is_not_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     for opened in (BatchFolder.open, BatchFolder.reader):
-        with pytest.raises(RecordError, match=r"no such folder|no batch"):
+        with pytest.raises(RecordError, match=r"no such folder|not a batch"):
             opened(tmp_path / name)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator import Evaluator, HandlerConfig
 from evaluator.batch.identity import Cell, changed_parts, digest, handler_settings, key_of
-from evaluator.batch.plan import cells_of, variants_of
+from evaluator.batch.plan import make_cells, make_variants
 from evaluator.batch.records import Sample
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ
@@ -82,7 +82,7 @@ def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -
 
     def part(quiz: str) -> str:
         evaluator: Evaluator = make_evaluator(calling + quiz)
-        ((cell, _),) = cells_of(evaluator, ["outer"], variants_of([], []))
+        ((cell, _),) = make_cells(evaluator, ["outer"], make_variants([], []))
         return cell.template_part
 
     assert part(QUIZ) == part(QUIZ) != part(QUIZ.replace("word", "phrase"))

@@ -1,4 +1,4 @@
-"""Who judges is said: before anything runs where nobody chose, in the manifest, and in each score."""
+"""The judge is named before anything runs if it is a default, in the manifest, and in each score."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.run import make_plan
-from evaluator.batch.scorers import Scored
+from evaluator.batch import BatchOptions, make_plan
+from evaluator.batch.scorers import ScorerInput
 from evaluator.handler.config import HandlerConfig
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
-from tests.batch.scorers.test_graders import TEMPLATES, said
+from tests.batch.scorers.test_model_graded import TEMPLATES, said
 
 # As `own_judge`, and otherwise than it.
 _OTHERS = """
@@ -104,26 +104,26 @@ def graded(template: str, **more: Any) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_the_judges_of_a_plan_and_what_is_said_where_nobody_chose_one(
+def test_a_plan_has_its_judges_and_a_notice_for_a_default_one(
     make: Any, of_evaluator: dict[str, Any], of_batch: dict[str, Any], scorers: list[Any], models: Any, unmapped: str
 ) -> None:
-    plan = make_plan(make(**of_evaluator), "quiz", ROWS, scorers=scorers, **of_batch)
+    plan = make_plan(make(**of_evaluator), "quiz", ROWS, BatchOptions(scorers=scorers, **of_batch))
     assert plan.judges.models == models
-    assert len(plan.notices) == bool(unmapped)
-    for line in plan.notices:
+    assert len(plan.judges.notices) == bool(unmapped)
+    for line in plan.judges.notices:
         assert unmapped in line and "the role 'grader'" in line and "--model-role grader=MODEL" in line
 
 
 def test_each_role_is_one_notice_for_all_its_scorers(make: Any) -> None:
-    plan = make_plan(make(), "quiz", ROWS, scorers=["reference", "pairwise", graded("two_roles")])
+    plan = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=["reference", "pairwise", graded("two_roles")]))
     assert plan.judges.models["graded"] == {"": {"reader": ["default/m"], "grader": ["default/m"]}}
-    assert [line.partition(", so")[0] for line in plan.notices] == [
+    assert [line.partition(", so")[0] for line in plan.judges.notices] == [
         "scorers reference, pairwise, graded: no model is named for the role 'grader'",
         "scorer graded: no model is named for the role 'reader'",
     ]
 
 
-def test_a_scorer_of_ones_own_may_say_which_model_it_asks(make: Any) -> None:
+def test_a_custom_scorer_may_declare_its_model(make: Any) -> None:
     class Own:
         def __init__(self, **more: Any) -> None:
             self.name, self.more = "own", more
@@ -131,11 +131,11 @@ def test_a_scorer_of_ones_own_may_say_which_model_it_asks(make: Any) -> None:
         def describe(self) -> dict[str, Any]:
             return {"type": "own", "templates": ["own_judge"], **self.more}
 
-        async def score(self, scored: Scored) -> Any:
+        async def score(self, scored: ScorerInput) -> Any:
             raise AssertionError("nothing is judged")
 
-    assert make_plan(make(), "quiz", ROWS, scorers=[Own(model="mine/1")]).notices == ()
-    (line,) = make_plan(make(), "quiz", ROWS, scorers=[Own(model=None)]).notices
+    assert make_plan(make(), "quiz", ROWS, BatchOptions(scorers=[Own(model="mine/1")])).judges.notices == ()
+    (line,) = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=[Own(model=None)])).judges.notices
     assert line.startswith("scorer own: ")
 
 
@@ -143,7 +143,7 @@ class Noticed:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def begun(self, name: str, snapshot: Any) -> None: ...
+    def start(self, name: str, snapshot: Any) -> None: ...
 
     def result(self, result: Any) -> None: ...
 
@@ -152,7 +152,7 @@ class Noticed:
     def notice(self, line: str) -> None:
         self.lines.append(line)
 
-    def ended(self, snapshot: Any, state: str) -> None: ...
+    def end(self, snapshot: Any, state: str) -> None: ...
 
 
 def test_the_manifest_and_each_score_name_the_model_that_judged(run: Run, make: Any, tmp_path: Path) -> None:
@@ -174,16 +174,16 @@ def test_the_manifest_and_each_score_name_the_model_that_judged(run: Run, make: 
 
 
 @pytest.mark.parametrize("winner", ["A", "nobody"])
-def test_a_pair_names_its_judge_also_where_that_failed(run: Run, make: Any, calls: Calls, winner: str) -> None:
+def test_a_failed_pair_names_its_judge(run: Run, make: Any, calls: Calls, winner: str) -> None:
     calls.otherwise = lambda _: said(reason="r", winner=winner, margin="none")
     (line,) = run(ROWS[:1], evaluator=make(model_roles={"grader": "b/j"}), scorers=["pairwise"]).results()
     assert line.scores["pairwise"].metadata["model"] == "b/j" and bool(line.scores["pairwise"].error) is (winner != "A")
 
 
 def test_who_judges_is_told_and_does_not_by_itself_judge_anew(make: Any) -> None:
-    plan = make_plan(make(), "quiz", ROWS, scorers=["reference"])
-    assert set(plan.described["reference"]["judges"]) == {""}
-    assert "default/m" not in json.dumps(plan.described), "what judgements are hashed over has changed"
+    plan = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=["reference"]))
+    assert set(plan.scorer_parts["reference"]["judges"]) == {""}
+    assert "default/m" not in json.dumps(plan.scorer_parts), "what judgements are hashed over has changed"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_who_judges_is_told_and_does_not_by_itself_judge_anew(make: Any) -> None
     ],
     ids=["models", "graders", "arguments"],
 )
-def test_another_panel_judges_anew(run: Run, make: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_another_panel_rescores(run: Run, make: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
     run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}])
     same = run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}], resume=True)
     assert same.ended.ran == 0
@@ -203,13 +203,13 @@ def test_another_panel_judges_anew(run: Run, make: Any, before: dict[str, Any], 
     assert other.ended.counts.judged_anew == 2
 
 
-def test_a_role_that_only_the_profile_maps_is_who_judges(run: Run, make: Any) -> None:
+def test_a_role_mapped_by_the_profile_is_the_judge(run: Run, make: Any) -> None:
     result = run(ROWS[:1], evaluator=make(handler="roles"), scorers=["reference:model=strict"])
     (sample,) = result.results()
     assert sample.scores["reference"].metadata["model"] == "roles/strict"
 
 
-def test_another_model_of_the_role_that_a_scorer_names_judges_anew(run: Run, make: Any) -> None:
+def test_another_model_for_a_scorers_role_rescores(run: Run, make: Any) -> None:
     for model, anew in (("b/1", 0), ("b/1", 0), ("b/2", 2)):
         evaluator = make(model_roles={"strict": model})
         result = run(ROWS[:2], evaluator=evaluator, scorers=["reference:model=strict"], resume=True)

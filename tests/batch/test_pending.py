@@ -10,7 +10,7 @@ import pytest
 
 from evaluator import HandlerConfig
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import Cell, changed_settings, digest, handler_settings, told_settings
+from evaluator.batch.identity import Cell, changed_settings, digest, handler_settings, storable_settings
 from evaluator.batch.pending import Pending
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant
@@ -19,7 +19,7 @@ SAMPLE = Sample("a", {"question": "Why?"})
 
 
 def told(**settings: Any) -> dict[str, Any]:
-    return told_settings(handler_settings(HandlerConfig(**settings), "m", {}, []))
+    return storable_settings(handler_settings(HandlerConfig(**settings), "m", {}, []))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A batch counted: four verdicts that are never mixed, n of N for every number, little memory, text that cannot act."""
+"""Batch summaries: four separate verdicts, n of N for every number, bounded memory, safe text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.gates import GateStatus, check_gates, parse_gate
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import (
     cohen_kappa,
@@ -29,13 +28,12 @@ from evaluator.batch.summary import (
     BatchSummary,
     GroupSummary,
     ScorerSummary,
-    render_markdown,
-    render_summary,
     summarise,
 )
 from evaluator.batch.summary.tables import Table, as_text
+from evaluator.batch.thresholds import ThresholdStatus, check_thresholds, parse_threshold
 from evaluator.errors import UsageError
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 
 TIMEOUT = Failure("RESOURCE_EXHAUSTION", "execution_timeout", "30 s were not enough")
 
@@ -82,7 +80,7 @@ def test_verdicts_and_pending_make_up_the_total(word: str, more: int) -> None:
         if accuracy.estimate.mean is not None:
             assert accuracy.if_failed <= accuracy.estimate.mean <= accuracy.if_passed
     json.dumps(summary.to_dict(), allow_nan=False)
-    assert render_summary(summary, 60) and render_markdown(summary)
+    assert summary.to_text(60) and summary.to_markdown()
 
 
 def test_a_batch_of_errors_only_has_no_accuracy() -> None:
@@ -94,10 +92,10 @@ def test_a_batch_of_errors_only_has_no_accuracy() -> None:
 def test_an_empty_batch_can_be_summarised() -> None:
     summary = summarise([], total=0)
     assert summary.groups == () and summary.complete and summary.durations.p50 is None
-    assert "0 of 0 results" in render_summary(summary)
+    assert "0 of 0 results" in summary.to_text()
 
 
-def test_the_last_result_of_a_sample_counts_and_what_earlier_runs_cost_is_kept_apart() -> None:
+def test_the_last_result_of_a_sample_counts_and_the_cost_of_earlier_runs_is_separate() -> None:
     first = a_result("x", "error", usage=Usage(10, 1, cost_usd=0.5), started="a", cached_calls=1)
     retried = a_result("x", "passed", usage=Usage(20, 2, cost_usd=0.25), started="b")
     summary = summarise([first, a_result("y", "failed"), retried])
@@ -106,10 +104,10 @@ def test_the_last_result_of_a_sample_counts_and_what_earlier_runs_cost_is_kept_a
     assert summary.replaced == 1 and summary.replaced_spending is not None
     assert summary.replaced_spending.cost_usd.total == 0.5 and summary.replaced_spending.cached_calls == 1
     assert summary.replaced_spending.input_tokens.total == 10
-    assert "earlier runs, besides: cost: $0.5000" in render_summary(summary)
+    assert "earlier runs, in addition: cost: $0.5000" in summary.to_text()
 
 
-def test_a_result_that_is_scored_anew_was_paid_for_once() -> None:
+def test_a_result_that_is_scored_again_is_paid_for_once() -> None:
     first = a_result("x", "failed", usage=Usage(cost_usd=0.5))
     summary = summarise([first, replace(first, verdict=Verdict.PASSED)])
     assert (summary.counts.results, summary.counts.passed, summary.replaced) == (1, 1, 1)
@@ -135,7 +133,7 @@ def test_samples_with_the_same_identity_are_two() -> None:
     assert summarise(results).counts.results == 2
 
 
-def test_templates_and_variants_are_counted_apart() -> None:
+def test_templates_and_variants_are_counted_separately() -> None:
     results = [*results_of("pp"), *results_of("pf", variant="large"), *results_of("e", template="other")]
     summary = summarise(
         results, total={("quiz", "small"): 2, ("quiz", "large"): 3, ("other", "small"): 1, ("x", "y"): 4}
@@ -148,12 +146,12 @@ def test_templates_and_variants_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("total", [1, {("quiz", "small"): 1}, {("quiz", "large"): 5}])
-def test_more_results_than_there_can_be_are_refused(total: Any) -> None:
+def test_more_results_than_the_total_are_refused(total: Any) -> None:
     with pytest.raises(UsageError):
         summarise(results_of("pp"), total=total)
 
 
-def test_what_a_scorer_said_adds_up() -> None:
+def test_the_counts_of_a_scorer_add_up() -> None:
     judge = Usage(cost_usd=0.01)
     results = [
         a_result("a", scores={"f1": Score(0.9, True, usage=judge), "exact": Score(1.0, True)}),
@@ -178,7 +176,7 @@ def test_what_a_scorer_said_adds_up() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_score_that_is_no_number_is_an_error_of_its_scorer(bad: float) -> None:
+def test_a_score_that_is_not_finite_is_an_error_of_its_scorer(bad: float) -> None:
     results = [a_result("a", scores={"s": Score(bad, True)}), a_result("b", scores={"s": Score(0.5, True)})]
     summary = summarise(results)
     scorer = only(summary).part.scorers["s"]
@@ -195,8 +193,8 @@ def test_an_unknown_cost_is_never_0() -> None:
     cost = summary.spending.cost_usd
     assert (cost.total, cost.known, cost.known_for, cost.of) == (None, 0.5, 1, 2)
     assert summary.spending.input_tokens.total is None and summary.spending.output_tokens.total == 3
-    text = render_summary(summary, 120)
-    assert "cost: unknown; $0.5000 for the 1 of 2 that it is known for" in text
+    text = summary.to_text(120)
+    assert "cost: unknown; $0.5000 for 1 of 2 results with a known cost" in text
     assert "5 (1 of 2 known) in, 3 out" in text
 
 
@@ -238,7 +236,7 @@ def test_reducers_count_only_samples_with_enough_judged_epochs() -> None:
     assert found["s", "pass^2"] == (0.5, 2, 4)
 
 
-def test_clusters_come_from_the_metadata_and_a_result_without_is_its_samples() -> None:
+def test_clusters_come_from_the_metadata_else_from_the_sample() -> None:
     topics = ["x", "x", "y", "y", None, None]
     results = [
         a_result(f"s{i}", "passed" if i in (0, 1, 4) else "failed", metadata={"topic": topic} if topic else {})
@@ -250,8 +248,8 @@ def test_clusters_come_from_the_metadata_and_a_result_without_is_its_samples() -
     assert estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
     assert only(summary).reduced[0].estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
     assert summary.notes == (
-        "2 of 6 results have no 'topic': each belongs with its sample",
-        "clusters by 'topic': 4; with fewer than 30 intervals are only rough",
+        "2 of 6 results have no 'topic': each is clustered with its sample",
+        "clusters by 'topic': 4; with fewer than 30 intervals are approximate",
     )
 
 
@@ -263,15 +261,15 @@ def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
     ]
     summary = summarise(results, group_by="level")
     group = only(summary)
-    assert summary.notes[0] == "1 of 5 results have no 'level': they are the group (none)"
+    assert summary.notes[0] == "1 of 5 results have no 'level': they form the group (none)"
     assert (summary.with_group_by, summary.with_cluster) == (4, None)
     assert list(group.by) == ["(none)", "3", "easy", "hard"]
     assert (group.by["easy"].counts.error, group.by["easy"].accuracy.judged) == (1, 1)
     assert group.by["easy"].scorers["s"].n == 2
-    assert "By level: quiz × small" in render_summary(summarise(results, group_by="level"))
+    assert "By level: quiz × small" in summarise(results, group_by="level").to_text()
 
 
-def test_a_value_that_reads_as_none_is_not_a_missing_one() -> None:
+def test_a_field_value_that_reads_none_is_not_a_missing_value() -> None:
     values = ["(none)", None, '"(none)"', "(none)", None, None]
     group = only(
         summarise([a_result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)], group_by="level")
@@ -281,7 +279,7 @@ def test_a_value_that_reads_as_none_is_not_a_missing_one() -> None:
     }  # fmt: skip
 
 
-def test_a_cluster_that_no_result_has_leaves_no_interval_and_says_so() -> None:
+def test_a_cluster_field_that_no_result_has_leaves_no_interval() -> None:
     scores = {"s": Score(0.5, True)}
     results = [
         a_result(f"s{i}", "passed" if i % 3 else "failed", metadata={"passage": i // 4}, scores=scores)
@@ -293,40 +291,39 @@ def test_a_cluster_that_no_result_has_leaves_no_interval_and_says_so() -> None:
     part = only(summary).part
     for estimate in (part.accuracy.estimate, part.scorers["s"].value, only(summary).reduced[0].estimate):
         assert estimate.mean is not None and (estimate.se, estimate.low, estimate.high) == (None, None, None)
-    text = render_summary(summary)
+    text = summary.to_text()
     assert (
-        "no result has 'passge', by which to cluster: shares and means have no intervals" in text
-        and "at 95 %" not in text
+        "no result has the cluster field 'passge': shares and means have no intervals" in text and "at 95 %" not in text
     )
-    for gate in ("accuracy_low >= 0", "mean_low(s) >= 0", "pass_rate_low(s) >= 0"):
-        (found,) = check_gates(summary, [parse_gate(gate)])
-        assert found.status is GateStatus.INCOMPLETE and "no result has the field" in found.reason
+    for threshold in ("accuracy_low >= 0", "mean_low(s) >= 0", "pass_rate_low(s) >= 0"):
+        (found,) = check_thresholds(summary, [parse_threshold(threshold)])
+        assert found.status is ThresholdStatus.INCOMPLETE and "no result has the field" in found.reason
     lone = only(summarise([*results[:1]], cluster="passge", group_by="passage"))
     assert lone.part.accuracy.estimate.low is None and lone.by["0"].accuracy.estimate.low is None
-    assert "intervals are at 95 %, with clusters by passage" in render_summary(summarise(results, cluster="passage"))
+    assert "intervals are at 95 %, with clusters by passage" in summarise(results, cluster="passage").to_text()
 
 
-def test_a_group_that_no_result_has_is_said_to_be_none() -> None:
+def test_a_group_field_that_no_result_has_is_reported() -> None:
     notes = summarise(results_of("pf", metadata={"level": 1}), group_by="kind").notes
-    assert notes == ("no result has 'kind' in its metadata; there is `level`",)
+    assert notes == ("no result has 'kind' in its metadata; the fields are `level`",)
     assert summarise(results_of("pf"), group_by="kind").notes == (
-        "no result has 'kind' in its metadata; there is no metadata",
+        "no result has 'kind' in its metadata; the rows have no metadata",
     )
     assert summarise([], cluster="kind", group_by="kind").notes == ()
 
 
-def test_a_summary_is_a_line_in_a_prompt_and_its_tables_in_print_and_a_notebook() -> None:
+def test_a_summary_has_a_short_repr_and_prints_as_tables() -> None:
     summary = summarise(results_of("ppfeu"), total=9)
     assert repr(summary) == (
         "<BatchSummary of 'quiz × small': 5 of 9 results (2 passed, 1 failed, 1 error, 1 unscored), not complete>"
     )
     two = [a_result("a", template="x"), a_result("b", template="y")]
     assert repr(summarise(two)).startswith("<BatchSummary of 2 templates × variants: 2 results (2 passed,")
-    assert str(summary) == render_summary(summary) and summary._repr_markdown_() == render_markdown(summary)
+    assert str(summary) == summary.to_text() and summary._repr_markdown_() == summary.to_markdown()
     assert summary == summarise(results_of("ppfeu"), total=9)
 
 
-def test_a_field_with_too_many_values_is_no_group() -> None:
+def test_a_field_with_too_many_values_is_refused() -> None:
     results = (a_result(f"s{i}", metadata={"id": i}) for i in range(1_001))
     with pytest.raises(UsageError, match="'id' has over 1,000 values"):
         summarise(results, group_by="id")
@@ -343,7 +340,7 @@ def test_labels_have_a_confusion_matrix() -> None:
     assert confusion.targets == ("cat", "dog") and confusion.answers == ("cat", "cow", "dog")
     assert confusion.counts == ((1, 1, 1), (0, 0, 2)) and confusion.no_answer == (1, 1)
     assert (confusion.n, confusion.of) == (5, 7)
-    assert "Answers of choice by target, 5 of 7" in render_summary(summary)
+    assert "Answers of choice by target, 5 of 7" in summary.to_text()
 
 
 @pytest.mark.parametrize(
@@ -358,7 +355,7 @@ def test_labels_have_a_confusion_matrix() -> None:
         [None] * 4,
     ],
 )
-def test_what_are_no_labels_have_no_matrix(targets: list[Any]) -> None:
+def test_values_that_are_not_labels_have_no_matrix(targets: list[Any]) -> None:
     results = [
         a_result(f"s{i}", target=target, scores={"s": Score(1.0, True, "a")}) for i, target in enumerate(targets)
     ]
@@ -371,7 +368,7 @@ def test_true_and_1_are_labels_as_they_are_written() -> None:
     assert (confusion.targets, confusion.answers, confusion.counts) == (("false", "true"), ("true",), ((2,), (2,)))
 
 
-def test_the_json_says_its_version_and_holds_no_nan() -> None:
+def test_the_json_has_a_version_and_no_nan() -> None:
     data = summarise(results_of("pfeu", scores={"s": Score(0.5, True)}), total=5, group_by="x").to_dict()
     text = json.dumps(data, allow_nan=False)
     assert json.loads(text)["version"] == 1
@@ -383,16 +380,16 @@ def test_the_json_says_its_version_and_holds_no_nan() -> None:
 ATTACK = "a|b`<script>\x1b[31m\u202e\n# [x](http://y) \\ *z* $1$ @me"
 
 
-def test_what_is_shown_cannot_act_on_a_terminal_or_as_markdown() -> None:
+def test_shown_texts_cannot_act_on_a_terminal_or_as_markdown() -> None:
     results = [
         a_result("a", "error", failure=Failure("T", ATTACK, ATTACK), template=ATTACK, metadata={"k": ATTACK}),
         a_result("b", template=ATTACK, metadata={"k": ATTACK}, scores={ATTACK: Score(1.0, True)}),
     ]
     summary = summarise(results, group_by="k")
     for width in (20, 80, 400):
-        text = render_summary(summary, width)
+        text = summary.to_text(width)
         assert "\x1b" not in text and "\u202e" not in text and "\\x1b" in text.replace("\n", "")
-    markdown = render_markdown(summary)
+    markdown = summary.to_markdown()
     assert "\x1b" not in markdown and "\u202e" not in markdown
     assert not re.search(r"(?<!\\)[<`*$]|[^\\]\]\(|https?:", markdown)
     rows = [len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("| ")]
@@ -400,19 +397,17 @@ def test_what_is_shown_cannot_act_on_a_terminal_or_as_markdown() -> None:
 
 
 @given(st.integers(20, 200))
-def test_no_line_of_text_is_wider_than_asked_but_for_words_that_are(width: int) -> None:
+def test_only_long_words_make_a_line_wider_than_requested(width: int) -> None:
     summary = summarise(results_of("ppfeu", scores={"s": Score(0.5, True)}), total=9, group_by="x")
-    assert all(len(line) <= width or len(line.split()) == 1 for line in render_summary(summary, width).splitlines())
+    assert all(len(line) <= width or len(line.split()) == 1 for line in summary.to_text(width).splitlines())
 
 
 def test_a_wide_terminal_gets_a_table_a_narrower_one_its_parts_and_a_narrow_one_a_list() -> None:
     summary = summarise(results_of("pppf"))
-    assert re.search(r"3 of 4  75.0 % .*  0 .*  –\n", render_summary(summary, 160))
-    assert re.search(
-        r"3 of 4  75.0 %  30.1 to 95.4 %\n\n.* N  error .*\n  quiz × small +4 ", render_summary(summary, 60)
-    )
-    assert "passed 3 of 4, share 75.0 %" in " ".join(render_summary(summary, 30).split())
-    assert "| quiz × small | 3 of 4 | 75.0 % | 30.1 to 95.4 % |" in render_markdown(summary)
+    assert re.search(r"3 of 4  75.0 % .*  0 .*  –\n", summary.to_text(160))
+    assert re.search(r"3 of 4  75.0 %  30.1 to 95.4 %\n\n.* N  error .*\n  quiz × small +4 ", summary.to_text(60))
+    assert "passed 3 of 4, share 75.0 %" in " ".join(summary.to_text(30).split())
+    assert "| quiz × small | 3 of 4 | 75.0 % | 30.1 to 95.4 % |" in summary.to_markdown()
 
 
 def many(count: int) -> Iterator[SampleResult]:
@@ -424,7 +419,7 @@ def many(count: int) -> Iterator[SampleResult]:
         )  # fmt: skip
 
 
-def test_memory_is_a_few_hundred_bytes_a_result() -> None:
+def test_memory_is_a_few_hundred_bytes_for_each_result() -> None:
     tracemalloc.start()
     try:
         summarise(many(8_000), group_by="level")
@@ -434,10 +429,10 @@ def test_memory_is_a_few_hundred_bytes_a_result() -> None:
     assert peak / 8_000 < 300
 
 
-def test_how_many_results_there_will_be_is_not_known_unless_it_is_said() -> None:
+def test_the_total_is_unknown_unless_it_is_given() -> None:
     summary = summarise(results_of("pp"))
     assert summary.counts.pending is None and not summary.complete
-    assert "2 results (how many there will be is not known), of 2 samples so far" in render_summary(summary)
+    assert "2 results (total unknown), of 2 samples so far" in summary.to_text()
     assert summarise(results_of("pp"), total=2).complete
 
 
@@ -447,13 +442,13 @@ def test_a_batch_that_is_unfinished_is_not_complete_whatever_its_counts() -> Non
     assert summary.notes == ("not finished: rows.jsonl:41: not JSON",)
     data = summary.to_dict()
     assert (data["complete"], data["unfinished"]) == (False, "rows.jsonl:41: not JSON")
-    assert "not finished: rows.jsonl:41" in render_summary(summary)
-    assert "not finished" in render_markdown(summary)
+    assert "not finished: rows.jsonl:41" in summary.to_text()
+    assert "not finished" in summary.to_markdown()
 
 
-def test_samples_are_said_to_be_all_only_where_all_have_results() -> None:
-    assert "2 of 4 results, of 2 samples so far" in render_summary(summarise(results_of("pp"), total=4))
-    assert "2 of 2 results, of 2 samples:" in render_summary(summarise(results_of("pp"), total=2))
+def test_the_sample_count_is_marked_unless_all_have_results() -> None:
+    assert "2 of 4 results, of 2 samples so far" in summarise(results_of("pp"), total=4).to_text()
+    assert "2 of 2 results, of 2 samples:" in summarise(results_of("pp"), total=2).to_text()
 
 
 @given(st.permutations([("quiz", "b"), ("quiz", "a"), ("exam", "b")]), st.permutations(range(3)))
@@ -473,7 +468,7 @@ def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
 
     lines = [
         judged("x", 1, "a", 0.125),
-        judged("x", 1, "a", 0.25),  # Scored anew.
+        judged("x", 1, "a", 0.25),  # ScorerInput anew.
         judged("y", 2, "a", 0.0),
         judged("y", 2, "b", 0.0),  # Gone on with.
         judged("z", 3, "a", 0.125),
@@ -484,10 +479,10 @@ def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
     again = summary.replaced_spending
     assert again is not None and summary.replaced == 3
     assert (again.cost_usd.total, again.cost_usd.of, again.scoring_cost_usd.total) == (0.5, 1, 0.25)
-    assert "earlier runs, besides: cost: $0.5000, and scoring $0.2500" in render_summary(summary)
+    assert "earlier runs, in addition: cost: $0.5000, and scoring $0.2500" in summary.to_text()
 
 
-def test_results_that_are_left_out_count_in_what_was_spent_and_in_nothing_else() -> None:
+def test_left_out_results_count_only_in_the_replaced_spending() -> None:
     old = [
         a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a"),
         a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a", scores={"s": Score(0.0, False)}),
@@ -500,10 +495,10 @@ def test_results_that_are_left_out_count_in_what_was_spent_and_in_nothing_else()
     again = summary.replaced_spending
     assert again is not None
     assert (again.cost_usd.total, again.cost_usd.known, again.cost_usd.of) == (None, 0.5, 2)
-    assert summary.notes == ("2 more results are no part of what is asked for now",)
+    assert summary.notes == ("2 more results are not part of what the batch asks for now",)
 
 
-def test_reduced_epochs_of_yes_and_no_have_the_interval_of_a_proportion() -> None:
+def test_binary_reduced_epochs_have_the_interval_of_a_proportion() -> None:
     results = [a_result(f"s{i}", epoch=epoch) for i in range(12) for epoch in (1, 2, 3)]
     reduced = only(summarise(results, reducers=["pass@2", "mean"])).reduced
     assert [one.estimate for one in reduced] == [proportion_of(12, 12)] * 2
@@ -557,12 +552,12 @@ def test_judges_who_vote_have_their_agreement_counted() -> None:
         assert found.agreement.value == pytest.approx(kappa.value)
         assert (found.agreement.n, found.measure) == (kappa.n, "cohen_kappa")
     summary = summarise(results)
-    assert "Agreement: quiz × small" in render_summary(summary) and "Krippendorff's α" in render_markdown(summary)
-    assert "jury: a and b" in render_summary(summary) and "jury: all 3" in render_summary(summary)
+    assert "Agreement: quiz × small" in summary.to_text() and "Krippendorff's α" in summary.to_markdown()
+    assert "jury: a and b" in summary.to_text() and "jury: all 3" in summary.to_text()
     assert summary.to_dict()["groups"][0]["agreement"][0]["judges"] == ["a", "b", "c"]
 
 
-def test_two_scorers_that_say_yes_or_no_have_their_agreement_counted_and_others_not() -> None:
+def test_only_binary_scorers_have_their_agreement_counted() -> None:
     words = ["yy", "yn", "nn", "ny", "yy", "nn", "y-"]
     results = [
         a_result(
@@ -587,12 +582,12 @@ def test_two_scorers_that_say_yes_or_no_have_their_agreement_counted_and_others_
 @pytest.mark.parametrize(
     "votes", [None, "yes", [True], {"a": True}, {"a": 1, "b": "x"}, {str(i): True for i in range(99)}]
 )
-def test_metadata_that_are_no_votes_are_left_alone(votes: Any) -> None:
+def test_metadata_that_are_not_votes_are_ignored(votes: Any) -> None:
     score = Score(1.0, True, metadata={"votes": votes})
     assert only(summarise([a_result("x", scores={"s": score})])).agreement == ()
 
 
-def test_votes_take_a_few_bytes_a_result() -> None:
+def test_votes_take_a_few_bytes_for_each_result() -> None:
     tracemalloc.start()
     try:
         summarise(voted(f"sample-{i:08d}", i % 2 == 0, i % 3 == 0, i % 5 == 0) for i in range(8_000))
@@ -624,26 +619,26 @@ LONG = "a_scorer_with_24_letters"
 
 def test_scorers_of_100000_results_are_a_table_on_100_columns_and_two_on_80() -> None:
     summary = with_scorers(counted(LONG, 75_320, 100_000, 0, 0, 0))
-    head, row = scorers_in(render_summary(summary, 100))
+    head, row = scorers_in(summary.to_text(100))
     assert head.endswith("n of N    mean    ± se          interval  passed  failed")
     assert row.split() == f"{LONG} 100,000 of 100,000 0.7532 0.0014 0.7505 to 0.7559 75,320 24,680".split()
-    first, above, between, second, below = scorers_in(render_summary(summary, 80))
+    first, above, between, second, below = scorers_in(summary.to_text(80))
     assert (first.split()[-2:], above.split()[-2:]) == (["±", "se"], ["0.7532", "0.0014"])
     assert (between, second.split()) == ("", ["scorer", "interval", "passed", "failed"])
     assert below.split() == f"{LONG} 0.7505 to 0.7559 75,320 24,680".split()
 
 
-def test_results_without_a_value_are_counted_by_why_beside_the_table() -> None:
+def test_results_without_a_value_are_counted_by_reason() -> None:
     summary = with_scorers({**counted("exact", 3, 5, 1_200, 0, 4), **counted("f1", 3, 1_209, 0, 0, 0)})
-    lines = scorers_in(render_summary(summary, 100))
-    assert lines[0] == "  exact: 1,200 errors, 4 without an answer to judge, of 1,209"
+    lines = scorers_in(summary.to_text(100))
+    assert lines[0] == "  exact: 1,200 errors, 4 without an answer to score, of 1,209"
     assert lines[1].split()[0] == "scorer" and "5 of 1,209" in lines[2] and "1,209 of 1,209" in lines[3]
-    unscored = scorers_in(render_summary(with_scorers(counted("s", 1, 1, 0, 2, 0)), 100))[0]
+    unscored = scorers_in(with_scorers(counted("s", 1, 1, 0, 2, 0)).to_text(100))[0]
     assert unscored == "  s: 2 unscored, of 3"
 
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=9), st.integers(20, 160))
-def test_a_table_holds_every_cell_at_any_width(widths: list[int], width: int) -> None:
+def test_a_table_shows_every_cell_at_any_width(widths: list[int], width: int) -> None:
     head = [f"{column}" for column in range(len(widths))]
     rows = [[chr(97 + row) * each for each in widths] for row in range(3)]
     text = as_text([Table("T", head, rows)], width)
@@ -660,12 +655,12 @@ def test_a_table_of_more_than_three_parts_is_a_list() -> None:
     assert shown(7).count("row") == 1 and f"a {'x' * 12}, b" in shown(7)
 
 
-def test_what_passed_is_a_table_on_a_terminal_of_100_columns() -> None:
+def test_the_outcomes_are_a_table_on_a_terminal_of_100_columns() -> None:
     results = [*results_of("pppfeeu", template="answer_question", variant="large"), *results_of("pf")]
     totals = {("answer_question", "large"): 10, ("quiz", "small"): 2}
-    text = render_summary(summarise(results, total=totals), 100)
+    text = summarise(results, total=totals).to_text(100)
     (head,) = [line for line in text.splitlines() if line.split()[:4] == ["template", "×", "variant", "passed"]]
     assert head.split()[3:] == ["passed", "share", "interval", "N", "error", "unscored", "pending"]
     assert any(line.split()[-4:] == ["10", "2", "1", "3"] for line in text.splitlines())
-    bounds = "answer_question × large: 42.9 % to 85.7 %, had the 3 that are error or unscored failed or passed"
+    bounds = "answer_question × large: 42.9 % to 85.7 % if all 3 error or unscored results had failed or passed"
     assert bounds in " ".join(text.split())

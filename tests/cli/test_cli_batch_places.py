@@ -1,4 +1,4 @@
-"""A batch and the folder in which it was begun: gone on with from elsewhere, after a move, and without it."""
+"""A batch and the folder where it was started: resumed from elsewhere, after a move, and without it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server() -> Iterator[LoopbackServer]:
 
 @pytest.fixture
 def project(tmp_path: Path, server: LoopbackServer) -> Callable[..., Path]:
-    """`project(name)`: a folder with all that the batch needs; `others`: with the same names and other contents."""
+    """`project(name)`: a folder with the files of the batch; `others`: the same names, other contents."""
 
     def make(name: str, *, others: bool = False) -> Path:
         folder = tmp_path / name
@@ -50,15 +50,15 @@ def project(tmp_path: Path, server: LoopbackServer) -> Callable[..., Path]:
     return make
 
 
-def begun(cli: Any, folder: Path, *more: Any) -> Path:
-    """A batch of which two of six samples are done."""
+def start_batch(cli: Any, folder: Path, *more: Any) -> Path:
+    """A batch with two of six samples done."""
     ran = cli("batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "checks.py:same", "--handler", "wire",
               "--limit", 2, "--output", "b", *more, cwd=folder)  # fmt: skip
     assert ran.code == 0, ran.err
     return folder / "b"
 
 
-def resumed(cli: Any, batch: Path, cwd: Path, *more: Any) -> dict[str, Any]:
+def resume_batch(cli: Any, batch: Path, cwd: Path, *more: Any) -> dict[str, Any]:
     ran = cli("batch", "--resume", batch, "--limit", 6, "--json", *more, cwd=cwd)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
@@ -68,68 +68,66 @@ def passed(told: dict[str, Any]) -> int:
     return told["summary"]["counts"]["passed"]
 
 
-def test_from_elsewhere_the_files_of_where_it_was_begun_are_used(cli: Any, project: Any, server: LoopbackServer):
-    batch = begun(cli, project("a"))
-    told = resumed(cli, batch, project("elsewhere", others=True))
+def test_from_elsewhere_the_files_where_it_was_started_are_used(cli: Any, project: Any, server: LoopbackServer):
+    batch = start_batch(cli, project("a"))
+    told = resume_batch(cli, batch, project("elsewhere", others=True))
     assert (told["ran"], passed(told), told["changed"]) == (4, 6, [])
     assert server.posts == 6
 
 
-def test_files_that_are_named_with_it_are_those_where_the_command_is_given(
-    cli: Any, project: Any, server: LoopbackServer
-):
-    batch, elsewhere = begun(cli, project("a")), project("elsewhere", others=True)
+def test_paths_in_flags_are_relative_to_where_the_command_is_run(cli: Any, project: Any, server: LoopbackServer):
+    batch, elsewhere = start_batch(cli, project("a")), project("elsewhere", others=True)
     (elsewhere / "more.jsonl").write_text("\n".join(json.dumps({**row, "target": "3"}) for row in ROWS))
     (elsewhere / "checks.py").write_text("def less(output, target):\n    return output < target\n")
     options = ["--rows", "more.jsonl", "--scorer", "checks.py:less", "--cache", "c.sqlite", "--root", "templates"]
-    assert passed(resumed(cli, batch, elsewhere, *options)) == 6
+    assert passed(resume_batch(cli, batch, elsewhere, *options)) == 6
     assert (elsewhere / "c.sqlite").exists() and not (batch.parent / "c.sqlite").exists()
-    # They are still the same ones the next time.
-    assert resumed(cli, batch, batch.parent)["ran"] == 0
+    # The manifest has them, so that the next session uses the same.
+    assert resume_batch(cli, batch, batch.parent)["ran"] == 0
     library = cli("batch", "--resume", batch, "--library", "templates", "--json", cwd=elsewhere)
     assert len(json.loads(library.out)["changed"]) == 6
     assert server.posts == 6
 
 
-def test_where_the_place_is_gone_the_error_says_what_to_give_and_nothing_is_run(
+def test_if_that_folder_is_gone_the_error_has_the_command_and_nothing_runs(
     cli: Any, project: Any, tmp_path: Path, server: LoopbackServer
 ):
-    batch = begun(cli, project("a")).rename(tmp_path / "b")
+    batch = start_batch(cli, project("a")).rename(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
     before = (batch / "results.jsonl").read_bytes()
     ran = cli("batch", "--resume", batch, "--limit", 6, cwd=project("elsewhere", others=True))
-    assert ran.code == 2 and f"{tmp_path / 'a'}, which is not there" in ran.err
+    assert ran.code == 2 and f"{tmp_path / 'a'}, which does not exist" in ran.err
     assert (batch / "results.jsonl").read_bytes() == before and server.posts == 2
-    # What it says to give, given where the files are now.
-    said = " ".join(ran.err.split()).rpartition("give: evaluator ")[2]
+    # The advised command, in the folder where the files are now.
+    said = " ".join(ran.err.split()).rpartition("run: evaluator ")[2]
     ran = cli(*shlex.split(said), "--limit", 6, "--json", cwd=tmp_path / "moved")
-    assert ran.code == 0 and "its files are looked for here" in ran.err, ran.err
+    assert ran.code == 0 and "using files in this folder" in ran.err, ran.err
     told = json.loads(ran.out)
     assert (told["ran"], passed(told), told["changed"], server.posts) == (4, 6, [], 6)
-    # And it knows its new place.
-    assert resumed(cli, batch, tmp_path)["ran"] == 0
+    # The manifest now has its new folder.
+    assert resume_batch(cli, batch, tmp_path)["ran"] == 0
 
 
-def test_roots_that_the_batch_had_are_the_ones_to_give(cli: Any, project: Any, tmp_path: Path):
-    batch = begun(cli, project("a"), "--root", "templates", "--root", "handlers").rename(tmp_path / "b")
+def test_the_advised_command_has_the_roots_of_the_batch(cli: Any, project: Any, tmp_path: Path):
+    batch = start_batch(cli, project("a"), "--root", "templates", "--root", "handlers").rename(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
     ran = cli("batch", "--resume", batch, cwd=tmp_path)
     assert ran.code == 2 and "--root templates --root handlers" in " ".join(ran.err.split())
 
 
-def test_a_place_that_is_a_file_now_is_gone_too(cli: Any, project: Any, tmp_path: Path):
-    batch = begun(cli, project("a")).rename(tmp_path / "b")
+def test_a_folder_that_is_a_file_now_is_gone_too(cli: Any, project: Any, tmp_path: Path):
+    batch = start_batch(cli, project("a")).rename(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
     (tmp_path / "a").write_text("")
     ran = cli("batch", "--resume", batch, cwd=tmp_path)
-    assert ran.code == 2 and "which is not there" in ran.err
+    assert ran.code == 2 and "which does not exist" in ran.err
 
 
-def test_what_came_of_a_batch_is_shown_without_the_place(cli: Any, project: Any, tmp_path: Path):
-    batch = begun(cli, project("a")).rename(tmp_path / "b")
+def test_results_are_shown_without_that_folder(cli: Any, project: Any, tmp_path: Path):
+    batch = start_batch(cli, project("a")).rename(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
     elsewhere = project("elsewhere", others=True)
-    for command in (["summary", batch, "--gate", "accuracy >= 1"], ["report", batch], ["compare", batch, batch],
+    for command in (["summary", batch, "--threshold", "accuracy >= 1"], ["report", batch], ["compare", batch, batch],
                     ["export", batch, "--format", "csv", "--output", "out.csv"]):  # fmt: skip
         ran = cli(*command, cwd=elsewhere)
         assert ran.code == 0, ran.err
@@ -140,6 +138,6 @@ def test_a_samples_identity_is_the_same_in_every_place(cli: Any, project: Any):
         results = map(json.loads, (batch / "results.jsonl").read_text().splitlines())
         return {(result["key"], result["identity"]) for result in results}
 
-    first = identities(begun(cli, project("a"), "--root", project("a")))
+    first = identities(start_batch(cli, project("a"), "--root", project("a")))
     assert len(first) == 2
-    assert first == identities(begun(cli, project("other/place")))
+    assert first == identities(start_batch(cli, project("other/place")))

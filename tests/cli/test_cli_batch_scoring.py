@@ -81,7 +81,9 @@ def test_json_in_a_cell_is_the_target_that_it_says(judged: Any, output: str, suf
     scores = judged('{"a": 1, "b": [2]}', "json_equal", targets, output, suffix)
     assert [score["passed"] for score in scores] == [True, False, False, False, False]
     assert [score["explanation"].partition(":")[0] for score in scores[1:]] == ["$.b", "$.b[0]", "$", "$"]
-    assert all("the target is a text, and no JSON object or array" in score["explanation"] for score in scores[3:])
+    assert all(
+        "the target is a text that is not a JSON object or array" in score["explanation"] for score in scores[3:]
+    )
 
 
 def test_json_in_a_cell_may_be_part_of_the_answer_or_its_schema(judged: Any, tmp_path: Path) -> None:
@@ -91,8 +93,8 @@ def test_json_in_a_cell_may_be_part_of_the_answer_or_its_schema(judged: Any, tmp
     schemas = ['{"type": "array"}', '{"type": "object"}', "object", '["object"]']
     scores = judged('[{"a": 1, "b": 2}]', "json_schema", schemas)
     assert [score["passed"] for score in scores] == [True, False, None, None]
-    assert "the target is a text and no JSON Schema" in scores[2]["error"]
-    assert "the target is array and no JSON Schema" in scores[3]["error"]
+    assert "the target is a text, expected a JSON Schema" in scores[2]["error"]
+    assert "the target is array, expected a JSON Schema" in scores[3]["error"]
 
 
 def test_numbers_in_cells_are_numbers_to_numeric(judged: Any) -> None:

@@ -60,7 +60,7 @@ def test_batches_at_odds_are_compared_but_held_to_no_threshold(cli: Any, passage
 def test_a_gate_on_a_scorer_of_ones_own_may_be_any_number_and_on_a_shipped_one_a_share(cli: Any, batch: Write) -> None:
     batch("b", "p" * 200, scorers={"points": {"type": "mine"}, "f1": {"type": "f1"}})
     for name, is_share in (("points", False), ("f1", True)):
-        assert ("between 0 and 1" in cli("summary", "b", "--gate", f"mean({name}) >= 7").err) is is_share
+        assert ("between 0 and 1" in cli("summary", "b", "--threshold", f"mean({name}) >= 7").err) is is_share
 
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR}
@@ -94,7 +94,7 @@ STOPPED = {"state": "stopped", "sessions": [{"state": "stopped", "reason": "inte
         ("p" * 39, {}, "-0.9", 5, "incomplete: side b is not complete: 161 of 200 results are pending"),
         ("p" * 39, STOPPED, "-0.9", 5, "interrupted; 161 of 200 results are pending"),
         ("p" * 200, STOPPED, "-0.9", 5, "the last session ended with: interrupted"),
-        ("p" * 200, {"total": None}, "-0.9", 5, "how many results there will be is not known"),
+        ("p" * 200, {"total": None}, "-0.9", 5, "the total number of results is unknown"),
         ("p" * 60 + "e" * 140, {}, "-0.05", 5, "140 of 200 samples with an error or no score"),
         ("p" * 198 + "ee", {}, "-0.05", 0, ""),
         ("f" * 198 + "ee", {}, "-0.05", 4, "missed"),

@@ -1,4 +1,4 @@
-"""`evaluator compile` as a real process: shown before it is run, run only when somebody says so."""
+"""`evaluator compile` as a real process: the task is shown before it is run, and run only on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.xml.written import read_written_task
+from evaluator.xml.generated import read_generated_task
 from tests.cli.conftest import PROGRAM, Ran
 
 WORDS = "suggest five titles for an article"
@@ -44,7 +44,7 @@ def command(tmp_path: Path, environment: dict[str, str]):
             os.close(primary)
             os.close(secondary)
         ran = Ran(process.returncode, process.stdout.decode(), process.stderr.decode())
-        assert "Traceback" not in ran.err and "fault of evaluator" not in ran.err, ran.err
+        assert "Traceback" not in ran.err and "bug of evaluator" not in ran.err, ran.err
         return ran
 
     return run
@@ -53,17 +53,17 @@ def command(tmp_path: Path, environment: dict[str, str]):
 def test_the_xml_goes_to_standard_output_and_the_bound_to_standard_error(command, tmp_path):
     ran = command(WORDS)
     assert ran.code == 0, ran.err
-    written = read_written_task(ran.out)
-    assert (written.warnings, written.errors, written.kept_xml + "\n") == ((), (), ran.out)
+    written = read_generated_task(ran.out)
+    assert (written.warnings, written.errors, written.xml + "\n") == ((), (), ran.out)
     assert "note: the answer is simulated" in ran.err
     assert "a run makes at most" in ran.err or "no upper bound" in ran.err
     assert [path.name for path in (tmp_path / "tasks" / "done").iterdir()] == ["TASK-1.md"]
 
 
-def test_what_was_mended_is_said_with_its_line(command):
+def test_each_repair_is_shown_with_its_line(command):
     ran = command("greet somebody", answer=GREET)
     assert ran.code == 0
-    assert "answer, line 3: warning: <colour> is not known in <task>; left out with what it holds [left-out]" in ran.err
+    assert "answer, line 3: warning: <colour> is not known in <task>; left out with its content [left-out]" in ran.err
     assert "colour" not in ran.out
     assert "a run makes at most 1 model call" in ran.err
 
@@ -72,11 +72,11 @@ def test_what_was_mended_is_said_with_its_line(command):
     ("answer", "said"),
     [
         (SCRIPT, "may not run a script"),
-        ("I cannot", "the answer holds no <task>"),
+        ("I cannot", "the answer contains no <task>"),
         ('<task type="atomic"><description>{{ x }}</description></task>', "`x` is not defined"),
     ],
 )
-def test_where_nothing_usable_came_the_exit_code_is_1_and_the_answer_is_shown(command, tmp_path, answer, said):
+def test_an_answer_that_cannot_be_used_is_shown_and_the_exit_code_is_1(command, tmp_path, answer, said):
     ran = command("words", answer=answer)
     assert (ran.code, ran.out) == (1, "")
     assert said in ran.err
@@ -84,13 +84,13 @@ def test_where_nothing_usable_came_the_exit_code_is_1_and_the_answer_is_shown(co
     assert not (tmp_path / "pwned").exists()
 
 
-def test_scripts_are_written_where_they_are_allowed_and_not_run(command, tmp_path):
+def test_allowed_scripts_are_written_and_not_run(command, tmp_path):
     ran = command("touch a file", "--allow-scripts", answer=SCRIPT)
     assert ran.code == 0 and "<arg>touch</arg>" in ran.out
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_file_gets_the_xml_and_is_never_written_over(command, tmp_path):
+def test_the_xml_is_written_to_a_new_file_and_never_over_an_existing_one(command, tmp_path):
     ran = command("greet somebody", "--out", "greet.xml", answer=GREET)
     assert (tmp_path / "greet.xml").read_text() == ran.out
     (tmp_path / "greet.xml").write_text("mine")
@@ -131,7 +131,7 @@ def test_at_a_terminal_it_asks_after_it_has_shown_the_task(command, tmp_path, ty
         (["w", "--model", " "], "--model is empty"),
     ],
 )
-def test_wrong_usage_is_said_before_anything_is_asked(command, tmp_path, argv, said):
+def test_wrong_usage_is_reported_before_a_call_is_made(command, tmp_path, argv, said):
     ran = command(*argv)
     assert ran.code == 2
     assert said in ran.err

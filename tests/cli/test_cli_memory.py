@@ -53,7 +53,7 @@ def test_a_folder_is_indexed_asked_and_counted(command: Command, folder: Path, m
     lines = command("query", "when do ferries depart?").output.splitlines()
     assert lines[0].split() == ["path", "score", "why"]
     assert lines[1].startswith("src/ferry.py  0.") and "depart (definition)" in lines[1]
-    assert command("query", "zebra").output == "Nothing in the index shares a word with this.\n"
+    assert command("query", "zebra").output == "No file in the index shares a word with this request.\n"
 
     monkeypatch.chdir(folder / "src")
     assert "\nferry.py  0." in command("query", "ferries").output

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evaluator import TaskStore
-from evaluator.testing import LoopbackServer, Reply
+from evaluator.testing import HttpReply, LoopbackServer
 
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>{url}</base_url><limits timeout="60"/></handler>"""
@@ -25,13 +25,13 @@ ASK = ("run", "--template", "summarise", "--input", "document=x", "--handler", "
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[LoopbackServer]:
     """A server that takes requests and never answers; the profile `wire` leads to it."""
-    with LoopbackServer(default=Reply(silent=True, end="hang")) as server:
+    with LoopbackServer(default=HttpReply(silent=True, end="hang")) as server:
         (tmp_path / "handlers").mkdir()
         (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(url=server.base_url))
         yield server
 
 
-def wait_until(true: Any, timeout_s: float = 20) -> None:
+def wait_until(true: Any, timeout_s: float = 200) -> None:
     end = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < end, "it did not happen"
@@ -43,9 +43,9 @@ def test_an_interrupted_run_closes_its_task_file_as_aborted(
     number: int, hanging: LoopbackServer, start: Any, tmp_path: Path
 ) -> None:
     process = start(*ASK)
-    assert hanging.asked.wait(20)
+    assert hanging.asked.wait(200)
     process.send_signal(number)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert out == b""
     assert b"Traceback" not in err
@@ -63,18 +63,18 @@ def test_an_interrupted_run_with_json_still_prints_json(hanging: LoopbackServer,
     import json
 
     process = start(*ASK, "--json")
-    assert hanging.asked.wait(20)
+    assert hanging.asked.wait(200)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=15)
+    out, _ = process.communicate(timeout=200)
     assert json.loads(out) == {"error": {"message": "interrupted", "exit_code": 130}}
 
 
 def test_ctrl_c_twice_ends_at_once_without_a_traceback(hanging: LoopbackServer, start: Any) -> None:
     process = start(*ASK)
-    assert hanging.asked.wait(20)
+    assert hanging.asked.wait(200)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=200)
     assert process.returncode in (130, -signal.SIGINT)
     assert b"Traceback" not in err, err
 
@@ -83,11 +83,11 @@ def test_a_killed_run_reads_as_interrupted_with_the_step_that_it_had_begun(
     hanging: LoopbackServer, start: Any, cli: Any, tmp_path: Path
 ) -> None:
     process = start(*ASK)
-    assert hanging.asked.wait(20)
+    assert hanging.asked.wait(200)
     running = TaskStore(tmp_path / "tasks").read(1)
     assert running.status == "running"
     process.kill()
-    process.communicate(timeout=15)
+    process.communicate(timeout=200)
     recording = TaskStore(tmp_path / "tasks").read(1)
     assert recording.status == "interrupted"
     assert recording.steps[-1].start.kind == "model"
@@ -113,7 +113,7 @@ def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Pa
     process = start("run", "--template", "s", "--library", "s.xml", "--handler", "offline")
     wait_until(pid_file.exists)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert b"Traceback" not in err
     pid = int(pid_file.read_text())
@@ -146,9 +146,9 @@ def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_close
         stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        assert hanging.asked.wait(20)
+        assert hanging.asked.wait(200)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=200)
     finally:
         process.kill()
     assert out == b"aborted\n", err
@@ -178,7 +178,7 @@ def test_ctrl_c_in_a_batch_aborts_each_task_that_runs(hanging: LoopbackServer, t
     try:
         wait_until(lambda: hanging.posts == 3)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=200)
     finally:
         process.kill()
     assert (out, err) == (b"interrupted\n", b"")
@@ -187,9 +187,9 @@ def test_ctrl_c_in_a_batch_aborts_each_task_that_runs(hanging: LoopbackServer, t
 
 def test_nohup_is_respected(hanging: LoopbackServer, start: Any, tmp_path: Path) -> None:
     process = start(*ASK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    assert hanging.asked.wait(20)
+    assert hanging.asked.wait(200)
     process.send_signal(signal.SIGHUP)
     assert TaskStore(tmp_path / "tasks").read(1).status == "running"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=15)
+    process.communicate(timeout=200)
     assert process.returncode == 130

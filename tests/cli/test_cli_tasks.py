@@ -1,4 +1,4 @@
-"""`evaluator tasks list` and `show` as a user has them: what they find, what they print, what they refuse."""
+"""`evaluator tasks list` and `show`: what they find, print and refuse."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(
         command, stdout=secondary, stdin=subprocess.DEVNULL, cwd=tmp_path, env=environment, timeout=40
     ).returncode
     os.close(secondary)
-    reader.join(timeout=40)
+    reader.join(timeout=200)
     os.close(primary)
     shown = b"".join(pieces).decode()
     assert code == 0

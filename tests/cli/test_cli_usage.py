@@ -1,4 +1,4 @@
-"""Wrong usage: an exit code as documented, and a message that says where, what was expected and what to do."""
+"""Wrong usage gives the documented exit code, and a message with the place, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.conftest import PROGRAM
 # arguments, exit code, what standard error says
 WRONG: list[tuple[list[str], int, list[str]]] = [
     ([], 2, ["Usage:", "Commands:"]),
-    (["rnu"], 2, ["rnu", "Did you mean 'run'", "--help"]),
+    (["rnu"], 2, ["rnu", "did you mean `run`", "--help"]),
     (["--bogus"], 2, ["--bogus", "--help"]),
     (["run"], 2, ["REQUEST", "--template"]),
     (["run", "words", "--template", "summarise"], 2, ["REQUEST", "--template"]),
@@ -38,7 +38,7 @@ WRONG: list[tuple[list[str], int, list[str]]] = [
     (["run", "--template", "summarise", "-i", "document=a", "--library", "none"], 2, ["none", "No such file"]),
     (["run", "--template", "summarise", "-i", "document=a", "--root", "none"], 2, ["none", "--root"]),
     (["run", "--template", "summarise", "-i", "document=a", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--ask-in", "/dev/null"], 2, ["/dev/null", "no folder"]),
+    (["run", "--template", "summarise", "-i", "document=a", "--ask-in", "/dev/null"], 2, ["/dev/null", "not a folder"]),
     (["run", "--template", "summarise", "-i", "document=a", "--model-role", "my grader=x/y"], 2, ["my grader", "one word"]),
     (["run", "--template", "summarise", "-i", "document=a", "--model-role", " grader=x/y"], 2, ["one word"]),
     (["memory", "query", "x", "--db", "file.txt"], 3, ["file.txt"]),
@@ -177,7 +177,7 @@ def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
     assert "handlers/mine.xml:2:" in doctor.out
 
 
-def test_a_role_that_no_template_names_is_told_with_the_nearest_one(cli: Any) -> None:
+def test_a_role_that_no_template_names_is_reported_with_the_nearest_one(cli: Any) -> None:
     arguments = ("run", "--template", "summarise", "-i", "document=x", "--handler", "offline", "--model-role")
     assert "no template names this role; did you mean `grader`?" in cli(*arguments, "gradre=simulated/x").err
     assert "no template names this role" not in cli(*arguments, "grader=simulated/x").err
@@ -201,7 +201,7 @@ def test_the_doctor_says_what_mcp_servers_lack_and_starts_none(cli: Any, write: 
     assert not Path("started").exists()
 
 
-def test_why_a_decomposition_failed_is_told_in_a_line_of_its_own(cli: Any, write: Any) -> None:
+def test_why_a_decomposition_failed_is_shown_on_a_line_of_its_own(cli: Any, write: Any) -> None:
     write(
         "templates/cut.xml",
         '<library><task name="cut" type="atomic"><description>Cut</description><handler max_turns="1"/>'
@@ -215,7 +215,7 @@ def test_why_a_decomposition_failed_is_told_in_a_line_of_its_own(cli: Any, write
     assert ran.returncode == 1
     error, reparse = [line for line in ran.stderr.splitlines() if line.startswith(("error: ", "reparse: "))]
     assert "RESOURCE_EXHAUSTION" in error
-    assert "the answer holds no <task>" in reparse
+    assert "the answer contains no <task>" in reparse
 
 
 REPARSED = """
@@ -230,7 +230,7 @@ raise SystemExit(outcome.ok is not True)
 """
 
 
-def test_a_file_that_is_no_task_file_is_told_as_such(cli: Any, write: Any) -> None:
+def test_a_file_that_is_not_a_task_file_is_reported(cli: Any, write: Any) -> None:
     write("empty.md", "")
     write("other.md", "# Shopping\n\n- milk\n")
     ran = cli("tasks", "show", "empty.md")
@@ -276,7 +276,7 @@ def test_standard_input_is_read_for_a_dash(cli: Any) -> None:
     assert "UTF-8" in ran.err
 
 
-def test_closed_standard_input_is_no_fault(environment: dict[str, str], tmp_path: Path) -> None:
+def test_closed_standard_input_is_not_an_error(environment: dict[str, str], tmp_path: Path) -> None:
     command = f"{PROGRAM} run --template summarise -i document=x --handler offline <&-; {PROGRAM} parse - <&-"
     ran = cli_shell(command, environment, tmp_path)
     assert "Traceback" not in ran.stderr

@@ -11,42 +11,45 @@ import lxml.etree as etree
 import pytest
 
 import evaluator.batch
-from evaluator import Evaluator, TaskError, TaskResult, Usage
+from evaluator import Evaluator, TaskError, TaskResult, Usage, run_batch
 from evaluator.batch import (
     Batch,
     BatchLimits,
     BatchResult,
     BatchSummary,
-    Ended,
     Failure,
-    GateResult,
     SampleResult,
     Score,
     Selection,
+    SessionEnd,
     Snapshot,
+    ThresholdResult,
 )
 from evaluator.batch.compare import Comparison, Side, compare
-from evaluator.batch.statistics import Difference, Estimate, Variance
+from evaluator.batch.statistics import Estimate, PairedDifference, Variance
 from evaluator.batch.summary import (
     Accuracy,
     Amount,
-    Confusion,
-    Counts,
+    ConfusionMatrix,
     ErrorKind,
     GroupSummary,
-    Judges,
+    JudgeAgreement,
     Part,
     Percentiles,
-    Reduced,
+    ReducedScore,
     ScorerSummary,
     Spending,
+    VerdictCounts,
 )
-from evaluator.binding import methods
 from evaluator.cli.main import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from evaluator.errors import ProviderErrorKind
-from evaluator.interpreter.context import DEFAULTS, SUBTASK_DEFAULT, ContextPolicy
-from evaluator.library.syntax import FILTERS, TESTS
-from evaluator.results import ErrorType, FailureReason, ResourceName
+from evaluator.errors.results import ErrorType, FailureReason, ResourceName
+from evaluator.interpreter.context import SUBTASK_DEFAULT, ContextPolicy
+from evaluator.language import methods
+from evaluator.language.filters import FILTER_NAMES
+from evaluator.language.predicates import TEST_NAMES
+from evaluator.nodes import ContextSettings
+from evaluator.nodes.declare import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 _XSD = "{http://www.w3.org/2001/XMLSchema}"
@@ -54,7 +57,7 @@ _XSD = "{http://www.w3.org/2001/XMLSchema}"
 
 def words(page: str) -> set[str]:
     """Every word that stands in backticks on a page, those of fences included."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return {word for piece in quoted for word in re.findall(r"[\w-]+", piece)}
 
@@ -71,22 +74,23 @@ def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(sche
 
 
 def test_every_filter_test_and_method_is_in_the_reference() -> None:
-    names = {*FILTERS, *TESTS, *methods.OF_STRING, *methods.OF_LIST, *methods.OF_MAPPING, *methods.OF_LOOP}
+    names = {*FILTER_NAMES, *TEST_NAMES, *methods.OF_STRING, *methods.OF_LIST, *methods.OF_MAPPING, *methods.OF_LOOP}
     # Other spellings of tests that are listed.
     names -= {"equalto", "lessthan", "greaterthan", "lt", "le", "gt", "ge", "ne", "eq"}
     assert {name for name in names if name.isidentifier()} - words("templates.md") == set()
 
 
 def test_the_table_of_context_defaults_is_the_one_that_holds() -> None:
-    text = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "templates.md").read_text(encoding="utf-8")
 
-    def row(policy: ContextPolicy) -> str:
+    def row(policy: ContextPolicy | ContextSettings) -> str:
         return f"{policy.inherit_context} | {str(policy.accumulate_data).lower()} | {policy.fresh_context} |"
 
-    for operator, policy in DEFAULTS.items():
-        assert f"| {operator} | {row(policy)}" in text
+    defaults = {name: operator.default_context for name, operator in OPERATORS.items()}
+    for name, policy in defaults.items():
+        assert f"| {name} | {row(policy)}" in text
     assert f"| a subtask, whatever its type | {row(SUBTASK_DEFAULT)}" in text
-    assert {policy.accumulation_format for policy in DEFAULTS.values()} == {"notes_only"}
+    assert {policy.accumulation_format for policy in defaults.values()} == {"notes_only"}
 
 
 def test_every_error_type_reason_resource_and_kind_is_explained() -> None:
@@ -100,7 +104,7 @@ def test_every_error_type_reason_resource_and_kind_is_explained() -> None:
 
 
 _RAISED = re.compile(
-    r"""(?:Diagnostic\(\s*["'](?:error|warning)["'],|\b_?(?:error|warn|warning|report|refusal)\(|BadSchema\()"""
+    r"""(?:(?:Diagnostic|Doubt)\(\s*["'](?:error|warning)["'],|\b_?(?:error|warn|warning|report|refusal)\(|BadSchema\()"""
     r"""\s*["']([a-z]+(?:-[a-z]+)*)["'],"""
 )
 _FAULT = re.compile(r"""["']([a-z]+(?:-[a-z]+)+)["'](?:, True)?\s*\)""")
@@ -112,7 +116,7 @@ def codes() -> dict[str, str]:
     for file in sorted((ROOT / "evaluator").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         given = _RAISED.findall(text)
-        if re.search(r"\b(?:Fault|ExpressionError|SandboxError)\(", text):
+        if re.search(r"\b(?:LocatedError|ExpressionError|SandboxError)\(", text):
             given += _FAULT.findall(text)
         found.update(dict.fromkeys(given, file.name))
     return found
@@ -127,12 +131,12 @@ def test_every_code_of_a_finding_is_explained() -> None:
         "too-long",
         "missing-input",
     } <= given.keys()
-    explained = set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    explained = set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")))
     assert {code: file for code, file in given.items() if code not in explained} == {}
 
 
 def test_every_argument_and_field_of_the_python_interface_is_listed() -> None:
-    listed = words("python.md")
+    listed = words("../howto/use-from-python.md")
     arguments = {*inspect.signature(Evaluator).parameters, *inspect.signature(Evaluator.evaluate).parameters}
     arguments -= {"self"}
     fields = {name for record in (TaskResult, TaskError, Usage) for name in record.__dataclass_fields__}
@@ -140,22 +144,45 @@ def test_every_argument_and_field_of_the_python_interface_is_listed() -> None:
 
 
 def test_every_argument_and_field_of_a_batch_is_listed() -> None:
-    arguments = {*inspect.signature(Evaluator.batch).parameters, *inspect.signature(compare).parameters} - {"self"}
+    arguments = {*inspect.signature(run_batch).parameters, *inspect.signature(compare).parameters}
     records = (
-        Accuracy, Amount, Batch, BatchLimits, BatchResult, BatchSummary, Comparison, Confusion, Counts, Difference,
-        Ended, ErrorKind, Estimate, Failure, GateResult, GroupSummary, Judges, Part, Percentiles, Reduced,
+        Accuracy, Amount, Batch, BatchLimits, BatchResult, BatchSummary, Comparison, ConfusionMatrix, VerdictCounts, PairedDifference,
+        SessionEnd, ErrorKind, Estimate, Failure, ThresholdResult, GroupSummary, JudgeAgreement, Part, Percentiles, ReducedScore,
         SampleResult, Score, ScorerSummary, Selection, Side, Snapshot, Spending, Variance,
     )  # fmt: skip
     fields = {name for record in records for name in record.__dataclass_fields__}
     read = {name for record in records for name, value in vars(record).items() if isinstance(value, property)}
-    assert (arguments | fields | read) - words("batch-python.md") == set()
+    assert (arguments | fields | read) - words("../howto/batches-in-python.md") == set()
 
 
 def test_every_public_name_of_batches_is_listed() -> None:
-    assert set(evaluator.batch.__all__) - words("batch-python.md") == set()
+    assert set(evaluator.batch.__all__) - words("../howto/batches-in-python.md") == set()
 
 
 def test_the_exit_codes_are_those_of_the_command_line() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     for code in (0, EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED):
         assert f"\n| {code} |" in text
+
+
+@pytest.mark.parametrize("page", ["AGENTS.md", "docs/explanation/architecture.md"])
+def test_every_path_that_a_page_for_developers_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = {path for quoted in re.findall(r"`([^`\n]+)`", text) for path in re.findall(r"[\w./-]+/[\w./-]*", quoted)}
+    assert len(named) >= 5
+    missing = {path for path in named if not (ROOT / path).exists() and not path.startswith(".venv/")}
+    assert missing == set()
+
+
+def test_every_package_is_in_the_architecture_in_the_order_of_imports() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+    packages = {path.parent.name for path in (ROOT / "evaluator").glob("*/__init__.py")}
+    assert set(listed) == packages
+    contract = (ROOT / ".importlinter").read_text(encoding="utf-8").partition("[importlinter:contract:acyclic]")[0]
+    layers = re.findall(r"evaluator\.(\w+)", contract)
+    assert set(layers) == packages
+    # On one line of the contract, two layers have no order.
+    assert [name for name in listed if name != "pytest_plugin"] == [
+        name for name in reversed(layers) if name != "pytest_plugin"
+    ]

@@ -6,13 +6,13 @@ import pytest
 
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
 from evaluator.errors import LimitReached
-from evaluator.handler import prices
-from evaluator.handler.choice import KEYS, ModelChooser, first_model
+from evaluator.errors.results import Usage
 from evaluator.handler.config import ToolGrant, profile_named
-from evaluator.handler.limits import Budget
-from evaluator.handler.tools import Rule
-from evaluator.results import Usage
+from evaluator.handler.model_choice import KEYS, ModelChooser, first_model
+from evaluator.limits.budget import Budget
+from evaluator.models import prices
 from evaluator.testing import LoopbackServer, json_reply
+from evaluator.tools import PolicyRule
 
 
 def test_the_shipped_profiles_are_there(tmp_path):
@@ -72,9 +72,9 @@ def test_a_profile_grants_tools_with_policies_and_rules_in_their_order(tmp_path)
             "run_script",
             "deny",
             (
-                Rule("allow", "command", "git  status*"),
-                Rule("ask", "command", "git *"),
-                Rule("deny", "stdin", "*"),
+                PolicyRule("allow", "command", "git  status*"),
+                PolicyRule("ask", "command", "git *"),
+                PolicyRule("deny", "stdin", "*"),
             ),
         ),
     )
@@ -107,7 +107,7 @@ def test_models_are_chosen_in_order(explicit, template, profile, environ, label)
     assert chooser.choose(explicit, template, HandlerConfig(model=profile)).label == label
 
 
-def test_the_simulated_stand_in_says_so_once():
+def test_the_notice_about_simulated_answers_is_given_once():
     said = []
     chooser = ModelChooser(environ={}, probe_local=False, notice=said.append)
     chooser.choose(None, None, HandlerConfig())
@@ -138,7 +138,7 @@ def test_a_local_server_is_asked_for_its_model():
     assert choice.model == "qwen"
 
 
-def test_a_backend_that_is_given_answers_everything():
+def test_a_given_backend_answers_every_model():
     backend = SimulatedBackend()
     choice = ModelChooser(environ={}, backend=backend).choose("openai/gpt-4o", None, HandlerConfig())
     assert choice.backend is backend

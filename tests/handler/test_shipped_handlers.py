@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from evaluator.files.shipped import shipped
 from evaluator.handler.config import HandlerConfig, load_profiles
-from evaluator.xml.resources import shipped
 
 PROFILES = load_profiles(shipped("handlers"))
 

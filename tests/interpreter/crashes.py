@@ -1,4 +1,4 @@
-"""Task files as a killed process leaves them."""
+"""Makes task files as a killed process leaves them."""
 
 from __future__ import annotations
 

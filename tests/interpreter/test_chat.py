@@ -1,4 +1,4 @@
-"""An interactive session: one conversation, each query within its limits, and all of it goes on after a crash."""
+"""An interactive session is one conversation, with limits for each query, and continues after a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_query_sees_the_ones_before(make_evaluator, tmp_path):
     assert [m["content"] for m in conversation.messages if m["role"] != "system"] == ["one", "1: one", "two", "2: two"]
 
 
-def test_a_killed_session_goes_on_and_nothing_is_asked_again(make_evaluator, tmp_path):
+def test_a_killed_session_continues_and_nothing_is_asked_again(make_evaluator, tmp_path):
     first = Person("one", "two", "three")
     asyncio.run(make_evaluator(script=counting).chat(first.ask, first.show))
     cut(tmp_path, "query[3]")
@@ -68,7 +68,7 @@ def test_a_query_that_was_in_flight_is_answered_on_resume(make_evaluator, tmp_pa
     assert again.replies == [("one", "1: one", True), ("two", "2: two", False)]
 
 
-def test_a_query_that_fails_is_forgotten_and_the_session_goes_on(make_evaluator, tmp_path):
+def test_a_query_that_fails_is_forgotten_and_the_session_continues(make_evaluator, tmp_path):
     def script(request):
         if request.messages[-1].content == "bad":
             return ProviderError("refused", kind="bad_request")
@@ -83,11 +83,11 @@ def test_a_query_that_fails_is_forgotten_and_the_session_goes_on(make_evaluator,
     assert [text for _, text, _ in again.replies] == ["1: one", "error: model call failed: refused", "2: three"]
 
 
-def test_an_answer_is_broken_off_and_the_session_goes_on(make_evaluator):
+def test_an_answer_is_cancelled_and_the_session_continues(make_evaluator):
     class Slow(SimulatedBackend):
         async def complete(self, request, *, on_text=None):
             if request.messages[-1].content == "slow":
-                assert sessions[0].break_off()
+                assert sessions[0].cancel_answer()
                 await asyncio.Event().wait()
             return await super().complete(request, on_text=on_text)
 
@@ -95,8 +95,8 @@ def test_an_answer_is_broken_off_and_the_session_goes_on(make_evaluator):
     person = Person("slow", "quick")
     evaluator = make_evaluator(backend=Slow(script=counting))
     asyncio.run(evaluator.chat(person.ask, person.show, on_start=sessions.append)).unwrap()
-    assert [text for _, text, _ in person.replies] == ["error: the answer was broken off", "1: quick"]
-    assert sessions[0].break_off() is False
+    assert [text for _, text, _ in person.replies] == ["error: the answer was cancelled", "1: quick"]
+    assert sessions[0].cancel_answer() is False
 
 
 def test_limits_hold_for_each_query_and_not_for_the_session(make_evaluator):
@@ -116,13 +116,13 @@ def test_memory_is_asked_for_each_query_and_a_file_is_shown_once(make_evaluator,
     assert "Lake Baikal is deep" not in person.replies[1][1]
 
 
-def test_what_is_no_session_is_told(make_evaluator, tmp_path):
+def test_what_is_not_a_chat_is_refused(make_evaluator, tmp_path):
     xml = '<task name="t" type="atomic"><description>t</description><instructions>T</instructions></task>'
     evaluator = make_evaluator(xml, script=counting)
     asyncio.run(evaluator.evaluate("t"))
     person = Person("one")
     error = asyncio.run(evaluator.chat(person.ask, person.show, resume=1))
-    assert isinstance(error, TaskError) and "no interactive session" in error.message
+    assert isinstance(error, TaskError) and "is not a chat" in error.message
     asyncio.run(evaluator.chat(person.ask, person.show))
     cut(tmp_path, "query[1]/end", task_id=2)
     error = asyncio.run(evaluator.resume(2))

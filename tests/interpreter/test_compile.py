@@ -1,4 +1,4 @@
-"""Words compiled to a task: what is kept of what a model wrote, what is refused, and that nothing of it is run."""
+"""Words are compiled to a task: what of the answer is kept, what is refused, and that nothing is run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evaluator import ProviderError, TemplateLibrary, UsageError
 from evaluator.interpreter.compile import compile_task
 from evaluator.interpreter.internal import INTERNAL
 from evaluator.nodes import Sequential
-from evaluator.xml.written import read_written_task
+from evaluator.xml.generated import read_generated_task
 from tests.interpreter.crashes import reading
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,8 @@ def test_words_become_canonical_xml_with_a_bound_and_nothing_is_run(make_evaluat
     assert [w.message for w in task.warnings] == ["text outside the elements left out"]
     assert (task.errors, task.failure, task.bound.min_calls, task.bound.max_calls) == ((), None, 2, 2)
     assert (task.usage.turns, len(script.seen)) == (1, 1)
-    again = read_written_task(task.xml)
-    assert (again.warnings, again.errors, again.kept_xml + "\n") == ((), (), task.xml)
+    again = read_generated_task(task.xml)
+    assert (again.warnings, again.errors, again.xml + "\n") == ((), (), task.xml)
 
 
 def test_the_call_is_an_ordinary_recorded_run_with_what_was_read(make_evaluator, scripted, tmp_path):
@@ -57,7 +57,7 @@ def test_the_call_is_an_ordinary_recorded_run_with_what_was_read(make_evaluator,
     assert note.end.output == {"warnings": [], "xml": task.xml}
 
 
-def test_what_cannot_be_used_is_a_failed_run_that_says_why(make_evaluator, scripted, tmp_path):
+def test_an_answer_that_cannot_be_used_is_a_failed_run_with_the_reason(make_evaluator, scripted, tmp_path):
     task, _ = compiled(make_evaluator, scripted, '<task type="atomic"><description>\n{{ nobody }}</description></task>')
     assert (task.ok, task.xml, task.bound) == (False, None, None)
     assert [(e.code, e.span.line) for e in task.errors] == [("undefined-variable", 2)]
@@ -73,7 +73,7 @@ def test_an_answer_without_a_task_is_an_error(make_evaluator, scripted, answer):
     assert task.answer == answer
 
 
-def test_where_no_answer_came_the_failure_says_so(make_evaluator, scripted):
+def test_without_an_answer_the_failure_says_why(make_evaluator, scripted):
     task, _ = compiled(make_evaluator, scripted, ProviderError("no key", kind="authentication"))
     assert (task.ok, task.errors) == (False, ())
     assert task.failure is not None and "no key" in task.failure.message
@@ -114,7 +114,7 @@ def test_scripts_and_commands_are_refused_unless_allowed(make_evaluator, scripte
     assert not (tmp_path / "pwned").exists()
 
 
-def test_tools_are_refused_but_for_those_allowed_and_templates(make_evaluator, scripted):
+def test_tools_are_refused_except_those_allowed_and_templates(make_evaluator, scripted):
     assert [e.code for e in compiled(make_evaluator, scripted, TOOL.format("read_file"))[0].errors] == ["forbidden"]
     assert compiled(make_evaluator, scripted, TOOL.format("read_file"), allow_tools=["read_file"])[0].ok
     assert compiled(make_evaluator, scripted, TOOL.format("polish"))[0].ok
@@ -122,7 +122,7 @@ def test_tools_are_refused_but_for_those_allowed_and_templates(make_evaluator, s
 
 
 @pytest.mark.parametrize("schema", ["os:abort", "/etc/passwd.json", "../x.json"])
-def test_neither_a_module_nor_a_file_is_looked_at_for_a_schema(make_evaluator, scripted, schema):
+def test_no_module_and_no_file_is_read_for_a_schema(make_evaluator, scripted, schema):
     task, _ = compiled(make_evaluator, scripted, SCHEMA.format(schema))
     assert [e.code for e in task.errors] == ["forbidden"]
     assert compiled(make_evaluator, scripted, SCHEMA.format("string[]"))[0].ok
@@ -142,7 +142,7 @@ def test_it_is_checked_against_the_library_and_the_profiles(make_evaluator, scri
     assert [e.code for e in task.errors] == [code]
 
 
-def test_the_model_is_told_of_the_templates_that_may_be_called(make_evaluator, scripted):
+def test_the_model_sees_the_templates_that_may_be_called(make_evaluator, scripted):
     _, script = compiled(make_evaluator, scripted, TWO)
     prompt = script.prompts[0]
     assert "polish(text: string, tone?: any): Polish a text" in prompt
@@ -171,7 +171,7 @@ def test_a_task_without_a_name_gets_one_so_that_it_is_not_taken_for_a_request(ma
     assert script.prompts[-1] == "Polish a text"
 
 
-def test_a_librarys_own_template_is_asked(make_evaluator, scripted):
+def test_the_librarys_own_template_is_used(make_evaluator, scripted):
     own = """<task name="compile_task" type="atomic"><description>d</description><inputs><input name="request"/>
     <input name="templates"/><input name="allowed"/></inputs><instructions>as {{ request }}</instructions></task>"""
     _, script = compiled(make_evaluator, scripted, TWO, words="we do it here", xml=LIBRARY + own)
@@ -202,7 +202,7 @@ def test_templates_that_serve_the_evaluator_are_shipped():
     assert set(SHIPPED.templates) >= INTERNAL
 
 
-def test_the_evaluator_compiles_and_evaluates_what_came_of_it(make_evaluator) -> None:
+def test_the_evaluator_compiles_and_evaluates_the_result(make_evaluator) -> None:
     written = (
         '<task type="atomic" name="greet"><description>Greet somebody</description>'
         '<inputs><input name="who" required="true"/></inputs><instructions>Greet {{ who }}</instructions></task>'

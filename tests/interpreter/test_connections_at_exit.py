@@ -1,4 +1,4 @@
-"""A script that just ends leaves no open connection behind, and nothing is printed of it."""
+"""A script that ends without closing the Evaluator leaves no open connection and prints nothing."""
 
 from __future__ import annotations
 

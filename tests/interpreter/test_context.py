@@ -1,4 +1,4 @@
-"""The three dimensions of context: an operator's defaults, what a template overrides, what a task then sees."""
+"""The three context settings: an operator's defaults, what a template overrides, and what a task then sees."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import asyncio
 import pytest
 
 from evaluator import InMemoryIndex, TemplateLibrary
-from evaluator.interpreter.context import DEFAULTS, SUBTASK_DEFAULT, policy_of, relevant
+from evaluator.interpreter.context import SUBTASK_DEFAULT, policy_of, relevant
 from evaluator.interpreter.frame import ContextItem
+from evaluator.nodes.declare import OPERATORS
 
 TABLE = [
     ("atomic", "full", False, "disabled"),
     ("sequential", "full", True, "disabled"),
     ("reduce", "none", True, "enabled"),
+    ("map", "none", False, "enabled"),
     ("script", "full", False, "disabled"),
     ("director_evaluator_loop", "none", True, "enabled"),
 ]
@@ -21,7 +23,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("operator", "inherit", "accumulate", "fresh"), TABLE)
 def test_the_defaults_are_those_of_the_operator(operator, inherit, accumulate, fresh):
-    policy = DEFAULTS[operator]
+    policy = OPERATORS[operator].default_context
     assert (policy.inherit_context, policy.accumulate_data, policy.fresh_context) == (
         inherit,
         accumulate,
@@ -104,3 +106,11 @@ def test_subset_passes_on_what_memory_says_is_relevant_though_it_shares_no_word(
     asyncio.run(make_evaluator(xml, script=script, memory=memory).evaluate("t")).unwrap()
     assert "1642 m" in script.prompts[0]
     assert "nothing to do with it" not in script.prompts[0]
+
+
+def test_the_size_of_a_subset_is_that_of_all_its_items_together():
+    items = [ContextItem(f"file:{n}.md", f"Helium boils at {n} K. " + "x" * 50) for n in range(4)]
+    size = len(items[0].content)
+    assert len(relevant(items, "helium boils", 2 * size)) == 2
+    assert len(relevant(items, "helium boils", 2 * size - 1)) == 1
+    assert len(relevant(items, "helium boils", 4 * size)) == 4

@@ -1,4 +1,4 @@
-"""What goes into `evaluate_batch`: whatever becomes of the rows' iterator is told, and what gives no rows is refused."""
+"""`evaluate_batch` reports every error of the rows' iterator, and refuses values that give no rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A director has something evaluated by criteria of its own, by the road of subtasks."""
+"""A director has something evaluated by its own criteria, as a subtask."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def directing(seen, answer, criteria):
     ("answer", "success"),
     [('{"success": true, "feedback": "fine"}', True), ('{"feedback": "?"}', False), ("yes!", False)],
 )
-def test_an_evaluation_is_asked_as_it_stands_and_says_success_only_where_the_answer_does(
+def test_without_a_template_the_standard_prompt_is_used_and_success_is_true_only_if_the_answer_says_so(
     make_evaluator, tmp_path, answer, success
 ):
     seen: list[str] = []
@@ -52,7 +52,7 @@ def test_an_evaluation_is_asked_as_it_stands_and_says_success_only_where_the_ans
     assert link.start.args["task_id"] == 2
 
 
-def test_a_template_for_evaluations_comes_first(make_evaluator):
+def test_a_template_for_evaluations_is_preferred(make_evaluator):
     seen: list[str] = []
     evaluator = make_evaluator(DIRECTOR + OWN, script=directing(seen, '{"success": true}', "right"))
     asyncio.run(evaluator.evaluate("director")).unwrap()

@@ -1,4 +1,4 @@
-"""The Evaluator as an embedding program sees it: requests, sync and async, batches, context, records."""
+"""The Evaluator from an embedding program: requests, sync and async, batches, context, records."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_p
     recording = TaskStore(tmp_path / "tasks").read(1)
     answers = [step.end.output for step in recording.steps if step.start.kind == "tool" and step.end]
     assert [answer.startswith("error: ") for answer in answers] == [True] * 4 + [False]
-    assert "what the program itself keeps" in answers[0]
+    assert "the program itself" in answers[0]
     assert answers[4] == '["notes.md"]'
 
 
@@ -354,9 +354,9 @@ def test_a_misspelt_name_runs_nothing(make_evaluator, scripted):
 
 def test_a_simulated_stand_in_is_warned_of_in_the_result(tmp_path, monkeypatch, caplog):
     from evaluator import Evaluator
-    from evaluator.handler import choice
+    from evaluator.handler import model_choice
 
-    monkeypatch.setattr(choice, "LOCAL_SERVERS", ())
+    monkeypatch.setattr(model_choice, "LOCAL_SERVERS", ())
     evaluator = Evaluator(tasks_dir=tmp_path)
     result = evaluator.evaluate_sync("sentiment", {"text": "x"}).unwrap()
     assert any("simulated" in warning for warning in result.notes["warnings"])
@@ -405,3 +405,12 @@ def test_a_request_in_a_script_without_spaces_is_words_and_not_a_name(make_evalu
     xml = '<task name="mood" type="atomic"><description>判断评论是正面还是负面</description></task>'
     outcome = asyncio.run(make_evaluator(xml, script=scripted(default="正面")).evaluate("判断评论是正面还是负面"))
     assert outcome.unwrap().content == "正面"
+
+
+def test_a_required_input_with_a_default_takes_its_default(make_evaluator) -> None:
+    xml = """<task name="greet" type="atomic"><description>Greet</description>
+      <inputs><input name="who" type="string" required="true" default="world">whom</input></inputs>
+      <instructions>Hello {{ who }}</instructions></task>"""
+    evaluator = make_evaluator(xml, script=lambda request: request.messages[-1].content)
+    assert asyncio.run(evaluator.evaluate("greet")).unwrap().content == "Hello world"
+    assert asyncio.run(evaluator.evaluate("greet", {"who": "Ada"})).unwrap().content == "Hello Ada"

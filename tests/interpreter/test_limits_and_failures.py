@@ -1,4 +1,4 @@
-"""Limits of a Handler, and every way of failing: a TaskError that says what happened, never an exception."""
+"""Limits of a Handler, and failures: each is a TaskError that names its cause, never an exception."""
 
 from __future__ import annotations
 

@@ -146,6 +146,87 @@ def test_a_failed_item_keeps_the_accumulator(make_evaluator, scripted):
     assert error.details["processed_inputs"] == [0, 1]
 
 
+MAP = """
+<task name="each" type="map"{attributes}><description>shout</description>
+  <inputs over="words"><input name="words" type="string[]" required="true"/><input name="end" default="!"/></inputs>
+  <inner_task><task name="inner" type="atomic"><description>d</description>
+    <instructions>shout {{{{ current_input }}}}{{{{ end }}}} #{{{{ index }}}}</instructions>{output}</task></inner_task>
+</task>"""
+
+
+def shout(prompt: str) -> str:
+    return prompt.split(" ")[1].upper()
+
+
+@pytest.mark.parametrize("attributes", ["", ' concurrency="2"'])
+def test_map_gives_the_list_of_the_results_in_order(make_evaluator, scripted, attributes):
+    script = scripted({"shout": shout})
+    evaluator = make_evaluator(MAP.format(attributes=attributes, output=""), script=script)
+    result = run(evaluator, "each", {"words": ["é", "b", "c"]}).unwrap()
+    assert (result.content, result.parsed_content) == ('["É!", "B!", "C!"]', ["É!", "B!", "C!"])
+    assert (result.usage.turns, result.notes["processed_inputs"]) == (3, 3)
+    assert sorted(script.prompts) == ["shout b! #1", "shout c! #2", "shout é! #0"]
+
+
+def test_map_collects_parsed_values(make_evaluator, scripted):
+    xml = MAP.format(attributes="", output='<output_format type="json" schema="integer"/>')
+    result = run(make_evaluator(xml, script=scripted({"shout": "3"})), "each", {"words": ["a", "b"]}).unwrap()
+    assert (result.content, result.parsed_content) == ("[3, 3]", [3, 3])
+
+
+def test_map_over_nothing_is_an_empty_list(make_evaluator, scripted):
+    result = run(make_evaluator(MAP.format(attributes="", output="")), "each", {"words": []}).unwrap()
+    assert (result.content, result.parsed_content, result.usage.turns) == ("[]", [], 0)
+
+
+@pytest.mark.parametrize("attributes", ["", ' concurrency="3"'])
+def test_a_failed_item_of_a_map_keeps_the_results_before_it(make_evaluator, scripted, attributes):
+    xml = MAP.format(attributes=attributes, output="").replace(
+        "<inner_task>",
+        "<context_management><accumulation_format>full_output</accumulation_format></context_management><inner_task>",
+        1,
+    )
+    script = scripted({"shout c": "", "shout": shout})
+    error = run(make_evaluator(xml, script=script), "each", {"words": ["a", "b", "c", "d"]})
+    assert isinstance(error, TaskError)
+    assert error.message.startswith("inner_task of item 3 of 4 failed: ")
+    assert error.details["failed_input"] == {"index": 2, "value": "c"}
+    assert error.details["processed_inputs"] == [0, 1]
+    assert error.details["partial_results"] == ["A!", "B!"]
+    assert error.details["total_steps"] == 4
+
+
+def test_map_runs_at_most_as_many_items_at_once_as_its_concurrency(make_evaluator):
+    both = asyncio.Barrier(2)
+
+    class Waiting:
+        name = "simulated"
+        running = most = 0
+
+        async def complete(self, request, *, on_text=None):
+            from evaluator import ModelResponse
+
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.wait_for(both.wait(), 5)
+            self.running -= 1
+            return ModelResponse("x", "stop")
+
+        async def aclose(self):
+            pass
+
+    backend = Waiting()
+    evaluator = make_evaluator(MAP.format(attributes=' concurrency="2"', output=""), backend=backend)
+    assert run(evaluator, "each", {"words": ["a", "b", "c", "d"]}).unwrap().parsed_content == ["x"] * 4
+    assert backend.most == 2
+
+
+def test_the_items_of_a_map_do_not_see_each_other(make_evaluator, scripted):
+    script = scripted({"shout": shout})
+    run(make_evaluator(MAP.format(attributes="", output=""), script=script), "each", {"words": ["a", "b"]})
+    assert script.prompts == ["shout a! #0", "shout b! #1"]
+
+
 SCRIPT = """
 <task name="sh" type="script"><description>run</description>
   <inputs><input name="who" required="true"/></inputs>
@@ -267,6 +348,46 @@ def test_a_function_is_evaluated_by_name(make_evaluator, scripted):
     assert result.content == "A title"
     error = run(make_evaluator(FUNCTION, script=script), "title_of", {"dok": "d"})
     assert isinstance(error, TaskError)
+
+
+DEFAULT = """
+<task name="d" type="sequential"><description>d</description>
+  <inputs><input name="first" required="true"/></inputs>
+  <steps><task type="atomic"><description>d</description>
+    <inputs><input name="x" type="{type}" default="{default}"/></inputs>
+    <instructions>{{{{ first }}}} {{{{ x | tojson }}}}</instructions></task></steps></task>"""
+
+
+@pytest.mark.parametrize(
+    ("type_name", "default", "shown"),
+    [
+        ("integer", "3", "3"),
+        ("boolean", "true", "true"),
+        ("string[]", "[&quot;a&quot;]", '["a"]'),
+        ("string", "{{ 'x' }}", '"x"'),
+        ("any", "3", '"3"'),
+        ("integer", "{{ first + 1 }}", "2"),
+        ("number", "{{ first }}.5", "1.5"),
+    ],
+)
+def test_a_default_is_rendered_and_read_as_the_declared_type(make_evaluator, scripted, type_name, default, shown):
+    script = scripted()
+    run(make_evaluator(DEFAULT.format(type=type_name, default=default), script=script), "d", {"first": 1}).unwrap()
+    assert script.prompts == [f"1 {shown}"]
+
+
+def test_a_default_that_does_not_fit_is_located_in_the_template(make_evaluator):
+    error = run(make_evaluator(DEFAULT.format(type="integer", default="{{ 'three' }}")), "d", {"first": 1})
+    assert isinstance(error, TaskError)
+    (found,) = error.violations
+    assert (found.code, found.span.line) == ("wrong-type", 5)
+
+
+def test_markup_in_a_given_value_is_data_for_a_default(make_evaluator, scripted):
+    script = scripted()
+    xml = DEFAULT.format(type="string", default="{{ first }}")
+    run(make_evaluator(xml, script=script), "d", {"first": "{{ nope }}"}).unwrap()
+    assert script.prompts == ['{{ nope }} "{{ nope }}"']
 
 
 NESTED = """

@@ -1,4 +1,4 @@
-"""A task that ran out is decomposed once, and what a model writes as a decomposition is not trusted."""
+"""An exhausted task is decomposed once, and the decomposition that a model writes is not trusted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from evaluator import ModelResponse, SimulatedBackend, TaskError, Usage
-from evaluator.handler.backend import ToolCall
 from evaluator.handler.config import HandlerConfig
+from evaluator.models.backend import ToolCall
 from tests.interpreter.crashes import cut, reading
 
 BIG = """<task name="big" type="atomic"><description>write two long parts about {{ topic }}</description>
@@ -108,7 +108,7 @@ def test_a_decomposition_is_not_decomposed_again(make_evaluator, scripted):
     assert len(script.seen) == 3
 
 
-def test_of_a_broken_decomposition_what_was_readable_is_used_and_the_rest_is_in_the_notes(
+def test_the_readable_parts_of_an_invalid_decomposition_are_used_and_the_notes_list_the_others(
     make_evaluator, scripted, tmp_path
 ):
     broken = (
@@ -123,7 +123,7 @@ def test_of_a_broken_decomposition_what_was_readable_is_used_and_the_rest_is_in_
     assert any("line 3: a bare `&`" in w for w in warnings)
     assert len(script.seen) == 4
     note = next(step for step in reading(tmp_path).steps if step.start.path == "reparse/task")
-    assert "line 4: <colour> is not known in <task>; left out with what it holds" in note.end.output["warnings"]
+    assert "line 4: <colour> is not known in <task>; left out with its content" in note.end.output["warnings"]
     assert note.end.output["xml"].startswith('<task type="sequential">')
 
 
@@ -149,7 +149,7 @@ SEQUENCE = """<task name="all" type="sequential"><description>all of it</descrip
 </steps></task>"""
 
 
-def test_a_step_is_decomposed_where_it_stands_and_the_sequence_goes_on(make_evaluator, scripted):
+def test_a_step_is_decomposed_in_its_place_and_the_sequence_continues(make_evaluator, scripted):
     script = scripted(
         {"original_task": DECOMPOSED, "end of": "the end", "second part": "both", "first part": "one", "big": CUT},
     )
@@ -171,7 +171,7 @@ def test_a_step_is_decomposed_where_it_stands_and_the_sequence_goes_on(make_eval
         ('<handler max_cost="0.01"/><tools><tool name="read_file"/></tools>', DEAR_CALL, "cost", False),
     ],
 )  # fmt: skip
-def test_turns_context_and_output_are_worth_a_decomposition_and_cost_is_not(
+def test_exhausted_turns_context_and_output_are_decomposed_and_cost_is_not(
     make_evaluator, scripted, flag, answer, resource, is_decomposed
 ):
     script = scripted({"original_task": DECOMPOSED, "second part": "both", "first part": "one", "big": answer})
@@ -210,7 +210,7 @@ def charged(text, cost):
     return ModelResponse(text, "stop", (), None, Usage(1, 1, 0, 0, cost, 1))
 
 
-def test_of_cost_the_decomposition_has_what_the_task_had_left(make_evaluator, scripted):
+def test_a_decomposition_shares_the_remaining_cost_of_the_task(make_evaluator, scripted):
     half = ModelResponse("half", "length", (), None, Usage(1, 1, 0, 0, 0.6, 1))
     script = scripted({"original_task": lambda _: charged(DECOMPOSED, 0.3), "first part": lambda _: charged("one", 0.2),
                        "second part": "never", "big": half})  # fmt: skip
@@ -223,7 +223,7 @@ def test_of_cost_the_decomposition_has_what_the_task_had_left(make_evaluator, sc
     assert error.usage.cost_usd == pytest.approx(1.1)
 
 
-def test_the_turns_of_a_task_above_hold_for_a_decomposition(make_evaluator, scripted):
+def test_the_turns_of_a_task_above_limit_a_decomposition(make_evaluator, scripted):
     xml = SEQUENCE.replace("<inputs>", '<handler max_turns="4"/><inputs>', 1)
     script = scripted(
         {"original_task": DECOMPOSED, "end of": "the end", "second part": "both", "first part": "one", "big": CUT}
@@ -246,7 +246,7 @@ def test_smaller_tasks_have_model_and_limits_of_the_task_and_not_those_that_they
     assert [request.max_output_tokens for request in script.seen] == [77, None, 77, 77]
 
 
-def test_a_librarys_own_decompose_is_asked(make_evaluator, scripted):
+def test_the_librarys_own_decompose_is_used(make_evaluator, scripted):
     own = """<task name="decompose" type="atomic"><description>d</description>
     <inputs><input name="task"/><input name="resource"/><input name="partial"/></inputs>
     <instructions>cut up {{ task }} after {{ partial }}: {{ resource }}</instructions></task>"""
@@ -260,7 +260,7 @@ def test_a_librarys_own_decompose_is_asked(make_evaluator, scripted):
 @pytest.mark.parametrize(
     ("at", "left"), [("reparse/turn[1]", 3), ("reparsed/steps[1]/turn[1]", 2), ("reparsed/steps[2]/turn[1]", 1)]
 )
-def test_a_decomposition_is_gone_on_with_after_a_crash(make_evaluator, scripted, tmp_path, at, left):
+def test_a_decomposition_is_resumed_after_a_crash(make_evaluator, scripted, tmp_path, at, left):
     whole, script = evaluate(make_evaluator, scripted, DECOMPOSED)
     cut(tmp_path, at)
     script.seen.clear()

@@ -1,4 +1,4 @@
-"""A recorded run is evaluated again from its record alone; the first difference is told with both sides."""
+"""A recorded run is evaluated again from its record alone; the first difference is reported with both sides."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_replay_reads_a_file_by_its_path_too(recorded, tmp_path):
     assert recorded.again().replay_sync(file_of(tmp_path, 1)).ok
 
 
-def test_the_first_step_that_differs_is_told_with_both_sides(recorded):
+def test_the_first_step_that_differs_is_reported_with_both_sides(recorded):
     recorded()
     replay = asyncio.run(recorded.again(STORY.replace("Act on", "Please act on")).replay(1))
     found = replay.divergence
@@ -116,7 +116,7 @@ def test_template_changes_show_what_the_model_would_see_differently_and_go_on(re
     assert effects == done
 
 
-def test_steps_that_are_new_or_gone_are_told(recorded):
+def test_steps_that_are_new_or_gone_are_reported(recorded):
     recorded()
     shorter = STORY.replace('<task name="rate"', '<task name="last"').replace(
         '<task name="note" type="script"><description>note</description><command>sh -c "echo ran >> effects; echo noted"'
@@ -136,7 +136,7 @@ def test_steps_that_are_new_or_gone_are_told(recorded):
     assert not replay.ok
 
 
-def test_steps_that_are_not_come_to_again_are_gone(make_evaluator):
+def test_steps_that_are_not_reached_are_reported_as_gone(make_evaluator):
     xml = """<task name="t" type="sequential"><description>t</description><steps>
       <task name="a" type="atomic"><description>a</description><instructions>A</instructions></task>{more}</steps></task>"""
     more = '<task name="b" type="atomic"><description>b</description><instructions>B</instructions></task>'
@@ -185,7 +185,7 @@ def test_words_need_no_model_and_no_key_to_be_replayed(make_evaluator, scripted)
     assert make_evaluator(xml, backend=Silent()).replay_sync(1).ok
 
 
-def test_what_cannot_be_replayed_is_said(make_evaluator, recorded, tmp_path):
+def test_what_cannot_be_replayed_is_reported(make_evaluator, recorded, tmp_path):
     recorded()
     with pytest.raises(RecordError, match="there is no task 9"):
         make_evaluator(STORY).replay_sync(9)
@@ -195,7 +195,7 @@ def test_what_cannot_be_replayed_is_said(make_evaluator, recorded, tmp_path):
         make_evaluator("").replay_sync(1)
 
 
-def test_a_profile_that_is_gone_is_no_divergence(make_evaluator, scripted):
+def test_a_profile_that_is_gone_is_not_a_divergence(make_evaluator, scripted):
     xml = """<task name="t" type="atomic"><description>t</description><handler ref="{}"/><instructions>T</instructions></task>"""
     asyncio.run(
         make_evaluator(xml.format("offline"), script=scripted(default="x"), handler=None).evaluate("t")

@@ -1,4 +1,4 @@
-"""An interrupted run goes on from its task file: what was answered is not asked again, and nothing is mixed in silence."""
+"""An interrupted run continues from its task file: answered calls are not repeated, and changes are reported."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_call_in_flight_is_made_again_as_a_further_attempt_with_a_warning(make
     assert attempts[0][2] == attempts[1][2]
 
 
-def test_a_torn_end_is_cut_off_kept_aside_and_said(make_evaluator, echoing, tmp_path):
+def test_a_torn_end_is_cut_off_kept_and_reported(make_evaluator, echoing, tmp_path):
     evaluator, whole = run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[2]/turn[1]", extra=b"\n---\n\n## Step 4: si")
     again = asyncio.run(evaluator.resume(1)).unwrap()
@@ -121,7 +121,7 @@ def test_a_failed_run_is_tried_again_from_where_it_failed(make_evaluator, script
     assert [prompt.split()[0] for prompt in works.prompts] == ["Draft", "Finish"]
 
 
-def test_an_aborted_run_says_how_much_was_planned_and_goes_on(make_evaluator, scripted, tmp_path):
+def test_an_aborted_run_says_how_much_was_planned_and_continues(make_evaluator, scripted, tmp_path):
     async def cancelled(evaluator):
         task = asyncio.ensure_future(evaluator.evaluate("story", {"topic": "cats"}))
         await asyncio.wait_for(reached.wait(), 10)
@@ -179,7 +179,7 @@ def test_a_template_edited_where_nothing_was_done_yet_stops_too(make_evaluator, 
     assert "No recorded step differs" in error.message
 
 
-def test_allowed_changes_run_anew_and_the_rest_is_taken(make_evaluator, echoing, tmp_path):
+def test_allowed_changes_run_again_and_the_rest_is_taken(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
     echoing.seen.clear()
@@ -244,7 +244,7 @@ def test_an_input_file_that_changed_stops_at_the_step_that_shows_it(make_evaluat
     assert (error.cause.path, error.cause.recorded, error.cause.now) == ("steps[1]/turn[1]", '"two"', '"2"')
 
 
-def test_another_root_is_told(make_evaluator, echoing, tmp_path):
+def test_another_root_is_reported(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[2]/turn[1]")
     (tmp_path / "other").mkdir()
@@ -338,7 +338,7 @@ def test_an_unfinished_tool_call_stops_the_run_unless_somebody_decides(make_eval
     ("how", "pressed", "says"),
     [("repeat", ["a", "a"], "pressed a"), ("tell", ["a"], "whether it took effect is not known")],
 )
-def test_an_unfinished_tool_call_is_repeated_or_told_as_was_decided(make_evaluator, tmp_path, how, pressed, says):
+def test_an_unfinished_tool_call_is_repeated_or_reported_as_decided(make_evaluator, tmp_path, how, pressed, says):
     effects: list[str] = []
     options = {"script": pressing("a"), "tools": [presser(effects)]}
     run(make_evaluator, TOOLED, "act", {}, **options)
@@ -364,7 +364,7 @@ SCRIPTED = """
 """
 
 
-def test_an_unfinished_script_is_repeated_only_when_told(make_evaluator, tmp_path):
+def test_an_unfinished_script_is_repeated_only_when_asked_to(make_evaluator, tmp_path):
     run(make_evaluator, SCRIPTED, "act", {})
     cut(tmp_path, "script", begun=True)
     evaluator = make_evaluator(SCRIPTED)
@@ -434,7 +434,7 @@ def leading(request):
 asked: list[str] = []
 
 
-def test_a_subtask_goes_on_in_its_own_file(make_evaluator, tmp_path):
+def test_a_subtask_continues_in_its_own_file(make_evaluator, tmp_path):
     asked.clear()
     _, whole = run(make_evaluator, SPAWNING, "lead", {}, leading)
     assert sorted(asked) == ["Help with a", "Help with b"]
@@ -504,13 +504,13 @@ def test_secrets_are_not_in_the_record_and_have_to_be_given_again(make_evaluator
     assert isinstance(error, TaskError) and "'other' is recorded" in error.message
     again = asyncio.run(evaluator.resume(1, inputs)).unwrap()
     assert len(echoing.seen) == 1
-    assert any("a secret was taken out" in w for w in again.notes["warnings"])
+    assert any("a secret was removed" in w for w in again.notes["warnings"])
 
 
 # -- what cannot be gone on with --------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_resumed_is_said(make_evaluator, echoing, tmp_path):
+def test_what_cannot_be_resumed_is_reported(make_evaluator, echoing, tmp_path):
     evaluator, _ = run(make_evaluator, script=echoing)
     for task_id, says in ((99, "there is no task 99"), ("1", "a whole number")):
         error = asyncio.run(evaluator.resume(task_id))
@@ -522,13 +522,13 @@ def test_what_cannot_be_resumed_is_said(make_evaluator, echoing, tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"Plan cats", b"Plan cots"))
     error = asyncio.run(evaluator.resume(1))
-    assert isinstance(error, TaskError) and "not what was written" in error.message
+    assert isinstance(error, TaskError) and "has been changed" in error.message
     file.write_bytes(b"# TASK-1\n\n- **Status**: running\n")
     error = asyncio.run(evaluator.resume(1))
     assert isinstance(error, TaskError) and "not written by this program" in error.message
     file.write_bytes(whole[:20])
     error = asyncio.run(evaluator.resume(1))
-    assert isinstance(error, TaskError) and "run it again" in error.message
+    assert isinstance(error, TaskError) and "run the task again" in error.message
     with pytest.raises(UsageError, match="ask, repeat, tell, stop"):
         asyncio.run(evaluator.resume(1, unfinished="maybe"))
 
@@ -542,7 +542,7 @@ def test_a_task_that_somebody_runs_is_left_alone(make_evaluator, tmp_path):
     assert "is run by process" in error.message
 
 
-def test_interrupted_runs_are_told_once_and_never_gone_on_with_unasked(make_evaluator, echoing, tmp_path):
+def test_interrupted_runs_are_reported_once_and_never_resumed_unasked(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[2]/turn[1]")
     before = file_of(tmp_path, 1).read_bytes()
@@ -589,7 +589,9 @@ def test_a_resume_that_a_profile_or_an_input_hinders_leaves_the_run_as_it_was(ma
     assert reading(tmp_path).status == "interrupted"
 
 
-def test_the_summary_of_a_resumed_run_covers_what_was_paid_in_vain(make_evaluator, echoing, tmp_path):
+def test_the_summary_of_a_resumed_run_covers_what_was_paid_for_answers_that_are_not_used(
+    make_evaluator, echoing, tmp_path
+):
     _, whole = run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
     edited = make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing)
@@ -601,7 +603,7 @@ def test_the_summary_of_a_resumed_run_covers_what_was_paid_in_vain(make_evaluato
     assert summary.usage["turns"] == sum(steps) == 4
 
 
-def test_the_duration_of_a_resumed_run_holds_that_of_its_earlier_steps(make_evaluator, tmp_path):
+def test_the_duration_of_a_resumed_run_includes_that_of_its_earlier_steps(make_evaluator, tmp_path):
     run(make_evaluator, SCRIPTED, "act", {})
     took = next(s.end.duration_s for s in reading(tmp_path).steps if s.start.kind == "script" and s.end)
     file = file_of(tmp_path, 1)
@@ -613,12 +615,12 @@ def test_the_duration_of_a_resumed_run_holds_that_of_its_earlier_steps(make_eval
     assert summary is not None and summary.duration_s >= took
 
 
-def test_a_copy_under_another_number_is_no_task(make_evaluator, echoing, tmp_path):
+def test_a_copy_under_another_number_is_not_a_task(make_evaluator, echoing, tmp_path):
     evaluator, _ = run(make_evaluator, script=echoing)
     file = file_of(tmp_path, 1)
     (tmp_path / "tasks" / "done" / "TASK-5.md").write_bytes(file.read_bytes())
     error = asyncio.run(evaluator.resume(5))
-    assert isinstance(error, TaskError) and "its title says TASK-1" in error.message
+    assert isinstance(error, TaskError) and "its title is TASK-1" in error.message
 
 
 def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told(make_evaluator, tmp_path):
@@ -656,7 +658,7 @@ def test_arguments_of_the_wrong_type_are_refused(make_evaluator, wrong):
         asyncio.run(make_evaluator(STORY).resume(1, **wrong))
 
 
-def test_a_file_that_is_gone_is_told_where_it_changes_a_step(make_evaluator, echoing, tmp_path):
+def test_a_file_that_is_gone_is_reported_where_it_changes_a_step(make_evaluator, echoing, tmp_path):
     (tmp_path / "a.txt").write_text("one")
     run(make_evaluator, READING, "sum", {}, echoing)
     cut(tmp_path, "steps[2]/turn[1]")
@@ -666,7 +668,9 @@ def test_a_file_that_is_gone_is_told_where_it_changes_a_step(make_evaluator, ech
     assert any("a.txt was not read" in warning for warning in error.notes["warnings"])
 
 
-def test_what_was_paid_in_vain_counts_however_often_a_run_is_resumed(make_evaluator, echoing, tmp_path):
+def test_what_was_paid_for_answers_that_are_not_used_counts_however_often_a_run_is_resumed(
+    make_evaluator, echoing, tmp_path
+):
     _, whole = run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
     xml = STORY.replace("Draft of", "Draft for")

@@ -1,4 +1,4 @@
-"""Subtasks: a tool call to the model, a task of its own to us."""
+"""A subtask is a tool call for the model and a task with its own file for the Evaluator."""
 
 from __future__ import annotations
 
@@ -153,3 +153,25 @@ def test_turns_of_a_subtask_count_against_the_task_above(make_evaluator):
     assert isinstance(error, TaskError)
     assert (error.resource.name, error.resource.used, error.resource.limit) == ("turns", 2, 2)
     assert len(seen) == 2
+
+
+def test_a_cycle_of_two_subtasks_is_refused(make_evaluator):
+    xml = "".join(
+        f"""<task name="{name}" type="atomic"><description>think about {name}</description>
+        <tools><tool name="subtask"/></tools><instructions>{name}</instructions></task>"""
+        for name in ("ping", "pong")
+    )
+    asked = []
+
+    def script(request):
+        if any(m.role == "tool" for m in request.messages):
+            return last_tool_answer(request)
+        name = next(m.content for m in request.messages if m.role == "user")
+        asked.append(name)
+        other = "pong" if name == "ping" else "ping"
+        return call(f"think about {other}", hints={"template": other})
+
+    evaluator = make_evaluator(xml, script=script, max_depth=50)
+    result = asyncio.run(evaluator.evaluate("ping")).unwrap()
+    assert "equal to one" in result.content
+    assert len(asked) <= 4

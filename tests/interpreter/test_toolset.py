@@ -1,4 +1,4 @@
-"""What a profile grants and forbids holds in a run."""
+"""The tools that a profile grants and forbids are granted and forbidden in a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from evaluator import HandlerConfig, TaskStore, load_profiles
 from evaluator.handler.config import ToolGrant
-from evaluator.handler.tools import Rule
+from evaluator.tools import PolicyRule
 
 TASK = """
 <task name="keep" type="atomic"><description>Keep notes</description><tools><tool name="write_file"/></tools>
@@ -21,7 +21,7 @@ TASK = """
 
 
 def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, tmp_path):
-    rules = (Rule("deny", "path", "secrets/*"), Rule("allow", "path", "notes/*"))
+    rules = (PolicyRule("deny", "path", "secrets/*"), PolicyRule("allow", "path", "notes/*"))
     profile = HandlerConfig(name="keeper", backend="simulated", tools=(ToolGrant("write_file", None, rules),))
     told: list[str] = []
 

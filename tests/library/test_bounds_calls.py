@@ -73,6 +73,13 @@ TABLE = [
     ("one item where the input is no list", reduction("string"), 2, 5),
     ("items that are not known", reduction("string[]"), 0, None),
     (
+        "the items of a map",
+        '<task type="map" name="t"><description>d</description><inputs><input name="a" type="string"/>'
+        f'<input name="b" type="string"/></inputs>{role("inner_task", 3)}</task>',
+        2,
+        6,
+    ),
+    (
         "nested input tasks",
         '<task type="atomic" name="t"><description>{{ x }}</description><handler max_turns="1"/>'
         f'<inputs><input name="x">{atomic("in", "3")}</input></inputs></task>',

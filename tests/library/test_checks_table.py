@@ -127,6 +127,25 @@ ERRORS = [
         43,
     ),
     (
+        "accumulator in a map",
+        '<task type="map" name="t"><description>d</description>\n<inputs><input name="i"/></inputs>\n'
+        '<inner_task type="atomic"><description>{{ accumulator }}</description></inner_task></task>',
+        "undefined-variable",
+        3,
+        43,
+    ),
+    (
+        "a field of the list that a map gives",
+        sequence(
+            '<task type="map" name="m"><description>d</description><inputs over="x"><input name="x" default="y"/></inputs>'
+            '<inner_task type="atomic"><description>{{ current_input }}</description></inner_task></task>\n'
+            + step("b", "{{ steps.m.parsed.title }}")
+        ),
+        "unknown-field",
+        5,
+        90,
+    ),
+    (
         "over names no input",
         '<task type="reduce" name="t"><description>d</description>\n<inputs over="docs"><input name="doc"/></inputs>\n'
         '<inner_task type="atomic"><description>d</description></inner_task>\n'
@@ -371,6 +390,15 @@ WARNINGS = [
         1,
     ),
     (
+        "accumulate_data on a map",
+        '<task type="map" name="t"><description>d</description>\n'
+        "<context_management><accumulate_data>true</accumulate_data></context_management><inputs><input name='i'/></inputs>"
+        '<inner_task type="atomic"><description>d</description></inner_task></task>',
+        "setting-without-effect",
+        2,
+        1,
+    ),
+    (
         "accumulation_format where nothing accumulates",
         '<task type="sequential" name="t"><description>d</description>\n<context_management>'
         "<accumulate_data>false</accumulate_data><accumulation_format>full_output</accumulation_format>"
@@ -451,6 +479,17 @@ SOUND = [
         '<inner_task type="atomic"><description>{{ current_input }} {{ index }}</description></inner_task>'
         '<reduction_task type="atomic"><description>{{ accumulator }} {{ current_result }} {{ current_input }}'
         "</description></reduction_task></task>",
+    ),
+    (
+        "a default that reads an input beside it",
+        atomic(
+            '<inputs><input name="a"/><input name="b" default="{{ a }}!"/></inputs><instructions>{{ b }}</instructions>'
+        ),
+    ),
+    (
+        "everything that map binds",
+        '<task type="map" name="t"><description>d</description><inputs><input name="docs" type="string[]"/></inputs>'
+        '<inner_task type="atomic"><description>{{ current_input }} {{ index }}</description></inner_task></task>',
     ),
     ("a variable that need not be there", atomic("<instructions>{{ doc | default('none') }}</instructions>")),
     (

@@ -73,12 +73,12 @@ def test_a_name_given_twice_in_a_folder_is_an_error_at_the_later_one(tmp_path):
     assert [(d.code, d.span.file) for d in library.errors] == [("duplicate-name", str(tmp_path / "b.xml"))]
 
 
-def test_a_task_without_a_name_is_called_as_its_file(tmp_path):
+def test_a_task_without_a_name_has_the_name_of_its_file(tmp_path):
     library = load(put(tmp_path, greet='<task type="atomic"><description>d</description></task>'))
     assert library.get("greet").node.name == "greet"
 
 
-def test_a_missing_folder_is_the_callers_mistake(tmp_path):
+def test_a_missing_folder_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="nothing-here"):
         load(tmp_path / "nothing-here")
 
@@ -96,7 +96,7 @@ def test_without_folders_the_current_directorys_templates_are_loaded(tmp_path, m
     assert library.get("here").file == os.path.join("templates", "a.xml")
 
 
-def test_partials_and_hidden_files_are_no_templates(tmp_path):
+def test_partials_and_hidden_files_are_not_templates(tmp_path):
     put(
         tmp_path,
         a=task("a"),
@@ -110,17 +110,17 @@ def test_partials_and_hidden_files_are_no_templates(tmp_path):
     assert library.diagnostics == ()
 
 
-def test_an_unknown_name_names_the_near_ones(tmp_path):
+def test_the_error_for_an_unknown_name_lists_similar_names(tmp_path):
     with pytest.raises(UsageError, match="`summarise`"):
         load(put(tmp_path, a=task("summarise"))).get("sumarise")
 
 
-def test_the_order_of_loading_is_that_of_the_paths(tmp_path):
+def test_templates_are_loaded_in_the_order_of_their_paths(tmp_path):
     folder = put(tmp_path, **{name: task(name) for name in "dbca"})
     assert list(load(folder)) == ["a", "b", "c", "d"]
 
 
-def test_functions_are_listed_apart(tmp_path):
+def test_functions_are_listed_separately(tmp_path):
     xml = '<template name="f" params="a"><task type="atomic"><description>{{ a }}</description></task></template>'
     library = load(put(tmp_path, a=task("a"), f=xml))
     assert isinstance(library.functions["f"], Function)
@@ -185,7 +185,7 @@ def test_a_file_name_that_is_not_utf8_loads_and_prints(tmp_path):
 # ref
 
 
-def test_a_ref_takes_what_is_not_stated(tmp_path):
+def test_a_ref_takes_the_missing_parts(tmp_path):
     base = (
         '<task type="atomic" name="base" subtype="x"><description>base</description><model>m</model>'
         '<handler max_turns="3" timeout="9"/><inputs><input name="doc" type="string"/>'
@@ -254,7 +254,7 @@ def test_a_ref_to_another_kind_of_task_is_refused(tmp_path):
     assert codes(load(put(tmp_path, a=xml, b=task("b")))) == ["ref-type-mismatch"]
 
 
-def test_what_uses_a_broken_template_is_told_so(tmp_path):
+def test_a_template_that_uses_a_broken_one_has_an_error(tmp_path):
     call = '<task type="sequential" name="{}"><description>d</description>\n<steps><call template="{}"/></steps></task>'
     library = load(
         put(
@@ -372,7 +372,7 @@ def test_an_error_inside_a_partial_is_located_there(tmp_path):
 # reload, add
 
 
-def test_a_reload_says_what_changed(tmp_path):
+def test_a_reload_returns_the_changed_names(tmp_path):
     folder = put(tmp_path, a=task("a"), b=task("b"), c=task("c"))
     library = load(folder)
     before = library.templates
@@ -420,7 +420,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     assert read == ["b.xml"]
 
 
-def test_the_hash_of_a_template_covers_what_it_takes_by_ref(tmp_path):
+def test_the_hash_of_a_template_covers_the_templates_that_it_refers_to(tmp_path):
     folder = put(tmp_path, base=task("base", "one"), mine='<task type="atomic" name="mine" ref="base"/>')
     library = load(folder)
     digest = library.get("mine").sha256
@@ -450,7 +450,7 @@ def test_adding_a_template_with_errors_adds_nothing(tmp_path, xml):
     assert pickle.loads(pickle.dumps(raised.value)).diagnostics == raised.value.diagnostics
 
 
-def test_a_template_that_was_broken_for_want_of_another_heals_when_it_is_added(tmp_path):
+def test_a_template_that_calls_a_missing_one_works_after_that_is_added(tmp_path):
     call = '<task type="sequential" name="a"><description>d</description><steps><call template="b"/></steps></task>'
     library = load(put(tmp_path, a=call))
     assert "a" not in library

@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import nodes
 from evaluator.library import Template, TemplateLibrary
+from evaluator.nodes.walk import children
 from evaluator.output import parse_output
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ LIBRARY = TemplateLibrary.load(ROOT / "templates", shipped=False)
 def tasks(node: nodes.TopLevel | nodes.Node, path: str) -> Iterator[tuple[str, nodes.Task]]:
     if isinstance(node, nodes.Task):
         yield path, node
-    for number, child in enumerate(nodes.children(node)):
+    for number, child in enumerate(children(node)):
         yield from tasks(child, f"{path}/{getattr(child, 'name', None) or number}")
 
 
@@ -51,6 +52,7 @@ def test_every_operator_and_a_function_are_shown() -> None:
         nodes.Atomic,
         nodes.Sequential,
         nodes.Reduce,
+        nodes.Map,
         nodes.Script,
         nodes.DirectorEvaluatorLoop,
         nodes.Function,
@@ -98,7 +100,7 @@ def test_a_script_prints_what_its_example_says(task: nodes.Script, example: node
         values = {k: v if types[k] == "string" else json.loads(v) for k, v in example.inputs.items()}
         given = json.dumps(values)
     argv = [sys.executable, *(part.value for part in task.command[1:])]
-    done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=200, check=True)
     assert json.loads(done.stdout) == json.loads(example.output)
 
 
@@ -108,7 +110,7 @@ def test_the_loop_runs_a_program_with_and_without_fences() -> None:
     assert loop.script_execution is not None
     argv = [sys.executable, *(part.value for part in loop.script_execution.command[1:])]
     for program in ("print(6 * 7)\n", "Here it is:\n```python\nprint(6 * 7)\n```\nIt prints 42.\n"):
-        done = subprocess.run(argv, input=program, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(argv, input=program, capture_output=True, text=True, timeout=200, check=True)
         assert done.stdout == "42\n"
 
 
@@ -119,7 +121,7 @@ def test_the_director_examples_print_what_the_evaluator_examples_were_shown() ->
     assert isinstance(loop.evaluator, nodes.Task)
     for written, judged in zip(loop.director.examples, loop.evaluator.examples, strict=True):
         argv = [sys.executable, "-I", "-c", written.output]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
         assert done.stdout.strip() == judged.inputs["printed"]
 
 

@@ -1,4 +1,4 @@
-"""Describers find names and headings, keep within bounds whatever the file is, and take nothing out of bodies."""
+"""Describers find names and headings, are bounded for every file, and take nothing out of bodies."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("path", "text"), HOSTILE, ids=[f"{row[0]}-{i}" for i, row in enumerate(HOSTILE)])
 @pytest.mark.timeout(20)
-def test_no_file_makes_a_describer_run_long_or_say_much(path: str, text: str) -> None:
+def test_no_file_makes_a_describer_run_long_or_return_much(path: str, text: str) -> None:
     found = describe(path, text)
     assert len(found.headings) <= MAX_ITEMS and len(found.names) <= MAX_ITEMS
     assert len(found.summary) + sum(map(len, found.headings)) + sum(map(len, found.names)) <= 12_200

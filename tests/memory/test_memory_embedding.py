@@ -1,4 +1,4 @@
-"""An embedder that is handed in adds meaning to words; without one nothing changes."""
+"""An embedder adds meaning to words; without one nothing changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def paths(index: GlobalIndex, request: str) -> list[str]:
     return [found.path for found in run(index.get_relevant_context_for(request))]
 
 
-def test_what_shares_no_word_is_found_by_meaning(database: Path, tree: Tree) -> None:
+def test_a_file_that_shares_no_word_is_found_by_meaning(database: Path, tree: Tree) -> None:
     root = tree(FILES)
     with GlobalIndex(database, embedder=Topics(), relative_to=root) as index:
         run(index.add_folder(root))
@@ -65,7 +65,7 @@ def test_what_shares_no_word_is_found_by_meaning(database: Path, tree: Tree) -> 
         assert paths(index, "boats") == []
 
 
-def test_only_what_has_no_vector_is_embedded_and_no_content_is_sent(database: Path, tree: Tree) -> None:
+def test_only_files_without_a_vector_are_embedded_and_no_content_is_sent(database: Path, tree: Tree) -> None:
     root = tree(FILES | {"a.md": "# Ferry timetable\n\na secret body\n"})
     embedder = Topics()
     with GlobalIndex(database, embedder=embedder) as index:
@@ -81,7 +81,7 @@ def test_only_what_has_no_vector_is_embedded_and_no_content_is_sent(database: Pa
         assert run(index.stats()).vectors == 6
 
 
-def test_vectors_of_another_embedder_are_made_anew(database: Path, tree: Tree) -> None:
+def test_vectors_of_another_embedder_are_computed_again(database: Path, tree: Tree) -> None:
     root = tree(FILES)
     with GlobalIndex(database, embedder=Topics("one")) as index:
         run(index.add_folder(root))

@@ -39,7 +39,7 @@ def ask(index: GlobalIndex, request: ContextRequest | str, limit: int = 10) -> l
 
 def git(folder: Path, *args: str) -> None:
     who = ["-c", "user.name=tests", "-c", "user.email=tests@example.org"]
-    subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True, timeout=200)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def harbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlobalIndex]:
         ("markdown documents", "tree/docs/tides.md", "markdown", "language"),
     ],
 )
-def test_a_request_finds_the_file_and_says_which_word_in_which_field(
+def test_a_request_finds_the_file_and_names_the_word_and_its_field(
     request_: str, path: str, term: str, field: str, harbour: GlobalIndex
 ) -> None:
     best = run(harbour.get_relevant_context_for(request_))[0]
@@ -85,7 +85,7 @@ def test_the_index_is_a_memory_and_takes_requests_with_inputs(harbour: GlobalInd
 
 
 @pytest.mark.parametrize("request_", ["", "   ", "zebra", "?!", "a" * 10_000])
-def test_what_shares_nothing_is_not_returned(request_: str, harbour: GlobalIndex, index: GlobalIndex) -> None:
+def test_a_file_that_shares_no_word_is_not_returned(request_: str, harbour: GlobalIndex, index: GlobalIndex) -> None:
     assert ask(index, request_) == []
     assert ask(harbour, request_) == []
 
@@ -97,7 +97,7 @@ def test_limit_and_equal_scores_by_path(index: GlobalIndex, tree: Tree) -> None:
     assert ask(index, "plum", 0) == [] == ask(index, "plum", -1)
 
 
-def test_paths_are_absolute_unless_said_otherwise(database: Path, tree: Tree) -> None:
+def test_paths_are_absolute_by_default(database: Path, tree: Tree) -> None:
     root = tree(FILES)
     with GlobalIndex(database) as index:
         run(index.add_folder(root))
@@ -107,7 +107,7 @@ def test_paths_are_absolute_unless_said_otherwise(database: Path, tree: Tree) ->
         assert ask(index, "neap") == ["tides.md"]
 
 
-def test_the_index_follows_what_is_added_changed_renamed_and_removed(index: GlobalIndex, tree: Tree) -> None:
+def test_the_index_follows_files_that_are_added_changed_renamed_and_removed(index: GlobalIndex, tree: Tree) -> None:
     root = tree(FILES)
     run(index.add_folder(root))
     (root / "src/gate.ts").write_text("export function closeSluice() {}\n")
@@ -124,7 +124,7 @@ def test_the_index_follows_what_is_added_changed_renamed_and_removed(index: Glob
     assert (again.files, again.added, again.changed, again.removed) == (4, 0, 0, 0)
 
 
-def test_nothing_of_a_removed_file_stays_behind(index: GlobalIndex, tree: Tree, database: Path) -> None:
+def test_a_removed_file_leaves_nothing_in_the_database(index: GlobalIndex, tree: Tree, database: Path) -> None:
     root = tree({"a.py": "class Leviathan: ...", "b.py": "class Kraken: ..."})
     run(index.add_folder(root))
     (root / "a.py").unlink()
@@ -132,9 +132,8 @@ def test_nothing_of_a_removed_file_stays_behind(index: GlobalIndex, tree: Tree, 
     assert run(index.remove_root(root)) is True
     assert run(index.remove_root(root)) is False
     with sqlite3.connect(database) as connection:
-        for table in ("root", "file", "term", "posting", "vector"):
+        for table in ("root", "file", "search", "vocabulary", "vector"):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
-        assert connection.execute("SELECT described FROM total").fetchone() == (0,)
     connection.close()
 
 
@@ -180,7 +179,7 @@ def test_a_touched_file_is_not_described_again(index: GlobalIndex, tree: Tree) -
     assert ask(index, "whale") == ["tree/a.py"]
 
 
-def test_other_describers_describe_everything_anew(
+def test_a_new_version_of_the_describers_describes_everything_again(
     index: GlobalIndex, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(FILES)
@@ -190,7 +189,7 @@ def test_other_describers_describe_everything_anew(
     assert run(index.add_folder(root)).changed == 0
 
 
-def test_what_a_folder_leaves_out_is_counted_with_its_reason(index: GlobalIndex, tree: Tree, tmp_path: Path) -> None:
+def test_skipped_files_are_counted_with_the_reason(index: GlobalIndex, tree: Tree, tmp_path: Path) -> None:
     root = tree(
         {
             "kept.py": "", ".hidden/a.py": "", ".env": "KEY=1", "__pycache__/a.py": "", "lib/node_modules/a.js": "",
@@ -229,7 +228,7 @@ def test_what_a_folder_leaves_out_is_counted_with_its_reason(index: GlobalIndex,
     assert run(index.add_folder(root)).added == 1
 
 
-def test_a_file_that_becomes_binary_leaves_the_index(index: GlobalIndex, tree: Tree) -> None:
+def test_a_file_that_becomes_binary_is_removed_from_the_index(index: GlobalIndex, tree: Tree) -> None:
     root = tree({"a.py": "class Whale: ..."})
     run(index.add_folder(root))
     (root / "a.py").write_bytes(b"\0" * 100)
@@ -283,7 +282,7 @@ def test_a_program_that_a_repository_names_is_not_run(index: GlobalIndex, tree: 
     ("method", "folder"),
     [("add_git", "tree"), ("add_git", "missing"), ("add_folder", "missing"), ("add_folder", "tree/src/ferry.py")],
 )
-def test_what_cannot_be_indexed_is_an_error(
+def test_a_root_that_cannot_be_indexed_is_an_error(
     method: str, folder: str, index: GlobalIndex, tree: Tree, tmp_path: Path
 ) -> None:
     tree(FILES)
@@ -347,7 +346,7 @@ def test_no_text_of_a_body_is_in_the_database(tmp_path: Path, tree: Tree) -> Non
     assert secret.encode() not in stored
 
 
-def test_what_is_held_of_a_path_can_be_seen(harbour: GlobalIndex) -> None:
+def test_the_description_of_a_path_can_be_read(harbour: GlobalIndex) -> None:
     assert run(harbour.description_of("tree/src/ferry.py")) == "Ferries across the strait.\ndepart_at_dawn"
     assert run(harbour.description_of("tree/nowhere.py")) is None
 
@@ -359,7 +358,7 @@ def test_the_files_of_the_database_are_the_owners_alone(index: GlobalIndex, tree
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
-def test_statistics_count_what_is_there(index: GlobalIndex, tree: Tree) -> None:
+def test_statistics_count_the_contents(index: GlobalIndex, tree: Tree) -> None:
     root = tree(FILES | {"x.bin": b"\0", "LICENSE": "x"})
     run(index.add_folder(root))
     stats = run(index.stats())

@@ -1,4 +1,4 @@
-"""Memory finds paths by what they are called and described as, and never reads them."""
+"""Memory finds paths by name and description, and never reads them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_inputs_count_besides_the_description() -> None:
     assert paths(found) == ["docs/lakes/baikal.md"]
 
 
-def test_what_shares_nothing_is_not_returned() -> None:
+def test_a_path_that_shares_no_word_is_not_returned() -> None:
     assert ask(InMemoryIndex(ENTRIES), "zebra crossing") == []
     assert ask(InMemoryIndex(), "anything") == []
     assert ask(InMemoryIndex(ENTRIES), "") == []

@@ -1,4 +1,4 @@
-"""XML as a value, the names of types, and what importing and reading cost."""
+"""XML as a value, type names, and what importing and reading load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from evaluator.errors import UsageError
-from evaluator.output import describe, matches, parse_output, read_scalar
+from evaluator.language.types import describe, matches, read_typed
+from evaluator.output import parse_output
 
 
 def test_xml_is_read_as_elements() -> None:
@@ -31,7 +32,7 @@ def test_xml_that_cannot_be_read_is_one_string_and_an_error_only_with_a_schema()
     ["<think><r>no</r></think><r>yes</r>", "<r>no</r></thinking>\n<r>yes</r>", "<r>yes</r><think>or <r>no</r>",
      "<reasoning>so</reasoning><r>yes</r>"],
 )  # fmt: skip
-def test_reasoning_is_no_answer_in_xml_either(text: str) -> None:
+def test_reasoning_is_not_an_answer_in_xml_either(text: str) -> None:
     parsed = parse_output(text, type="xml")
     assert parsed.value == {"r": "yes"}
     assert any("reasoning" in warning for warning in parsed.warnings)
@@ -48,9 +49,9 @@ def test_type_names_mean_the_same_here_as_for_inputs() -> None:
     assert matches(["a"], "string[]")
     assert not matches(True, "number")
     assert describe(None) == "null"
-    assert read_scalar("4", "integer") == 4
+    assert read_typed("4", "integer") == 4
     with pytest.raises(UsageError):
-        read_scalar("four", "integer")
+        read_typed("four", "integer")
 
 
 def test_reading_without_a_schema_loads_no_validator() -> None:

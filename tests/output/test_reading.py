@@ -1,4 +1,4 @@
-"""Tables of what a model writes and the value that everybody reads out of it."""
+"""Tables of model outputs and the values that are read from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOUND: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "value"), SOUND)
-def test_valid_json_passes_untouched_and_without_a_warning(text: str, value: Any) -> None:
+def test_valid_json_is_read_unchanged_and_without_a_warning(text: str, value: Any) -> None:
     parsed = parse_output(text)
     assert (parsed.value, parsed.warnings, parsed.error, parsed.text) == (value, (), None, text)
     assert type(parsed.value) is type(value)
@@ -126,7 +126,7 @@ def test_text_without_json_is_kept_with_the_reason_and_is_an_error_only_with_a_s
     assert declared.text == text
 
 
-def test_numbers_that_no_float_or_integer_holds_stay_text_and_never_pass_as_numbers() -> None:
+def test_numbers_that_are_too_large_stay_text_and_never_count_as_numbers() -> None:
     for digits in ("1" * 5000, "1e999", "-1e400"):
         parsed = parse_output(f'{{"a": {digits}}}')
         assert parsed.value == {"a": digits}
@@ -135,7 +135,7 @@ def test_numbers_that_no_float_or_integer_holds_stay_text_and_never_pass_as_numb
         assert json.dumps(parsed.value, allow_nan=False)
 
 
-def test_text_output_is_the_text_whatever_it_holds() -> None:
+def test_text_output_is_the_text_whatever_it_contains() -> None:
     text = '<think>x</think>{"a": 1}'
     parsed = parse_output(text, type="text")
     assert (parsed.value, parsed.warnings, parsed.error) == (text, (), None)

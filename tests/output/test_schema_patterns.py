@@ -1,4 +1,4 @@
-"""Patterns in schemas: what they match is what Python's `re` matches, and none holds up the process."""
+"""Patterns in schemas match what Python's `re` matches, and none blocks the process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_output_of_a_task_is_refused_with_the_place() -> None:
     assert parse_output('{"a": "aaa"}', schema=schema).error is None
 
 
-def test_many_texts_have_one_bound_together_and_long_honest_values_pass() -> None:
+def test_many_texts_share_one_bound_and_long_valid_values_pass() -> None:
     assert isinstance(
         checked({"type": "array", "not": {"contains": {"pattern": SLOW}}}, [HOSTILE] * 10_000), SlowPattern
     )
@@ -88,7 +88,7 @@ def test_a_pattern_too_large_to_compile_is_a_bad_schema(pattern: str) -> None:
         (r"^[\]\[]$", "["), (r"^\[{e}\]$", "[{e}]"), ("^a$", "a\n"), (r"^\d+\Z", "1\n"), ("(?i)^É$", "é"), ("^[a||b]$", "|"), ("^a(?#[x)[b[]$", "a["),
     ],
 )  # fmt: skip
-def test_what_regex_would_read_otherwise_means_what_it_means_to_re(pattern: str, text: str) -> None:
+def test_syntax_that_regex_reads_differently_has_the_meaning_of_re(pattern: str, text: str) -> None:
     assert bool(compile_as_re(pattern).search(text)) is bool(_re(pattern).search(text))
 
 

@@ -1,9 +1,9 @@
-"""Conversations come out as the model saw and said them, whatever the attempts at their turns were."""
+"""Conversations contain the messages in their order, whatever the attempts at their turns were."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from evaluator import ReplayBackend, TaskStore
 from evaluator.errors import EvaluatorError, ProviderError, UsageError
-from evaluator.handler.backend import Message, ModelRequest, ToolCall
+from evaluator.models.backend import Message, ModelRequest, ToolCall
 from evaluator.record.conversation import Conversation, answered_steps, conversations, messages_of
-from evaluator.record.foreign import read_foreign
-from evaluator.record.steps import STEP_KINDS, Recording, Step, StepEnd, StepStart
+from evaluator.record.other_writers import read_other
+from evaluator.record.steps import Recording, Step, StepEnd, StepKind, StepStart
 
 CALL = {"id": "c1", "name": "look", "arguments": '{"at": 1}'}
 HELLO = {"role": "user", "content": "hello"}
@@ -54,7 +54,7 @@ ANSWERED = {"role": "assistant", "content": "done"}
 @pytest.mark.parametrize(
     "answer", [reference(), {"role": "tool", "content": "seen", "tool_call_id": "c1"}], ids=["by reference", "whole"]
 )
-def test_messages_stand_in_the_order_in_which_they_were_seen_and_said(session: str, answer: dict[str, Any]) -> None:
+def test_messages_are_in_the_order_in_which_they_were_sent_and_answered(session: str, answer: dict[str, Any]) -> None:
     under = f"{session}/" if session else ""
     (found,) = read(
         turn(f"{under}turn[1]", [HELLO], CALLED),
@@ -111,14 +111,14 @@ def test_the_attempt_that_was_answered_counts_else_the_last(
     assert (None if found.unanswered is None else found.unanswered.status) == status
 
 
-def test_how_a_turn_without_an_answer_ended_is_told() -> None:
+def test_how_a_turn_without_an_answer_ended_is_shown() -> None:
     (found,) = read(turn("turn[1]", [HELLO], "half an", status="aborted", error="CancelledError: "))
     assert found.to_dict()["unanswered"] == {
         "path": "turn[1]", "status": "aborted", "error": "CancelledError: ", "partial": "half an",
     }  # fmt: skip
 
 
-def test_a_turn_with_other_inputs_starts_the_conversation_anew() -> None:
+def test_a_turn_with_other_inputs_starts_the_conversation_again() -> None:
     other = {"role": "user", "content": "changed"}
     (found,) = read(
         turn("turn[1]", [HELLO], CALLED),
@@ -174,7 +174,12 @@ ENDS = st.builds(
     st.none() | st.dictionaries(TEXT, JSON, max_size=2),
 )  # fmt: skip
 STARTS = st.builds(
-    StepStart, PATHS, st.just("model") | st.sampled_from(STEP_KINDS), TEXT, ARGS, st.sampled_from(["", "f", "g"])
+    StepStart,
+    PATHS,
+    st.just("model") | st.sampled_from(get_args(StepKind)),
+    TEXT,
+    ARGS,
+    st.sampled_from(["", "f", "g"]),
 )
 RECORDINGS = st.builds(
     lambda starts: Recording(None, tuple(Step(n, start, end) for n, (start, end) in enumerate(starts, 1))),
@@ -191,7 +196,7 @@ def test_any_recording_has_conversations_and_each_model_step_is_in_one(recording
     for conversation in found:
         assert conversation.turns
         assert isinstance(conversation.model, str)
-        assert (conversation.unanswered is None) == (conversation.turns[-1].said is not None)
+        assert (conversation.unanswered is None) == (conversation.turns[-1].answer is not None)
         assert all(isinstance(message, dict) for message in conversation.to_dict()["messages"])
 
 
@@ -204,13 +209,13 @@ FRAGMENTS = st.sampled_from(
 @given(st.lists(FRAGMENTS, max_size=10))
 def test_files_of_other_writers_have_none(fragments: list[str]) -> None:
     try:
-        recording = read_foreign(("# TASK-1\n\n" + "".join(fragments)).encode())
+        recording = read_other(("# TASK-1\n\n" + "".join(fragments)).encode())
     except EvaluatorError:
         return
     assert conversations(recording) == []
 
 
-def test_output_that_is_nested_deeper_than_can_be_followed_is_no_error() -> None:
+def test_output_that_is_nested_too_deeply_is_not_an_error() -> None:
     deep: Any = "x"
     for _ in range(5000):
         deep = [deep]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -27,13 +28,13 @@ from evaluator.record.grammar import (
     scan,
 )
 from evaluator.record.steps import (
-    STEP_KINDS,
     Header,
     Owner,
     Recording,
     Resumption,
     Step,
     StepEnd,
+    StepKind,
     StepStart,
     Summary,
     fingerprint,
@@ -151,7 +152,7 @@ SECONDS = st.integers(0, 10**12).map(lambda microseconds: microseconds / 1e6)
 STARTS = st.builds(
     StepStart,
     path=TEXT,
-    kind=st.sampled_from(STEP_KINDS),
+    kind=st.sampled_from(get_args(StepKind)),
     name=TEXT,
     args=JSON,
     fingerprint=TEXT,
@@ -324,7 +325,7 @@ def test_disk_blocks_that_were_never_written_read_as_a_torn_end(keep: int) -> No
     assert read.torn_offset == decode(data[:keep]).torn_offset or read.torn_offset == keep
 
 
-def test_zeros_at_the_end_that_are_no_disk_block_are_corrupt() -> None:
+def test_zeros_at_the_end_that_are_not_a_disk_block_are_corrupt() -> None:
     data = write(SMALL).data
     assert (len(data) - 3) % 512 > 3
     with pytest.raises(CorruptRecord, match="zero bytes"):
@@ -345,7 +346,7 @@ def test_the_status_hint_can_be_overwritten_and_the_summary_stays_the_truth() ->
     data[at : at + len(STATUS_HINTS["failed"])] = STATUS_HINTS["failed"]
     read = decode(bytes(data))
     assert read.status == "completed"
-    assert read.warnings == ("the title says failed, the records say completed",)
+    assert read.warnings == ("the title has the status failed, the records completed",)
 
 
 def test_scan_tells_a_writer_where_to_go_on() -> None:
@@ -419,7 +420,7 @@ def test_head_and_tail_alone_give_header_and_summary(run: Run) -> None:
     assert same(summary, None if run.summary is None else replace(run.summary, result=None))
 
 
-def test_a_text_that_only_looks_like_a_summary_is_not_taken_for_one() -> None:
+def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
     fake = encode_summary(Summary("completed", 1, 0, 0.0), 0).data.decode()
     step = Step(1, StepStart("p", "tool", "t", fake), None)
     data = write(Run(SMALL.header, (step,), (0,), None)).data
@@ -445,7 +446,7 @@ def test_a_value_that_is_not_json_is_refused_before_anything_is_written(value: o
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_a_duration_that_is_no_time_is_refused(seconds: float) -> None:
+def test_a_duration_that_is_not_a_time_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="duration"):
         encode_end(1, StepEnd("success", "x", seconds), 0)
 
@@ -464,5 +465,17 @@ def test_a_result_that_refers_to_a_step_has_that_step_s_text(content: str, more:
     read = decode(data + encode_summary(summary, chain, content_of=1).data)
     assert read.summary is not None
     assert read.summary.result == result
-    with pytest.raises(CorruptRecord, match="step 2 holds no content"):
+    with pytest.raises(CorruptRecord, match="step 2 has no content"):
         decode(data + encode_summary(summary, chain, content_of=2).data)
+
+
+def test_a_file_that_was_ended_is_open_again_after_a_resume_record() -> None:
+    written = write(SMALL).data
+    ended = decode(written)
+    assert ended.status == "completed" and ended.summary is not None
+    owner = Owner(7, 8, "0-a", "h")
+    record = encode_resumption(Resumption("2026-01-02T03:06:00.000Z", owner, 0, ""), scan(written).chain)
+    reopened = decode(written + record.data)
+    assert reopened.summary is None
+    assert reopened.status == "running"
+    assert len(reopened.resumptions) == len(ended.resumptions) + 1

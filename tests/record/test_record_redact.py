@@ -1,4 +1,4 @@
-"""Secrets are replaced by their names wherever they stand; nothing else changes."""
+"""Secrets are replaced by their names wherever they occur; nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a recording."""
+"""A recording is rendered for a person: sections, conversations, and the tree of subtasks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.errors.messages import visible
 from evaluator.record.conversation import conversations
-from evaluator.record.render import cost_text, render_messages, render_text, tokens_text, visible
-from evaluator.record.steps import STEP_KINDS, Header, Recording, Step, StepEnd, StepStart, Summary
+from evaluator.record.render import cost_text, render_messages, render_text, tokens_text
+from evaluator.record.steps import Header, Recording, Step, StepEnd, StepKind, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.record.tree import MAX_DEPTH, TaskNode, read_tree, render_tree
 
@@ -175,10 +176,10 @@ tool c1
   seen
 
 tool c2
-  the record holds no answer of: turn[1]/tool[2]
+  the record has no answer of: turn[1]/tool[2]
 
 no answer: failed  server: gone
-  heard: half
+  partial answer: half
 """
 
 
@@ -263,10 +264,10 @@ def test_files_that_link_to_each_other_are_followed_once(tmp_path: Path) -> None
     assert shown.count("shown above") == 4
 
 
-def test_a_damaged_file_is_told_in_its_place(tmp_path: Path) -> None:
+def test_a_damaged_file_is_shown_in_its_place(tmp_path: Path) -> None:
     store = store_of(tmp_path, {1: [2], 2: []})
     store.path_of(2).write_bytes(b"# TASK-2\n\n- **Status**: wonderful\n")
-    assert "TASK-2.md:3: Status is no status: 'wonderful'" in render_tree(read_tree(store, store.read(1)))
+    assert "TASK-2.md:3: Status is not a status: 'wonderful'" in render_tree(read_tree(store, store.read(1)))
 
 
 def test_a_chain_of_files_is_followed_only_so_deep(tmp_path: Path) -> None:
@@ -310,7 +311,7 @@ USAGE = st.dictionaries(st.sampled_from(["input_tokens", "output_tokens", "cost_
 STEPS = st.builds(
     Step,
     st.integers(1, 9),
-    st.builds(StepStart, TEXT, st.sampled_from(STEP_KINDS), TEXT, ARGS, st.just("f"), st.integers(1, 3)),
+    st.builds(StepStart, TEXT, st.sampled_from(get_args(StepKind)), TEXT, ARGS, st.just("f"), st.integers(1, 3)),
     st.none()
     | st.builds(
         StepEnd,
@@ -350,7 +351,7 @@ def test_no_view_has_a_control_character_but_newlines_tabs_and_its_own_colours(
     assert len(conversations(recording)) == render_messages(recording).count("\nConversation")
 
 
-def test_values_that_are_nested_deeper_than_can_be_followed_are_told_as_such() -> None:
+def test_values_that_are_nested_too_deeply_are_reported() -> None:
     deep: Any = "a\n\x1b"
     for _ in range(3000):
         deep = {"x": deep}

@@ -1,4 +1,4 @@
-"""What a search finds: conditions combine, times are read as people write them, nothing is read before it is asked for."""
+"""A search combines its conditions, reads times as people write them, and reads files on demand."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_time_is_a_day_an_instant_or_an_age(text: str, is_end: bool, expected:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2h30m", "-2h", "2y", "2026-02-30", "2026-3-1", "999999999w", "12:30"]
 )
-def test_what_is_no_time_is_refused_with_what_is_one(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time; write a date"):
+def test_an_invalid_time_is_refused_with_the_valid_forms(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a time; write a date"):
         read_time(text, now=NOW)
 
 
@@ -144,12 +144,12 @@ def test_files_are_read_only_as_they_are_asked_for(tmp_path: Path) -> None:
     ("conditions", "says"),
     [
         ({"status": "lost"}, "status is one of running, interrupted"),
-        ({"since": "soon"}, "since: 'soon' is no time"),
-        ({"until": "2026-13-01"}, "until: '2026-13-01' is no time"),
+        ({"since": "soon"}, "since: 'soon' is not a time"),
+        ({"until": "2026-13-01"}, "until: '2026-13-01' is not a time"),
         ({"limit": -1}, "limit"),
     ],
 )
-def test_conditions_that_are_none_are_refused_before_anything_is_read(
+def test_invalid_conditions_are_refused_before_anything_is_read(
     conditions: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=says):

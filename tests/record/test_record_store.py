@@ -1,4 +1,4 @@
-"""Ids only increase and are given out once; folders that cannot be trusted are refused before any effect."""
+"""Ids only increase and are used once; untrusted folders are refused before any effect."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(
         TaskStore(root).create()
 
 
-def test_a_full_disk_is_said_when_the_task_is_created_and_the_id_is_not_lost(
+def test_a_full_disk_is_reported_when_the_task_is_created_and_the_id_is_not_lost(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TaskStore(root)
@@ -228,7 +228,7 @@ def test_a_link_at_the_next_files_place_is_not_followed(root: Path) -> None:
     assert not victim.exists()
 
 
-def test_a_folder_that_was_removed_is_made_anew(root: Path) -> None:
+def test_a_folder_that_was_removed_is_made_again(root: Path) -> None:
     store = TaskStore(root)
     store.create().abandon()
     shutil.rmtree(root)
@@ -307,7 +307,7 @@ def test_listing_reads_long_headers_and_long_reasons_too(root: Path, size: int) 
     assert task.header.inputs == {"a": "i" * size}
 
 
-def test_listing_names_what_cannot_be_read_and_goes_on(root: Path) -> None:
+def test_listing_names_what_cannot_be_read_and_continues(root: Path) -> None:
     store = TaskStore(root)
     finish(store)
     finish(store)
@@ -330,7 +330,7 @@ def test_a_task_is_named_by_a_number_and_never_by_a_path(root: Path, task_id: ob
         TaskStore(root).path_of(task_id)  # type: ignore[arg-type]
 
 
-def test_a_task_that_is_not_there_is_said(root: Path) -> None:
+def test_a_task_that_is_not_there_is_reported(root: Path) -> None:
     with pytest.raises(RecordError, match="no task 7"):
         TaskStore(root).read(7)
     assert list(TaskStore(root).list()) == []

@@ -1,4 +1,7 @@
-"""One server and one forking process a test process; the counts of the sweep are printed at the end."""
+"""One server and one forking process for each test process; the counts of the sweep are printed at the end.
+
+These tests wait for events, never for a length of time. Their time-out only ends a test that hangs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,15 @@ from typing import Any
 
 import pytest
 from recovery_harness import Counts, Lab, shared_memory
+
+HANGS_AFTER_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(HANGS_AFTER_S))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""The process that runs are killed in: it has imported everything, and forks one process for each evaluation.
+"""The process that forks one process for each evaluation that is killed, after it has imported everything.
 
-It reads commands as lines of JSON and answers each with a line: `start` forks processes that begin at the same
-moment and says their ids, `wait` says how one ended. It never has a thread or an event loop of its own.
+It reads commands as lines of JSON and answers each with a line of the same `id`: `start` forks processes that begin at
+the same moment and returns their ids, `wait` returns how one ended. It has no thread or event loop of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 from recovery_cases import BY_NAME, MODEL, Case
 
 from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, tool
-from evaluator.handler import prices
 from evaluator.interpreter import internal
-from evaluator.record import journal, recovery
+from evaluator.models import prices
+from evaluator.record import journal, recorded_steps
 
 _libraries: dict[str, TemplateLibrary] = {}
 
@@ -178,9 +178,9 @@ def evaluator_for(case: Case, folder: str, *, url: str | None = None, backend: A
 def _make(fault: str) -> None:
     """A mistake in the code that resumes, for the tests of the sweep itself."""
     if fault == "forgets what was answered":
-        recovery.Resumed._answering = lambda *_: None  # type: ignore[method-assign]
+        recorded_steps.ResumedSteps._find_answer = lambda *_: None  # type: ignore[method-assign]
     elif fault == "takes an old answer":
-        recovery.Resumed._answering = lambda self, path, kind, fingerprint: next(  # type: ignore[method-assign]
+        recorded_steps.ResumedSteps._find_answer = lambda self, path, kind, fingerprint: next(  # type: ignore[method-assign]
             (step.end for step in self.recording.steps if step.start.kind == kind and step.end is not None), None
         )
     else:
@@ -199,7 +199,7 @@ async def _evaluate(job: dict[str, Any], effects: Effects) -> dict[str, Any]:
         # Another address, so that a call of the second time is seen as such.
         async with evaluator_for(case, job["folder"], url=job["again"]) as evaluator:
             said["again"] = (await evaluator.resume(outcome.task_id, unfinished="stop")).to_dict()
-        # A file that ends inside its header stays, since nothing is deleted, and cannot be gone on with.
+        # Nothing is deleted: a file that ends inside its header stays, but cannot be resumed.
         listed = evaluator.services.store.interrupted()
         said["interrupted"] = [str(task.path) for task in listed if task.header is not None]
     return said
@@ -288,7 +288,7 @@ def main() -> None:
             gc.freeze()
             # The children are short: collecting in them would copy the pages that they share.
             gc.disable()
-        answers.write(json.dumps(said).encode() + b"\n")
+        answers.write(json.dumps({"id": command["id"], "result": said}).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Runs cases in processes that are killed, resumes them, and holds what came of it against an undisturbed run."""
+"""Runs cases in processes that are killed, resumes them, and compares the outcome with that of an undisturbed run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 
 
 class ModelServer:
-    """Chat completions on loopback, answered by what is asked alone; every POST is counted by the hash of its body.
+    """Chat completions on loopback whose answers depend on the request alone; every POST is counted by its body's hash.
 
     The first segment of the path is the key under which a run's requests are counted. A key in `gates` has its
     answers held back until the event is set, or, with `held`, those to prompts that hold the text.
@@ -102,31 +103,63 @@ class ModelServer:
             self.bodies[key].append(body)
         self.asked[key].set()
         if key in self.gates and self.held.get(key, "") in body["messages"][-1]["content"]:
-            assert self.gates[key].wait(50)
+            self.gates[key].wait()
         return reply_to(self.cases[key], body, nth)
 
 
 class Zygote:
-    """The process that forks one process for each evaluation."""
+    """The process that forks one process for each evaluation.
+
+    Each request has an id, which its answer repeats: a late answer to a request that was given up is skipped. After
+    a request that failed, the next one gets a fresh process.
+    """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "recovery_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ids = count(1)
+        self._modules: list[str] = []
+
+    def preload(self, modules: list[str]) -> None:
+        """Imports what an evaluation needs once, before the processes are forked."""
+        self._modules = modules
+        self.ask(do="import", modules=modules)
 
     def ask(self, **command: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the forking process has ended; see what it wrote"
-        return json.loads(line)
+        try:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, str(HERE / "recovery_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )  # fmt: skip
+                if self._modules:
+                    self._exchange(self._process, {"do": "import", "modules": self._modules})
+            return self._exchange(self._process, command)
+        except BaseException:
+            # Also where the test ran out of time: what the process answers later is for nobody.
+            self._discard()
+            raise
+
+    def _exchange(self, process: subprocess.Popen[bytes], command: dict[str, Any]) -> Any:
+        assert process.stdin is not None and process.stdout is not None
+        number = next(self._ids)
+        process.stdin.write(json.dumps({"id": number, **command}).encode() + b"\n")
+        process.stdin.flush()
+        while line := process.stdout.readline():
+            answer = json.loads(line)
+            if answer["id"] == number:
+                return answer["result"]
+        raise AssertionError("the forking process has ended; see what it wrote")
+
+    def _discard(self) -> None:
+        """Kills the process with all that it forked."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        self._discard()
 
 
 @dataclass
@@ -162,7 +195,7 @@ class Place:
         return self.lab.zygote.ask(do="start", jobs=jobs)
 
     def end(self, pid: int, job: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the process said; None: it was killed."""
+        """What the process wrote; None: it was killed."""
         code = self.lab.zygote.ask(do="wait", pid=pid)
         if code == -signal.SIGKILL:
             return None
@@ -200,8 +233,7 @@ class Lab:
         warm = self.place(BY_NAME["composite"])
         said = warm.do(modules=True)
         assert said is not None
-        # What an evaluation imports as it goes is imported once, before the processes are forked.
-        self.zygote.ask(do="import", modules=said["modules"])
+        self.zygote.preload(said["modules"])
         warm.remove()
         return self
 
@@ -216,7 +248,7 @@ class Lab:
         return Place(self, case, folder, self.server.new_key(case))
 
     def reference(self, case: Case) -> Reference:
-        """The undisturbed run of `case`."""
+        """The undisturbed run of `case`, made once."""
         if case.name not in self._references:
             place = self.place(case)
             said = place.do()
@@ -230,7 +262,7 @@ class Lab:
 
 @dataclass
 class Reference:
-    """What an undisturbed run came to. `points` are its effects on the task folder: kind and bytes."""
+    """The outcome of an undisturbed run. `points` are its effects on the task folder: kind and bytes."""
 
     result: dict[str, Any]
     posts: Counter[str]
@@ -251,7 +283,7 @@ def crashes(points: list[tuple[str, int]], hows: tuple[str, ...] = ("before", "h
 
 
 def result_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to be the same however often the run was killed."""
+    """What must be the same however often the run was killed."""
     kept = {name: outcome.get(name) for name in ("status", "content", "parsed_content", "usage", "type", "message")}
     notes = outcome["notes"]
     cost = kept["usage"]["cost_usd"]
@@ -341,7 +373,7 @@ class Counts:
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.points} crash points, {self.killed} killed, {self.resumed} resumed, {self.begun} "
-            f"begun anew (nothing was recorded), {self.in_flight} calls in flight repeated, {self.acts} effects in "
+            f"begun again (nothing was recorded), {self.in_flight} calls in flight repeated, {self.acts} effects in "
             f"flight repeated, {self.completed_again} completed calls or effects repeated, {self.lost} results lost"
         )
 

@@ -1,4 +1,4 @@
-"""A task file that lost its end, wherever it was cut, is gone on with from what is whole; a damaged one is refused."""
+"""A task file that lost its end is resumed from its whole records, wherever it was cut; a damaged one is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recovery_harness import Lab, files_of, recordings, result_of, snapshot
 
 from evaluator import CorruptRecord, ModelRequest, ModelResponse, ProviderError, TaskError
 from evaluator.errors import TaskNotBegun
-from evaluator.handler._chat import read_completion, request_body
+from evaluator.models.chat_wire import read_completion, request_body
 from evaluator.record import grammar
 from evaluator.record.steps import Recording
 
@@ -143,7 +143,7 @@ def warned_of_a_cut(outcome: Any) -> bool:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_cut_at_any_byte_it_is_gone_on_with(lab, half):
+def test_cut_at_any_byte_it_is_resumed(lab, half):
     bench = bench_of(lab, SMALL)
     whole = bench.files["done/TASK-1.md"]
     begun = header_end(whole)
@@ -168,7 +168,7 @@ def cuts(data: bytes, stride: int, every: int) -> list[int]:
 @pytest.mark.parametrize(
     ("case", "stride", "every", "part"), [(NESTED, 101, 1, 0), (COMPOSITE, 997, 3, 0), (COMPOSITE, 997, 3, 1)], ids=str
 )
-def test_cut_around_each_record_of_a_large_file_it_is_gone_on_with(lab, case, stride, every, part):
+def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, case, stride, every, part):
     bench = bench_of(lab, case)
     whole = bench.files["done/TASK-1.md"]
     for at in cuts(whole, stride, every)[part :: 2 if case is COMPOSITE else 1]:
@@ -218,7 +218,7 @@ def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(l
 
 @pytest.mark.parametrize("block", [512, 4096])
 @pytest.mark.parametrize("folder", ["active", "done"])
-def test_with_its_last_block_zeroed_it_is_gone_on_with(lab, block, folder):
+def test_with_its_last_block_zeroed_it_is_resumed(lab, block, folder):
     bench = bench_of(lab, BY_NAME["atomic with effects"])
     whole = bench.files["done/TASK-1.md"]
     begun, seen = header_end(whole), 0
@@ -237,7 +237,7 @@ def test_with_its_last_block_zeroed_it_is_gone_on_with(lab, block, folder):
     assert seen
 
 
-def test_with_zeros_after_its_last_record_it_is_gone_on_with(lab):
+def test_with_zeros_after_its_last_record_it_is_resumed(lab):
     bench = bench_of(lab, SMALL)
     whole = bench.files["done/TASK-1.md"]
     for end in boundaries(whole)[:-1]:

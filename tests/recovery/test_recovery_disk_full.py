@@ -1,4 +1,4 @@
-"""A disk that is full while a run is resumed: said clearly, nothing damaged, and gone on with once there is space."""
+"""A disk that is full while a run is resumed gives a clear error and no damage; with space the run continues."""
 
 from __future__ import annotations
 

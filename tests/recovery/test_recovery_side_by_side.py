@@ -1,4 +1,4 @@
-"""Two that resume one task, and a task whose owner lives, has died, or left somebody behind."""
+"""Two processes that resume one task, and a task whose owner is alive, is dead, or has left a child behind."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_of_several_that_resume_at_once_one_wins_and_each_call_is_made_once(lab,
         place.remove()
 
 
-def test_the_second_is_told_that_it_is_busy_while_the_first_waits_for_an_answer(lab):
+def test_the_second_gets_a_busy_error_while_the_first_waits_for_an_answer(lab):
     place, root = crashed(lab)
     gate = lab.server.gates[place.key] = threading.Event()
     lab.server.asked[place.key].clear()
     first, second = place.job(root), place.job(root)
     (winner,) = place.start(first)
-    assert lab.server.asked[place.key].wait(50)
+    lab.server.asked[place.key].wait()
     (loser,) = place.start(second)
     said = place.end(loser, second)
     assert is_busy(said["outcome"]) and str(winner) in said["outcome"]["message"]
@@ -75,7 +75,7 @@ def test_a_run_whose_owner_lives_is_neither_resumed_nor_listed_and_listed_as_soo
     gate = lab.server.gates[place.key] = threading.Event()
     job = place.job()
     (pid,) = place.start(job)
-    assert lab.server.asked[place.key].wait(50)
+    lab.server.asked[place.key].wait()
     evaluator, files = evaluator_for(ACTS, str(place.folder)), files_of(place.tasks)
     assert evaluator.interrupted() == []
     assert [task.status for task in store_of(place).list()] == ["running"]
@@ -138,7 +138,7 @@ def test_a_subtask_whose_file_is_held_stops_the_run_before_a_call(lab):
     [{"started": 1}, {"boot_id": "00000000-0000-4000-8000-000000000000"}, {"pid": 2**22 + 1}],
     ids=["its number was given to another process", "the machine was started again", "there is no such process"],
 )
-def test_another_process_is_not_taken_for_the_owner(lab, changes):
+def test_another_process_is_not_mistaken_for_the_owner(lab, changes):
     case = BY_NAME["sequential"]
     place = lab.place(case)
     library = evaluator_for(case, str(place.folder)).library

@@ -1,4 +1,4 @@
-"""A side effect that was begun and whose end is not recorded: repeated, told to the model, or the end of the run."""
+"""A side effect without a recorded end is repeated, reported to the model, or ends the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from recovery_cases import BESIDE, BY_NAME, CASES, Case
 from recovery_harness import Lab, Place, files_of, label_of, recordings, result_of, root_of, snapshot
 
-from evaluator.handler.session import NOT_REPEATED
+from evaluator.handler.tool_runner import NOT_REPEATED
 
 ACTS = BY_NAME["atomic with effects"]
 WITH_EFFECTS = [case for case in CASES if case.effects]
@@ -34,7 +34,7 @@ def places_in_doubt(lab: Lab, case: Case, most: int = 99) -> list[tuple[Place, i
 
 
 @pytest.mark.parametrize("case", WITH_EFFECTS, ids=str)
-def test_told_to_stop_it_stops_names_the_step_and_does_nothing(lab, case):
+def test_asked_to_stop_it_stops_names_the_step_and_does_nothing(lab, case):
     for place, root, path, label in places_in_doubt(lab, case):
         is_nested = len(recordings(place.tasks)) > 1
         files, posts, effects = files_of(place.tasks), place.posts(), place.effects()
@@ -49,7 +49,7 @@ def test_told_to_stop_it_stops_names_the_step_and_does_nothing(lab, case):
         assert place.effects()[label] <= 2
 
 
-def test_told_to_stop_it_makes_no_call_beside_the_step_in_doubt(lab):
+def test_asked_to_stop_it_makes_no_call_beside_the_step_in_doubt(lab):
     reference = lab.reference(BESIDE)
     for crash in reference.crashes(("before",)):
         # The answer of the call beside the script is held back, so that it is in flight when the script ends.
@@ -73,7 +73,7 @@ def test_told_to_stop_it_makes_no_call_beside_the_step_in_doubt(lab):
     assert sum((place.posts() - reference.posts).values()) == 1
 
 
-def test_told_to_tell_the_model_it_does_not_repeat_the_call_and_says_so(lab):
+def test_asked_to_tell_the_model_it_does_not_repeat_the_call_and_says_so(lab):
     places = places_in_doubt(lab, ACTS)
     assert {label for *_, label in places} == set(ACTS.effects)
     for place, root, path, label in places:
@@ -111,7 +111,9 @@ def test_a_tool_that_only_reads_is_repeated_without_a_question(lab):
         place = lab.place(case)
         assert place.do(crash=crash) is None
         root = root_of(place.tasks)
-        if root is None or not any(step.start.kind == "tool" for step in recordings(place.tasks)[root].running()):
+        if root is None or not any(
+            step.start.kind == "tool" and step.end is None for step in recordings(place.tasks)[root].steps
+        ):
             continue
         seen += 1
         said = place.do(root, unfinished="stop")

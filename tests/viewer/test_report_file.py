@@ -19,7 +19,7 @@ import pytest
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import summarise
 from evaluator.errors import RecordError, UsageError
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 from evaluator.viewer import ReportBatch, write_report
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.samples import FIELDS, MAX_TEXT_CHARS, link_to

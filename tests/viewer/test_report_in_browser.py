@@ -134,7 +134,7 @@ def test_it_can_be_filtered(with_page: Any, tmp_path: Path) -> None:
         assert await page.run(COUNT) == "25 of 41 results"
         await page.run(choose("template", "=explain"))
         assert await page.run(COUNT) == "12 of 41 results"
-        await page.run(choose("scorer", "=includes") + ";" + choose("what the scorer said", "error"))
+        await page.run(choose("scorer", "=includes") + ";" + choose("outcome of the scorer", "error"))
         rows = await page.run(ROWS)
         assert len(rows) == 4 and all("! error" in row and "zinc" in row for row in rows)
         await page.run(choose("variant", "=large"))
@@ -272,7 +272,7 @@ def test_numbers_and_plots_are_those_of_the_summary(with_page: Any, tmp_path: Pa
     text, kinds = with_page(steps)
     assert set(kinds) == {"counts", "interval", "histogram", "scatter"}
     assert "50.0 %" in text and "30 of 30" in text
-    assert "Targets against answers" in text and "30 of 30 results have a target that is a label." in text
+    assert "Targets and answers" in text and "30 of 30 results have a target that is a label." in text
 
 
 def voted(number: int, votes: Mapping[str, bool | None], scorer: str = "jury") -> Any:
@@ -339,7 +339,7 @@ def test_without_judges_nothing_is_said_of_them(summary: str | None, with_page: 
         return await page.run(AGREEMENT), await page.run("document.getElementById('summary').innerText")
 
     rows, text = with_page(steps)
-    assert rows is None and "Agreement" not in text and "Passed, of those that were judged" in text
+    assert rows is None and "Agreement" not in text and "Passed, of judged results" in text
 
 
 def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_what_is_left_out_is_said(with_page: Any, tmp_path: Path) -> None:
         return await page.run("document.querySelector('#samples .notice').textContent"), await page.run(COUNT)
 
     notice, count = with_page(steps)
-    assert notice.startswith("This page holds 20 of 50 results: errors first") and count == "20 of 20 results"
+    assert notice.startswith("This page shows 20 of 50 results: errors first") and count == "20 of 20 results"
 
 
 @pytest.mark.parametrize("results", [[], [result(scores={}, template="", variant="", content="")]])

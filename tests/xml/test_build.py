@@ -3,18 +3,9 @@
 import pytest
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.nodes import (
-    Call,
-    Cond,
-    DirectorEvaluatorLoop,
-    Function,
-    Reduce,
-    Script,
-    Sequential,
-    Span,
-    Text,
-)
-from evaluator.xml.build import build, is_stand_in
+from evaluator.nodes import Call, Cond, DirectorEvaluatorLoop, Function, Reduce, Script, Sequential, Span, Text
+from evaluator.nodes.walk import is_stand_in
+from evaluator.xml.build import build
 from evaluator.xml.source import read_source
 from evaluator.xml.texts import SplitError, split_command
 

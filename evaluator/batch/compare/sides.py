@@ -1,7 +1,7 @@
-"""One side of a comparison: its results, reduced as they come to what pairs need, some 60 bytes a sample and its id.
+"""One side of a comparison: its results reduced to what pairs need, about 60 bytes and the id for each sample.
 
-Samples are known by what pairs are made by, as numbers that both sides share. Of several results for one sample and
-epoch the last one counts.
+Samples are identified by numbers, which both sides share, for the value that makes pairs. Of several results for one
+sample and epoch the last one counts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Callable, Collection
 from typing import Any
 
-from evaluator.batch.compact import Numbering
 from evaluator.batch.fields import MOST_FIELDS, value_of
+from evaluator.batch.interning import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
@@ -24,9 +24,9 @@ _UNKNOWN = math.nan
 
 
 def key_of(by: str) -> Callable[[SampleResult], str]:
-    """What a sample is paired by: `id`, `inputs` or `metadata.NAME`.
+    """A function that returns the value by which a sample is paired: `id`, `inputs` or `metadata.NAME`.
 
-    Raises: UsageError, if `by` is nothing of the kind; what is returned does, if a sample has no such field.
+    Raises: UsageError, if `by` is none of these; the function, if a sample has no such field.
     """
     if by == "id":
         return lambda result: result.sample_id
@@ -34,25 +34,27 @@ def key_of(by: str) -> Callable[[SampleResult], str]:
         return lambda result: _text(result.inputs)
     kind, dot, name = by.partition(".")
     if kind != "metadata" or not dot or not name:
-        raise UsageError(f"pairs are made by id, inputs or metadata.NAME, and not by {by!r}")
+        raise UsageError(f"pairs are made by id, inputs or metadata.NAME, not by {by!r}")
 
     def read(result: SampleResult) -> str:
         if name not in result.metadata:
-            raise UsageError(f"sample {result.sample_id!r} has no {name!r} in its metadata, by which pairs are made")
+            raise UsageError(f"sample {result.sample_id!r} has no {name!r} in its metadata to pair it by")
         return _text(result.metadata[name])
 
     return read
 
 
 class SideSamples:
-    """The samples of one side by their numbers in `keys`; `groups`, `seen` scorers and metadata's `fields` as they
-    came. `declared` is what the batch says of them, None where there is none to ask; `results` counts samples' epochs.
+    """The samples of one side by their numbers in `keys`.
+
+    `groups`, `seen` scorers and metadata `fields` are in order of appearance. `declared` is what the batch declares
+    about its results, None without a batch. `results` counts the epochs of all samples.
     """
 
     def __init__(
         self,
         name: str,
-        keys: Numbering,
+        keys: Interner,
         key: Callable[[SampleResult], str],
         scorer: str | None,
         cluster: str | None,
@@ -67,17 +69,17 @@ class SideSamples:
         self._places = array("i")
         self._ids = _Texts()
         self._inputs, self._targets = array("q"), array("q")
-        self._clusters, self._cluster_names = array("i"), Numbering()
+        self._clusters, self._cluster_names = array("i"), Interner()
         self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def add(self, result: SampleResult) -> None:
-        """Takes a result in.
+        """Adds a result.
 
-        Raises: UsageError, if it is of another template or variant than those before, its sample is equal to another
-        one in what pairs are made by, or it has not what they are made by.
+        Raises: UsageError, if its template or variant differs from the earlier ones, another sample has the same value
+        to pair by, or it has no such value.
         """
         self.groups[result.template, result.variant] = None
         if len(self.groups) > 1:
@@ -98,13 +100,15 @@ class SideSamples:
 
     @property
     def scorers(self) -> Collection[str] | None:
-        """Their names. None: nobody says, and no result is one that a scorer would have judged."""
+        """The scorers' names; None where they are unknown, as every task failed."""
         if self.declared is not None and self.declared.scorers is not None:
             return self.declared.scorers.keys() | self.seen.keys()
         return self.seen.keys() if self.seen or self._is_answered else None
 
-    def check(self) -> None:
-        """Raises: UsageError, if no score is or will be by the scorer."""
+    def close(self) -> None:
+        """Ends adding. Raises: UsageError, if the side has no such scorer."""
+        for epoch in self._epochs.values():
+            epoch.grow(len(self))
         scorers = self.scorers
         if self._scorer is not None and scorers is not None and self._scorer not in scorers:
             known = ", ".join(scorers) or "none"
@@ -117,7 +121,7 @@ class SideSamples:
         return self.encoded_id(number).decode("utf-8", "surrogatepass")
 
     def encoded_id(self, number: int) -> bytes:
-        """The id as UTF-8, whose order is that of texts."""
+        """The id as UTF-8, which sorts as text does."""
         return self._ids[self._places[number]]
 
     def inputs(self, number: int) -> int:
@@ -129,20 +133,20 @@ class SideSamples:
         return self._targets[self._places[number]]
 
     def cluster(self, number: int) -> int | None:
-        """The number of its cluster, from 0; None where it is in none."""
+        """The number of its cluster, from 0; None without a cluster."""
         found = self._clusters[self._places[number]]
         return None if found == _NONE else found
 
     def value(self, number: int) -> float | None:
-        """The mean of its epochs that have a value; None where none has."""
+        """The mean of its epochs' values; None without a value."""
         place = self._places[number]
-        values = [value for epoch in self._epochs.values() if not math.isnan(value := epoch.value_of(place))]
+        values = [value for epoch in self._epochs.values() if not math.isnan(value := epoch.value[place])]
         return math.fsum(values) / len(values) if values else None
 
     def bounds(self, number: int) -> tuple[float, float]:
-        """What `value` would be, had each of its epochs without one the value 0, or 1."""
+        """The `value` with 0, and with 1, for each epoch without a value."""
         place = self._places[number]
-        values = [epoch.value_of(place) for epoch in self._epochs.values() if epoch.has(place)]
+        values = [epoch.value[place] for epoch in self._epochs.values() if epoch.error[place] != _NONE]
         known = [value for value in values if not math.isnan(value)]
         least = math.fsum(known)
         return least / len(values), (least + len(values) - len(known)) / len(values)
@@ -150,30 +154,30 @@ class SideSamples:
     def is_open(self, number: int) -> bool:
         """Whether one of its epochs has no value."""
         place = self._places[number]
-        return any(epoch.has(place) and math.isnan(epoch.value_of(place)) for epoch in self._epochs.values())
+        return any(epoch.error[place] != _NONE and math.isnan(epoch.value[place]) for epoch in self._epochs.values())
 
     def passed(self, number: int) -> bool | None:
-        """Of most epochs that were judged; None where it is a tie, or none was."""
+        """Whether most of its judged epochs passed; None for a tie, or without a judged epoch."""
         place = self._places[number]
-        judged = [passed for epoch in self._epochs.values() if (passed := epoch.passed_of(place)) != _NONE]
+        judged = [passed for epoch in self._epochs.values() if (passed := epoch.passed[place]) != _NONE]
         balance = 2 * sum(judged) - len(judged)
         return None if balance == 0 else balance > 0
 
     def is_error(self, number: int) -> bool:
         """Whether one of its epochs is an error."""
         place = self._places[number]
-        return any(epoch.is_error(place) for epoch in self._epochs.values())
+        return any(epoch.error[place] == 1 for epoch in self._epochs.values())
 
     def _place(self, result: SampleResult) -> int:
-        """Where the sample is in the columns, which grow for a new one."""
+        """The index of the sample in the columns, which grow for a new one."""
         number = self._keys.number(self._key(result))
         sample_id = result.sample_id.encode("utf-8", "surrogatepass")
         if number in self:
             place = self._places[number]
             if self._ids[place] != sample_id:
                 raise UsageError(
-                    f"side {self.name}: samples {self.id(number)!r} and {result.sample_id!r} are equal in what pairs "
-                    f"are made by"
+                    f"side {self.name}: samples {self.id(number)!r} and {result.sample_id!r} have the same value to "
+                    "pair by"
                 )
             return place
         _lengthen(self._places, number + 1, _NONE)
@@ -199,40 +203,30 @@ class SideSamples:
 
 
 class _Epoch:
-    """What the results of one epoch came to, by the places of their samples."""
+    """The results of one epoch, by the index of their samples. `error` is NONE for a sample without a result."""
 
-    __slots__ = ("_error", "_passed", "_value")
+    __slots__ = ("error", "passed", "value")
 
     def __init__(self) -> None:
-        self._value, self._passed, self._error = array("d"), array("b"), array("b")
+        self.value, self.passed, self.error = array("d"), array("b"), array("b")
+
+    def grow(self, length: int) -> None:
+        _lengthen(self.value, length, _UNKNOWN)
+        _lengthen(self.passed, length, _NONE)
+        _lengthen(self.error, length, _NONE)
 
     def put(self, place: int, value: float | None, passed: bool | None, error: bool) -> bool:
         """Returns: whether it is the first result of the sample."""
-        _lengthen(self._value, place + 1, _UNKNOWN)
-        _lengthen(self._passed, place + 1, _NONE)
-        _lengthen(self._error, place + 1, _NONE)
-        is_first = not self.has(place)
-        self._value[place] = _UNKNOWN if value is None else value
-        self._passed[place] = _NONE if passed is None else passed
-        self._error[place] = error
+        self.grow(place + 1)
+        is_first = self.error[place] == _NONE
+        self.value[place] = _UNKNOWN if value is None else value
+        self.passed[place] = _NONE if passed is None else passed
+        self.error[place] = error
         return is_first
-
-    def has(self, place: int) -> bool:
-        return place < len(self._error) and self._error[place] != _NONE
-
-    def value_of(self, place: int) -> float:
-        """NaN where there is none."""
-        return self._value[place] if place < len(self._value) else _UNKNOWN
-
-    def passed_of(self, place: int) -> int:
-        return self._passed[place] if place < len(self._passed) else _NONE
-
-    def is_error(self, place: int) -> bool:
-        return place < len(self._error) and self._error[place] == 1
 
 
 class _Texts:
-    """Encoded texts one after another, 8 bytes each besides their own."""
+    """A list of encoded texts in one buffer, with 8 bytes of overhead each."""
 
     __slots__ = ("_bytes", "_starts")
 

@@ -1,35 +1,70 @@
-"""The protocol of an engine."""
+"""The Engine protocol, and the concurrent run that the shipped engines share."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from evaluator.batch.work import Done, Work, Worker
 
 NextWork = Callable[[], Awaitable[Work | None]]
+OnDone = Callable[[Done], None]
+IsStopping = Callable[[], bool]
 
 
 class Engine(Protocol):
-    """Takes work until there is none, has each done by a Worker, and hands in what came of it.
+    """Takes work until there is none, has a Worker perform it, and hands in the results.
 
-    `next_work` gives the next Work, or None at the end and from then on; it is never called twice at once.
-    `on_done` is called once for each Work that was taken, in the caller's event loop, as soon as it is done, in any
-    order; it does not block for long. Work that was taken and is not begun yet when `is_stopping` becomes true is
-    handed in as pending. What either of them raises ends the run, and is raised by `run` after
-    everything in flight was cancelled.
+    `next_work` returns the next Work, as soon as it may start, or None at the end and from then on; it is never called
+    twice at once. `on_done` is called once for each Work that was taken, in the caller's event loop, as soon as it is
+    done, in any order; it does not block for long. Work that has not started yet when `is_stopping` becomes true is
+    handed in as pending. An exception from either of them ends the run; `run` raises it after it has cancelled
+    everything in flight.
 
-    Of what a Worker does nothing is lost: a node or a process that dies gives its work back, to be done again by
-    another, and at most what was in flight there is repeated. Cancelling `run` cancels what is in flight.
+    No work is lost: when a node or a process dies, another does its work again, and at most the work that was in flight
+    there is repeated. Cancelling `run` cancels everything in flight.
     """
 
     @property
     def name(self) -> str: ...
 
-    async def run(
-        self, worker: Worker, next_work: NextWork, on_done: Callable[[Done], None], is_stopping: Callable[[], bool]
-    ) -> None: ...
+    async def run(self, worker: Worker, next_work: NextWork, on_done: OnDone, is_stopping: IsStopping) -> None: ...
 
     def in_flight(self) -> int:
         """How many samples are being evaluated now."""
         ...
+
+
+class ConcurrentRun:
+    """Performs at most `concurrency` works at once. The result of each is handed in before the next one starts."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self.in_flight = 0
+
+    async def run(self, perform: Callable[[Work], Awaitable[Done]], next_work: NextWork, on_done: OnDone) -> None:
+        """Returns when all work is handed in. Raises what any of the three raises, after everything in flight was
+        cancelled and has ended."""
+        one_at_a_time = asyncio.Lock()
+
+        async def work_on() -> None:
+            while True:
+                async with one_at_a_time:
+                    work = await next_work()
+                if work is None:
+                    return
+                self.in_flight += 1
+                try:
+                    done = await perform(work)
+                finally:
+                    self.in_flight -= 1
+                on_done(done)
+
+        tasks = [asyncio.ensure_future(work_on()) for _ in range(self._concurrency)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

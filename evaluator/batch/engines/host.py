@@ -1,7 +1,7 @@
-"""The other end: one process on a node that performs work, many samples side by side, in an event loop of its own.
+"""A Host: the process on a node that performs work, many samples at once, in an event loop of its own.
 
-It decides nothing: samples come when they may begin, and each call waits for the batch's one gate. What it says is
-fetched by `listen`, as much as there is at a time, so that many messages share one round trip.
+It decides nothing: work arrives when it may start, and each call acquires its permit from the batch's one limiter. Its
+messages are fetched with `listen`, all at once, so that many of them share a round trip.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.batch.engines.calls import RemoteGate
 from evaluator.batch.engines.recipe import Recipe
+from evaluator.batch.engines.remote_limiter import RemoteLimiter
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
-from evaluator.batch.scorers.contract import words
+from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.record.owner import current_owner
@@ -30,86 +30,73 @@ VERSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`shares`: it sees the batch's folder, and its locks. `machine` tells machines apart."""
+    """`shares_folder`: the process sees the batch's folder, and its locks. `machine` identifies its machine."""
 
-    shares: bool
+    shares_folder: bool
     machine: str
 
 
-class AtOnce:
-    """Turns where turns were waited for already."""
-
-    async def start_sample(self) -> None:
-        pass
-
-    def end_sample(self) -> None:
-        pass
-
-
 class Host:
-    """Messages to it: `work`, `entered`, `refused`, `spent`; from it: `done`, `raised`, `enter`, `left`, `notice`."""
+    """Takes `work`, `acquired`, `rejected`, `budget_ended`; sends `done`, `raised`, `acquire`, `release`, `notice`."""
 
     def __init__(self) -> None:
         self._outbox: list[bytes] = []
-        self._is_filled = asyncio.Event()
-        self._gate = RemoteGate(self._send)
+        self._has_messages = asyncio.Event()
+        self._limiter = RemoteLimiter(self._send)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unrecorded: dict[str, int] = {}
         self._worker: Worker | None = None
-        self._own: OwnFolder | None = None
-        self._spent: str | None = None
+        self._folder: OwnFolder | None = None
+        self._budget_ended: str | None = None
         self._is_closing = False
 
     async def versions(self) -> str:
         return VERSIONS
 
     async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        """Makes ready. Task files go into the batch's folder where `probe` is seen there, else into a folder of this
-        node, with ids from `first_id`. An error is returned: what raises here would come wrapped."""
+        """Prepares the worker. Task files go into the batch's folder if `probe` is visible there, else into a folder of
+        this node, with ids from `first_id`. An error is returned, because a raised one would arrive wrapped."""
         try:
-            return self._opened(pickle.loads(recipe), probe, first_id)
+            return self._open(pickle.loads(recipe), probe, first_id)
         except Exception as error:
-            return portable(error)
+            return portable_error(error)
 
-    def _opened(self, recipe: Recipe, probe: Probe | None, first_id: int) -> Opened:
+    def _open(self, recipe: Recipe, probe: Probe | None, first_id: int) -> Opened:
         from evaluator.interpreter.evaluator import Evaluator
 
         os.environ.update(recipe.variables)
         arguments = {name: pickle.loads(value) for name, value in recipe.arguments.items()}
         evaluator = Evaluator(**arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line)))
-        shares = probe is not None and probe.is_seen()
-        self._own = None if shares else OwnFolder(first_id)
-        tasks = recipe.tasks if self._own is None else self._own.path
+        shares_folder = probe is not None and probe.is_visible()
+        self._folder = None if shares_folder else OwnFolder(first_id)
+        tasks = recipe.tasks if self._folder is None else self._folder.path
         self._worker = Worker(
-            evaluator.behind(self._gate, tasks, recipe.cache),
+            evaluator.with_limiter(self._limiter, tasks, recipe.cache),
             [pickle.loads(scorer) for scorer in recipe.scorers],
-            AtOnce(), lambda: self._spent, recipe.count_as_failed, self._unrecorded, recipe.unfinished,
+            lambda: self._budget_ended, recipe.count_as_failed, self._unrecorded, recipe.unfinished,
         )  # fmt: skip
-        return Opened(shares, current_owner().boot_id)
+        return Opened(shares_folder, current_owner().boot_id)
 
     async def post(self, messages: Sequence[bytes]) -> None:
-        """Takes messages in."""
+        """Takes messages."""
         for packed in messages:
             kind, *rest = pickle.loads(packed)
             if kind == "work":
-                number, work, begun = rest
-                self._tasks[number] = asyncio.ensure_future(self._perform(number, work, begun))
-            elif kind == "entered":
-                self._gate.answered(rest[0], None)
-            elif kind == "refused":
-                self._gate.answered(rest[0], rest[1])
+                self._tasks[rest[0]] = asyncio.ensure_future(self._perform(*rest))
+            elif kind in ("acquired", "rejected"):
+                self._limiter.answer(*rest)
             else:
-                self._spent = rest[0]
+                self._budget_ended = rest[0]
 
     async def listen(self) -> list[bytes]:
-        """What there is to say, as soon as there is something."""
-        await self._is_filled.wait()
-        self._is_filled.clear()
-        said, self._outbox = self._outbox, []
-        return said
+        """The messages to send, as soon as there are any."""
+        await self._has_messages.wait()
+        self._has_messages.clear()
+        messages, self._outbox = self._outbox, []
+        return messages
 
     async def close(self) -> None:
-        """Cancels what is in flight, and returns when it has ended and its task files say so."""
+        """Cancels everything in flight. Returns when it has ended and its task files are complete."""
         self._is_closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -117,28 +104,29 @@ class Host:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._worker is not None:
             await self._worker.evaluator.aclose()
-        if self._own is not None:
-            self._own.remove()
+        if self._folder is not None:
+            self._folder.remove()
 
-    async def _perform(self, number: int, work: Work, begun: Mapping[str, int]) -> None:
-        assert self._worker is not None
-        self._unrecorded.update(begun)
+    async def _perform(self, number: int, work: Work, unrecorded: Mapping[str, int]) -> None:
+        self._unrecorded.update(unrecorded)
         try:
+            if self._worker is None:
+                raise RuntimeError("work arrived before the process was opened")
             done = await self._worker.perform(work)
-            self._send(self._said(number, done))
+            self._send(self._message_of(number, self._worker, done))
         except BaseException as error:
             if self._is_closing:
                 raise
-            # Whoever waits for this sample hears of it, whatever ended it.
-            self._send(("raised", number, portable(error)))
+            # The caller waits for this sample, whatever ended it.
+            self._send(("raised", number, portable_error(error)))
         finally:
-            for label in begun:
+            for label in unrecorded:
                 self._unrecorded.pop(label, None)
             self._tasks.pop(number, None)
 
-    def _said(self, number: int, done: Done) -> tuple[Any, ...]:
-        assert self._worker is not None
-        files = [] if self._own is None else self._own.files_of(self._worker.evaluator.services.store, done.work)
+    def _message_of(self, number: int, worker: Worker, done: Done) -> tuple[Any, ...]:
+        store = worker.evaluator.services.store
+        files = [] if self._folder is None or store is None else self._folder.take_files(store, done.work)
         message = ("done", number, done.result, done.pending, files)
         try:
             pickle.dumps(message)
@@ -148,13 +136,13 @@ class Host:
 
     def _send(self, message: tuple[Any, ...]) -> None:
         self._outbox.append(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-        self._is_filled.set()
+        self._has_messages.set()
 
 
-def portable(error: BaseException) -> EvaluatorError:
-    """`error`, where it is one of ours and can be sent; else one that says the same."""
+def portable_error(error: BaseException) -> EvaluatorError:
+    """`error`, if it is one of ours and can be pickled; else one with the same message."""
     if not isinstance(error, EvaluatorError):
-        return ConfigurationError(words(error))
+        return ConfigurationError(exception_text(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

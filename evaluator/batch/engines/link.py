@@ -1,10 +1,10 @@
-"""The way to one Host: messages out as they come, messages in as they are said, and word when the way is gone."""
+"""The connection to one Host: sends queued messages, delivers received ones, and reports when the process is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from evaluator.batch.engines.host import Opened
@@ -17,7 +17,7 @@ class Lost(Exception):
 
 
 class Remote(Protocol):
-    """A Host in another process. Each method raises Lost when there is none any more."""
+    """A Host in another process. Each method raises Lost if the process is gone."""
 
     async def versions(self) -> str: ...
 
@@ -35,43 +35,40 @@ class Remote(Protocol):
 
 
 class Link:
-    """Messages to and from `remote`. One post is under way at a time, and takes all that was queued meanwhile.
+    """Messages to and from `remote`. One `post` is under way at a time, and takes everything queued meanwhile.
 
-    `on_message` is called for each message, in order; `on_lost` once, with why, and nothing is called after it.
+    `on_message` is called for each message, in order; `on_lost` once, with the reason; nothing is called after it.
     """
 
     def __init__(
-        self,
-        remote: Remote,
-        on_message: Callable[[tuple[Any, ...]], None],
-        on_lost: Callable[[BaseException], Awaitable[None]],
+        self, remote: Remote, on_message: Callable[[tuple[Any, ...]], None], on_lost: Callable[[Exception], None]
     ) -> None:
         self.remote = remote
         self._on_message, self._on_lost = on_message, on_lost
         self._queued: list[bytes] = []
-        self._is_filled = asyncio.Event()
+        self._has_messages = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Queues a message; does not wait. One that is sent to a lost process is dropped."""
+        """Queues a message; does not wait. Messages to a lost process are dropped."""
         self._queued.append(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-        self._is_filled.set()
+        self._has_messages.set()
 
     async def _run(self) -> None:
-        ways = [asyncio.ensure_future(self._post()), asyncio.ensure_future(self._listen())]
+        directions = [asyncio.ensure_future(self._post()), asyncio.ensure_future(self._listen())]
         try:
-            await asyncio.gather(*ways)
+            await asyncio.gather(*directions)
         except Exception as error:
-            await self._on_lost(error)
+            self._on_lost(error)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
 
     async def _post(self) -> None:
         while True:
-            await self._is_filled.wait()
-            self._is_filled.clear()
+            await self._has_messages.wait()
+            self._has_messages.clear()
             messages, self._queued = self._queued, []
             await self.remote.post(messages)
 
@@ -81,6 +78,6 @@ class Link:
                 self._on_message(pickle.loads(packed))
 
     async def stop(self) -> None:
-        """No further message goes either way."""
+        """No further message is sent or delivered."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

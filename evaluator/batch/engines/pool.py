@@ -1,26 +1,27 @@
-"""Processes on nodes that share work out: who gets what, and what becomes of it when one of them is lost.
+"""A pool of processes on nodes: distributes work, and repeats the work of a process that is lost.
 
-A lost process gives its samples back, and they are done by others. A sample that was aboard twice when a process was
-lost is then done alone in one; where that ends the process too, the sample is what did it: its result is an error.
+The samples of a lost process are done by others. A sample that was in two lost processes is then done alone in one. If
+that one is lost too, the sample is the cause: its result is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
-from evaluator.batch.engines.calls import Entrance
-from evaluator.batch.engines.host import VERSIONS, AtOnce, Opened, portable
+from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
 from evaluator.batch.engines.link import Link, Lost, Remote
 from evaluator.batch.engines.recipe import Recipe
-from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, begun_by, bring_home, highest_id
+from evaluator.batch.engines.remote_limiter import LimiterProxy
+from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, highest_id, store_files
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
@@ -35,59 +36,69 @@ _log = logging.getLogger("evaluator")
 
 
 class ClusterLost(EvaluatorError):
-    """No node is left to evaluate on. What was done is kept; the batch can be gone on with."""
+    """No process is left to evaluate in. Finished samples are stored, and the batch can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of a cluster, and how many processes it is to have."""
+    """A machine, and the number of processes to run on it."""
 
     id: str
     name: str
     processes: int
 
 
-class Cluster(Protocol):
-    """Where processes can be started."""
-
-    def start(self, node: Node) -> Remote:
-        """A new Host on `node`; returns at once."""
-        ...
+StartHost = Callable[[Node], Remote]
+"""Starts a Host on a node; returns at once."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
+    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with it."""
+
     number: int
     work: Work
     is_stopping: Callable[[], bool]
-    begun: dict[str, int]
+    unrecorded: dict[str, int]
     done: asyncio.Future[Done]
     lost: int = 0
+
+    def end(self, outcome: Done | Exception) -> None:
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
+    """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone` in it."""
+
     node: Node
     link: Link
-    entrance: Entrance
-    shares: bool
+    proxy: LimiterProxy
+    shares_folder: bool
     jobs: dict[int, _Job] = field(default_factory=dict[int, _Job])
     alone: _Job | None = None
-    is_kept: bool = False
-    """Takes nothing new, so that a suspect can be done in it alone."""
+    is_reserved: bool = False
+
+
+def _load(member: _Member) -> int:
+    return len(member.jobs)
 
 
 class Pool:
-    """`perform` shares works out over the processes of `nodes`, `concurrency` together at once. An async context:
-    leaving it cancels what is in flight, and ends every process."""
+    """Distributes work over the processes of nodes, `concurrency` samples at once together. An async context: leaving
+    it cancels everything in flight and ends every process."""
 
     def __init__(
-        self, worker: Worker, cluster: Cluster, recipe: bytes, parts: Recipe, concurrency: int, probe: Probe | None
-    ) -> None:
-        store = worker.evaluator.services.store
-        assert store is not None
-        self._worker, self._cluster, self._recipe, self._parts = worker, cluster, recipe, parts
-        self._store: TaskStore = store
+        self, worker: Worker, start_host: StartHost, recipe: Recipe, store: TaskStore, concurrency: int,
+        probe: Probe | None,
+    ) -> None:  # fmt: skip
+        self._worker, self._start_host, self._recipe, self._store = worker, start_host, recipe, store
+        self._packed_recipe = pickle.dumps(recipe)
         self._concurrency, self._probe = concurrency, probe
         self._numbers = count(1)
         self._members: list[_Member] = []
@@ -95,19 +106,19 @@ class Pool:
         self._waiting: deque[_Job] = deque()
         self._suspects: deque[_Job] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._starting: set[asyncio.Task[Any]] = set()
+        self._starting: set[asyncio.Task[bool]] = set()
         self._remotes: set[Remote] = set()
         self._failed_starts: dict[str, int] = {}
         self._newest = highest_id(store)
-        self._blocks = count(self._newest // IDS_EACH + 1)
+        self._id_blocks = count(self._newest // IDS_EACH + 1)
         self._failure: EvaluatorError | None = None
         self._is_open = True
-        self._begun: dict[str, dict[str, int]] = {}
+        self._unrecorded: dict[str, dict[str, int]] = {}
         for label, task_id in worker.unrecorded.items():
-            self._begun.setdefault(label.partition("/")[0], {})[label] = task_id
+            self._unrecorded.setdefault(label.partition("/")[0], {})[label] = task_id
 
-    def start(self, nodes: list[Node]) -> None:
-        """Begins to start processes. Raises: ClusterLost, where no node has a CPU for one."""
+    def start(self, nodes: Collection[Node]) -> None:
+        """Starts the processes; returns at once. Raises: ClusterLost, if no node has a CPU for one."""
         for node in nodes:
             for _ in range(node.processes):
                 self._start(node)
@@ -123,97 +134,84 @@ class Pool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for member in self._members:
-            member.entrance.close()
+            member.proxy.close()
         try:
             await asyncio.gather(*(member.link.stop() for member in self._members))
-            await asyncio.gather(*(_closed(remote) for remote in self._remotes))
+            await asyncio.gather(*(_close(remote) for remote in self._remotes))
         finally:
             for remote in self._remotes:
                 remote.kill()
 
-    # -- works --------------------------------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------------------------
 
     async def perform(self, work: Work, is_stopping: Callable[[], bool]) -> Done:
-        """What came of `work`; pending, where `is_stopping` says so before it is begun.
+        """The result of `work`; it stays pending if `is_stopping` becomes true before it starts.
 
         Raises: ClusterLost, if no process is left to do it; what a Worker raises.
         """
         if self._failure is not None:
             raise self._failure
-        job = _Job(
-            next(self._numbers), work, is_stopping, self._begun.pop(work.identity.value, {}),
-            asyncio.get_running_loop().create_future(),
-        )  # fmt: skip
-        if work.begun is not None:
-            job.begun.setdefault(work.identity.value, work.begun)
+        unrecorded = self._unrecorded.pop(work.identity.value, {})
+        if work.resumes is not None:
+            unrecorded.setdefault(work.identity.value, work.resumes)
+        job = _Job(next(self._numbers), work, is_stopping, unrecorded, asyncio.get_running_loop().create_future())
         self._jobs[job.number] = job
         self._waiting.append(job)
-        self._share_out()
+        self._distribute()
         try:
             return await job.done
         finally:
             del self._jobs[job.number]
 
-    def _share_out(self) -> None:
-        self._keep_one_for_suspects()
+    def _distribute(self) -> None:
+        self._run_suspects()
+        # As many samples for each process as it has when all that are starting are there.
+        share = ceil(self._concurrency / max(1, len(self._members) + len(self._starting)))
         while self._waiting:
-            open_members = [member for member in self._members if not member.is_kept]
-            member = min(open_members, key=lambda each: len(each.jobs), default=None)
-            if member is None or len(member.jobs) >= self._share():
+            member = min((each for each in self._members if not each.is_reserved), key=_load, default=None)
+            if member is None or len(member.jobs) >= share:
                 return
             job = self._waiting.popleft()
             if not job.done.done():
-                self._give(job, member)
+                self._assign(job, member)
 
-    def _share(self) -> int:
-        """How many samples one process has at once: as many as it will when all that are starting are there."""
-        return ceil(self._concurrency / max(1, len(self._members) + len(self._starting)))
-
-    def _keep_one_for_suspects(self) -> None:
-        kept = next((member for member in self._members if member.is_kept), None)
-        if self._suspects and kept is None:
-            kept = min(self._members, key=lambda each: len(each.jobs), default=None)
-        if kept is None or kept.jobs:
-            if kept is not None:
-                kept.is_kept = True
+    def _run_suspects(self) -> None:
+        """Reserves a process for suspects, one after the other, until there are none."""
+        member = next((each for each in self._members if each.is_reserved), None)
+        if member is None and self._suspects:
+            member = min(self._members, key=_load, default=None)
+        if member is None:
             return
-        kept.is_kept = bool(self._suspects)
-        if self._suspects:
-            job = self._suspects.popleft()
-            kept.alone = job
-            self._give(job, kept)
+        member.is_reserved = bool(self._suspects or member.jobs)
+        if self._suspects and not member.jobs:
+            member.alone = self._suspects.popleft()
+            self._assign(member.alone, member)
 
-    def _give(self, job: _Job, member: _Member) -> None:
-        if job.is_stopping() and not job.begun and not job.lost:
-            job.done.set_result(Done(job.work, None, "asked to stop"))
-        elif not member.shares and (job.begun or job.work.judged is not None):
-            # Its task files are here and nowhere else.
+    def _assign(self, job: _Job, member: _Member) -> None:
+        if job.is_stopping() and not job.unrecorded and not job.lost:
+            job.end(Done(job.work, None, "stop requested"))
+        elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
+            # Its task files are only here.
             self._spawn(self._perform_here(job))
         else:
             member.jobs[job.number] = job
-            member.link.send(("work", job.number, job.work, job.begun))
+            member.link.send(("work", job.number, job.work, job.unrecorded))
 
     async def _perform_here(self, job: _Job) -> None:
-        worker = self._worker
-        here = Worker(
-            worker.evaluator, worker.scorers, AtOnce(), worker.budget_ended, worker.count_as_failed,
-            {**worker.unrecorded, **job.begun}, worker.unfinished,
-        )  # fmt: skip
+        worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
         try:
-            done = await here.perform(job.work)
+            job.end(await worker.perform(job.work))
         except Exception as error:
-            _end(job, error)
-        else:
-            _end(job, done)
+            job.end(error)
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _heard(self, member: _Member, message: tuple[Any, ...]) -> None:
+    def _receive(self, member: _Member, message: tuple[Any, ...]) -> None:
         kind, *rest = message
-        if kind == "enter":
-            member.entrance.enter(*rest)
-        elif kind == "left":
-            member.entrance.left(*rest)
+        if kind == "acquire":
+            member.proxy.acquire(*rest)
+        elif kind == "release":
+            member.proxy.release(*rest)
         elif kind == "notice":
             _log.warning("%s: %s", member.node.name, rest[0])
         else:
@@ -221,174 +219,163 @@ class Pool:
             if member.alone is job:
                 member.alone = None
             self._failed_starts.pop(member.node.id, None)
-            if kind == "raised":
-                _end(job, rest[1])
-            else:
-                self._bring(job, *rest[1:])
-            self._share_out()
+            job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
+            self._distribute()
 
-    def _bring(self, job: _Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]) -> None:
+    def _receive_result(
+        self, job: _Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
+    ) -> Done | RecordError:
         try:
             if files:
-                bring_home(self._store.root, files)
+                store_files(self._store.root, files)
         except OSError as error:
-            _end(job, RecordError(f"{self._store.root}: a task file cannot be written: {error.strerror}"))
-        else:
-            _end(job, Done(job.work, result, pending))
+            return RecordError(f"{self._store.root}: a task file cannot be written: {error.strerror}")
+        return Done(job.work, result, pending)
 
-    def _refused(self) -> None:
-        ended = self._worker.budget_ended()
-        if ended is not None:
-            for member in self._members:
-                member.link.send(("spent", ended))
+    def _send_budget_ended(self, members: Collection[_Member]) -> None:
+        reason = self._worker.budget_ended()
+        if reason is not None:
+            for member in members:
+                member.link.send(("budget_ended", reason))
 
     # -- processes ----------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _start(self, node: Node) -> asyncio.Task[bool]:
-        task = self._spawn(self._started(node))
+        """Starts a process. The task returns whether it is at work; one that cannot be used ends the run."""
+        remote = self._start_host(node)
+        self._remotes.add(remote)
+        task = self._spawn(self._open(remote, node))
         self._starting.add(task)
         return task
 
-    async def _started(self, node: Node) -> bool:
-        """Whether a new process of `node` is at work. One that is not ready for its work ends the run."""
-        this = asyncio.current_task()
-        assert this is not None
-        remote = self._cluster.start(node)
-        self._remotes.add(remote)
+    async def _open(self, remote: Remote, node: Node) -> bool:
+        opened = error = None
         try:
-            opened = await self._opened(remote, node)
-        except Lost as error:
-            self._starting.discard(this)
-            self._remotes.discard(remote)
-            remote.kill()
-            failed = self._failed_starts[node.id] = self._failed_starts.get(node.id, 0) + 1
-            _log.info("a process on %s did not start: %s", node.name, error)
-            if failed < MAX_FAILED_STARTS:
-                self._start(node)
-            self._look_for_anyone(error)
-            self._share_out()
-            return False
-        except EvaluatorError as error:
-            self._starting.discard(this)
+            opened = await self._open_remote(remote, node)
+        except (Lost, EvaluatorError) as raised:
+            error = raised
+        finally:
+            self._starting.discard(asyncio.current_task())  # pyright: ignore[reportArgumentType]
+        if opened is not None:
+            self._join(node, remote, opened)
+        elif isinstance(error, EvaluatorError):
             self._fail(error)
-            return False
-        self._starting.discard(this)
-        self._join(node, remote, opened)
-        return True
+        else:
+            _log.info("a process on %s did not start: %s", node.name, error)
+            self._discard(remote)
+            self._restart(node, has_failed=True)
+            self._check_anyone_left(error)
+            self._distribute()
+        return opened is not None
 
-    async def _opened(self, remote: Remote, node: Node) -> Opened:
-        there = await remote.versions()
-        if there != VERSIONS:
-            raise ConfigurationError(f"{node.name} has {there}, this process {VERSIONS}; install the same on all nodes")
-        opened = await remote.open(self._recipe, self._probe, next(self._blocks) * IDS_EACH)
+    async def _open_remote(self, remote: Remote, node: Node) -> Opened:
+        versions = await remote.versions()
+        if versions != VERSIONS:
+            raise ConfigurationError(
+                f"{node.name} has {versions}, this process {VERSIONS}; install the same everywhere"
+            )
+        opened = await remote.open(self._packed_recipe, self._probe, next(self._id_blocks) * IDS_EACH)
         if isinstance(opened, EvaluatorError):
             raise ConfigurationError(f"{node.name}: {opened}") from opened
-        if self._parts.cache is not None and opened.machine != current_owner().boot_id:
-            raise ConfigurationError(f"a cache is of one machine, and {node.name} is another; run without it")
+        if self._recipe.cache is not None and opened.machine != current_owner().boot_id:
+            raise ConfigurationError(f"{node.name} is another machine, which cannot use the cache; run without a cache")
         return opened
 
     def _join(self, node: Node, remote: Remote, opened: Opened) -> None:
-        def send(message: tuple[Any, ...]) -> None:
-            member.link.send(message)
+        def receive(message: tuple[Any, ...]) -> None:
+            self._receive(member, message)
 
-        async def lost(error: BaseException) -> None:
-            self._lose(member, error)
-
-        link = Link(remote, lambda message: self._heard(member, message), lost)
-        member = _Member(node, link, Entrance(self._worker.evaluator.gate, send, self._refused), opened.shares)
+        link = Link(remote, receive, lambda error: self._lose(member, error))
+        proxy = LimiterProxy(
+            self._worker.evaluator.limiter, link.send, lambda: self._send_budget_ended(self._members)
+        )  # fmt: skip
+        member = _Member(node, link, proxy, opened.shares_folder)
         self._members.append(member)
-        ended = self._worker.budget_ended()
-        if ended is not None:
-            link.send(("spent", ended))
-        self._share_out()
+        self._send_budget_ended([member])
+        self._distribute()
 
-    def _lose(self, member: _Member, error: BaseException) -> None:
+    def _discard(self, remote: Remote) -> None:
+        self._remotes.discard(remote)
+        remote.kill()
+
+    def _restart(self, node: Node, *, has_failed: bool) -> asyncio.Task[bool] | None:
+        """Starts another process on `node`, unless too many have failed there without a result."""
+        failed = self._failed_starts[node.id] = self._failed_starts.get(node.id, 0) + has_failed
+        return self._start(node) if failed < MAX_FAILED_STARTS else None
+
+    def _lose(self, member: _Member, error: Exception) -> None:
         if not self._is_open:
             return
         if not isinstance(error, Lost):
-            self._fail(portable(error))
+            self._fail(portable_error(error))
             return
         _log.info("a process on %s was lost: %s", member.node.name, error)
         self._members.remove(member)
-        self._remotes.discard(member.link.remote)
-        member.link.remote.kill()
-        member.entrance.close()
-        jobs, alone = list(member.jobs.values()), member.alone
-        member.jobs = {}
-        if not jobs:
-            self._failed_starts[member.node.id] = self._failed_starts.get(member.node.id, 0) + 1
-        replaced = None
-        if self._failed_starts.get(member.node.id, 0) < MAX_FAILED_STARTS:
-            replaced = self._start(member.node)
-        self._look_for_anyone(error)
+        self._discard(member.link.remote)
+        member.proxy.close()
+        replacement = self._restart(member.node, has_failed=not member.jobs)
+        self._check_anyone_left(error)
         if self._failure is None:
-            self._spawn(self._give_back(jobs, alone, member.shares, replaced))
+            self._spawn(self._give_back(member, replacement))
 
-    async def _give_back(
-        self, jobs: list[_Job], alone: _Job | None, shares: bool, replaced: asyncio.Task[bool] | None
-    ) -> None:
-        """What a lost process had is done by others, and not again what its task files hold."""
-        if shares and jobs:
+    async def _give_back(self, member: _Member, replacement: asyncio.Task[bool] | None) -> None:
+        """Others do the jobs of a lost process, and resume its task files, so that no finished step is repeated."""
+        jobs = list(member.jobs.values())
+        if member.shares_folder and jobs:
             try:
-                found = await begun_by(self._store, self._newest, {job.work.identity.value for job in jobs})
+                found = await find_unrecorded(self._store, self._newest, {job.work.identity.value for job in jobs})
             except RecordError as error:
                 self._fail(error)
                 return
             for job in jobs:
-                job.begun |= found[job.work.identity.value]
+                job.unrecorded |= found[job.work.identity.value]
         for job in reversed(jobs):
             job.lost += 1
-            if job is alone:
-                # A node that starts another process has not gone: the sample is what ended this one.
-                if replaced is not None and await replaced:
-                    _end(job, Done(job.work, _crashed(job)))
-                else:
-                    self._suspects.append(job)
-            elif job.lost >= SUSPECT_AFTER:
+            # If the node can start another process, it is not the node that was lost: the sample is the cause.
+            if job is member.alone and await _succeeds(replacement):
+                job.end(Done(job.work, _crash_result(job)))
+            elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
                 self._waiting.appendleft(job)
-        self._share_out()
+        self._distribute()
 
-    def _look_for_anyone(self, error: BaseException) -> None:
+    def _check_anyone_left(self, error: Exception | None) -> None:
         if not self._members and not self._starting:
-            why = str(error).strip() or type(error).__name__
-            self._fail(ClusterLost(f"no process is left to evaluate on; what was done is kept: run the rest: {why}"))
+            reason = str(error).strip() or type(error).__name__
+            self._fail(
+                ClusterLost(
+                    f"no process is left to evaluate in; finished samples are stored: resume the batch: {reason}"
+                )
+            )
 
     def _fail(self, error: EvaluatorError) -> None:
         if self._failure is not None:
             return
         self._failure = error
         for job in self._jobs.values():
-            _end(job, error)
+            job.end(error)
 
 
-def _end(job: _Job, outcome: Done | Exception) -> None:
-    if job.done.done():
-        return
-    if isinstance(outcome, Exception):
-        job.done.set_exception(outcome)
-    else:
-        job.done.set_result(outcome)
+async def _succeeds(start: Awaitable[bool] | None) -> bool:
+    return start is not None and await start
 
 
-async def _closed(remote: Remote) -> None:
+async def _close(remote: Remote) -> None:
     with suppress(Lost, TimeoutError):
         await asyncio.wait_for(remote.close(), CLOSE_S)
 
 
-def _crashed(job: _Job) -> SampleResult:
+def _crash_result(job: _Job) -> SampleResult:
     work = job.work
-    sample, cell, number = work.sample, work.cell, job.begun.get(work.identity.value)
-    message = (
-        "the process that evaluated this sample and no other ended without a word: it crashed, or ran out of memory"
-    )
+    sample, cell, number = work.sample, work.cell, job.unrecorded.get(work.identity.value)
+    message = "the process that evaluated only this sample ended unexpectedly: it crashed, or ran out of memory"
     return SampleResult(
         identity=work.identity.value, sample_id=sample.id, place=sample.place, epoch=work.epoch,
         template=cell.template, variant=cell.variant, verdict=Verdict.ERROR, inputs=sample.inputs,

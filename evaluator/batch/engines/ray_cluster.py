@@ -1,7 +1,7 @@
-"""Ray, as far as it is needed here: a cluster joined or started, its nodes, one actor a process.
+"""Ray as the pool needs it: connects to a cluster or starts one, lists its nodes, and starts one actor per process.
 
-A cluster that is there is left running; one that was started here ends with the context. Ray's own telemetry is
-off in what is started here, and its log stays in its files.
+A running cluster is left running; one that was started here ends with the context. Ray's telemetry is off in everything
+that is started here, and its log stays in its files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
-# Calls of one actor that are under way at once: one to listen, one to post, one to close.
+# Concurrent calls of one actor: one to listen, one to post, one to close.
 _METHODS_AT_ONCE = 4
 
 
@@ -32,7 +32,7 @@ class RayCluster:
         self._ray = ray
 
     def nodes(self, processes: int | None) -> list[Node]:
-        """Those that are alive, each with a process for every CPU that Ray counts there, or `processes`."""
+        """The living nodes, each with one process for each CPU that Ray counts there, or `processes`."""
         found: list[Node] = []
         for node in self._ray.nodes():
             cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
@@ -59,28 +59,28 @@ class RayHost:
         self._actor = ray.remote(Host).options(**options).remote()
 
     async def versions(self) -> str:
-        return await self._said(self._actor.versions.remote())
+        return await self._await(self._actor.versions.remote())
 
     async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        return await self._said(self._actor.open.remote(recipe, probe, first_id))
+        return await self._await(self._actor.open.remote(recipe, probe, first_id))
 
     async def post(self, messages: Sequence[bytes]) -> None:
-        await self._said(self._actor.post.remote(messages))
+        await self._await(self._actor.post.remote(messages))
 
     async def listen(self) -> list[bytes]:
-        return await self._said(self._actor.listen.remote())
+        return await self._await(self._actor.listen.remote())
 
     async def close(self) -> None:
-        await self._said(self._actor.close.remote())
+        await self._await(self._actor.close.remote())
 
     def kill(self) -> None:
         try:
             self._ray.kill(self._actor)
         except Exception as error:
-            # It is gone already, or the cluster is.
+            # The actor or the cluster is gone already.
             logging.getLogger("evaluator").debug("an actor could not be ended: %s", error)
 
-    async def _said(self, reference: Awaitable[Any]) -> Any:
+    async def _await(self, reference: Awaitable[Any]) -> Any:
         try:
             return await reference
         except self._ray.exceptions.RayTaskError as error:
@@ -95,7 +95,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def import_ray() -> Any:
-    """The package. Raises: MissingExtra, where it is not installed."""
+    """The package. Raises: MissingExtra, if it is not installed."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -103,13 +103,13 @@ def import_ray() -> Any:
 
 
 @asynccontextmanager
-async def connected(address: str | None) -> AsyncGenerator[RayCluster]:
-    """The cluster at `address`, else the one that this process or `RAY_ADDRESS` names, else one on this machine, which
-    ends with the context.
+async def connect(address: str | None) -> AsyncGenerator[RayCluster]:
+    """The cluster at `address`, else the one that this process is connected to or `RAY_ADDRESS` names, else a new one
+    on this machine, which ends with the context.
 
     Raises: MissingExtra, without Ray; ConfigurationError, if it cannot be reached.
     """
-    with _telemetry_off():
+    with _without_telemetry():
         ray = import_ray()
         was_connected = ray.is_initialized()
         if not was_connected:
@@ -118,28 +118,28 @@ async def connected(address: str | None) -> AsyncGenerator[RayCluster]:
         yield RayCluster(ray)
     finally:
         if not was_connected:
-            await _to_the_end(asyncio.to_thread(ray.shutdown))
+            await _uninterrupted(asyncio.to_thread(ray.shutdown))
 
 
 async def _connect(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
 
-    def connect() -> None:
+    def init() -> None:
         with _quiet():
             ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
         _mute()
 
     try:
-        await _to_the_end(asyncio.to_thread(connect))
+        await _uninterrupted(asyncio.to_thread(init))
     except asyncio.CancelledError:
-        await _to_the_end(asyncio.to_thread(ray.shutdown))
+        await _uninterrupted(asyncio.to_thread(ray.shutdown))
         raise
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigurationError(f"the Ray cluster at {address!r} cannot be reached: {error}") from error
 
 
-async def _to_the_end(work: Awaitable[Any]) -> None:
-    """What cannot be cancelled half way: cancellation is raised after it."""
+async def _uninterrupted(work: Awaitable[Any]) -> None:
+    """Completes `work` even if the caller is cancelled; cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -149,7 +149,7 @@ async def _to_the_end(work: Awaitable[Any]) -> None:
 
 
 @contextmanager
-def _telemetry_off() -> Generator[None]:
+def _without_telemetry() -> Generator[None]:
     before = os.environ.get(_TELEMETRY)
     os.environ[_TELEMETRY] = "0"
     try:
@@ -173,7 +173,7 @@ def _quiet() -> Generator[None]:
 
 
 def _mute() -> None:
-    """Ray writes what happens to processes to standard output whatever it is told; a lost process is our own news."""
+    """Stops Ray from printing about lost processes on standard output, which no option does; the pool reports them."""
     worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = _nothing

@@ -1,7 +1,8 @@
-"""What another process needs to do a Worker's work: an evaluator's arguments, scorers, settings; packed for the way.
+"""A Recipe: everything that another process needs to make the same Worker, pickled.
 
-Python objects travel by cloudpickle. Functions and classes of scripts and of modules that are not installed travel
-whole, with the globals that they use; what is installed has to be installed there too. Locks are made anew.
+Python objects are sent with cloudpickle. Functions and classes of scripts and of modules that are not installed are
+sent by value, with the globals that they use; installed packages have to be installed there too. Locks are replaced by
+new ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -24,19 +25,20 @@ from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.record.redact import Redactor
+from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
     from evaluator.handler.config import HandlerConfig
 
-# Where models are, and which; keys and tokens are found as a Redactor finds them.
+# Addresses and names of models. Keys and tokens are found as a Redactor finds them.
 _SETTING = re.compile(r"EVALUATOR_\w+|LITELLM_\w+|\w+_(?:BASE|BASE_URL|API_BASE|ENDPOINT|API_VERSION)")
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Packed arguments by name, packed scorers, and what is plain. `tasks` is the folder of task files where the
-    batch is; `cache` the cache's file; `variables` what the environment has to hold."""
+    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the batch's folder of task
+    files. `cache`: the file of the cache. `variables`: environment variables to set."""
 
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
@@ -47,33 +49,33 @@ class Recipe:
     variables: Mapping[str, str]
 
 
-def make_recipe(worker: Worker, also: Iterable[str] = ()) -> Recipe:
-    """The recipe of `worker`. `also` names further environment variables.
+def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
+    """The recipe of `worker`, and the store of its task files. `also` names further environment variables.
 
-    Raises: UsageError, for what cannot be packed, by name.
+    Raises: UsageError, with the name of an object that cannot be pickled.
     """
     evaluator = worker.evaluator
     store = evaluator.services.store
     if store is None:
-        raise UsageError("a batch on several nodes needs a folder of task files")
-    arguments = {
-        name: packed(value, f"the evaluator's {name}") for name, value in evaluator.made_of.items() if value is not None
-    }
-    scorers = [packed(scorer, f"the scorer {scorer.name}") for scorer in worker.scorers]
+        raise UsageError("a batch on several processes needs a folder of task files")
+    given = {field.name: getattr(evaluator.init_args, field.name) for field in fields(evaluator.init_args)}
+    arguments = {name: pack(value, f"the evaluator's {name}") for name, value in given.items() if value is not None}
+    scorers = [pack(scorer, f"the scorer {scorer.name}") for scorer in worker.scorers]
     cache = None if evaluator.cache is None else os.path.abspath(evaluator.cache.path)
     profiles = [*evaluator.services.profiles.values(), evaluator.services.default_profile]
-    return Recipe(
+    recipe = Recipe(
         arguments, scorers, tuple(worker.count_as_failed), worker.unfinished, os.path.abspath(store.root), cache,
         dict(_variables(profiles, also)),
     )  # fmt: skip
+    return recipe, store
 
 
-def packed(value: Any, what: str) -> bytes:
+def pack(value: Any, what: str) -> bytes:
     """`value` as bytes that `pickle.loads` reads.
 
-    Raises: UsageError, which names `what` cannot be packed.
+    Raises: UsageError, if it cannot be pickled, with `what` it is.
     """
-    cloudpickle: Any = import_module("ray.cloudpickle")
+    cloudpickle: Any = import_module("cloudpickle")
     added: list[ModuleType] = []
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -92,8 +94,8 @@ def packed(value: Any, what: str) -> bytes:
     try:
         Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what} cannot be taken to another process: {why}; give one that can be pickled") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{what} cannot be sent to another process: {reason}; give one that can be pickled") from error
     finally:
         for module in added:
             if module.__name__ not in known:

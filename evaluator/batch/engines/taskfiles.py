@@ -1,26 +1,28 @@
-"""Task files of samples that are evaluated on other machines: where they are written, and how they come home.
+"""Task files of samples that other machines evaluate: where they are written, and how they get into the batch's folder.
 
-Where a node sees the batch's folder at the same path, and the locks that are held there, task files are written
-straight into it, and what a lost node began is gone on with by another. Elsewhere they are written on the node, under
-ids that no other node gives out, and come home with each result, byte for byte.
+A node that sees the batch's folder at the same path, and the locks that are held there, writes task files straight into
+it, and another node resumes what a lost one has started. Any other node writes them into a folder of its own, under ids
+that no other node uses, and sends them with each result, byte for byte.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.batch.work import SAMPLE_LABEL, Work
-from evaluator.record.folder import checked_folder
-from evaluator.record.journal import CREATE_FLAGS
+from evaluator.files.atomic import NEW_FILE
+from evaluator.files.locks import lock, try_lock
+from evaluator.files.private_folder import open_private_folder
+from evaluator.record.steps import Header
 from evaluator.record.store import TaskStore
 
 IDS_EACH = 1_000_000_000
@@ -30,12 +32,12 @@ _WAIT_S, _LOOK_S = 30.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A file with random bytes in the folder of task files, locked by whoever made it."""
+    """A file with random bytes in the folder of task files, locked by the process that made it."""
 
     path: str
     token: bytes
 
-    def is_seen(self) -> bool:
+    def is_visible(self) -> bool:
         """Whether this machine sees the file, and that it is locked."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -44,58 +46,48 @@ class Probe:
         try:
             if os.read(fd, 64) != self.token:
                 return False
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(fd)
         except OSError:
             return False
         finally:
             os.close(fd)
-        return False
 
 
-class HeldProbe:
-    """The probe of `folder`, there as long as the context lasts."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._fd = -1
-        self._path = folder / f".probe-{secrets.token_hex(8)}"
-
-    def __enter__(self) -> Probe:
-        os.close(checked_folder(self._folder))
-        self._fd = os.open(self._path, CREATE_FLAGS, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        token = secrets.token_bytes(32)
-        os.write(self._fd, token)
-        return Probe(str(self._path), token)
-
-    def __exit__(self, *_: object) -> None:
-        os.unlink(self._path)
-        os.close(self._fd)
+@contextmanager
+def make_probe(folder: Path) -> Generator[Probe]:
+    """A probe in `folder`, removed when the context ends."""
+    os.close(open_private_folder(folder))
+    path, token = folder / f".probe-{secrets.token_hex(8)}", secrets.token_bytes(32)
+    fd = os.open(path, NEW_FILE, 0o600)
+    try:
+        lock(fd)
+        os.write(fd, token)
+        yield Probe(str(path), token)
+    finally:
+        os.unlink(path)
+        os.close(fd)
 
 
 class OwnFolder:
-    """Task files on the node, until they are fetched. Ids are `first_id` + 1 and on."""
+    """A node's folder of task files, until they are sent. Ids start at `first_id` + 1."""
 
     def __init__(self, first_id: int) -> None:
         self.path = tempfile.mkdtemp(prefix="evaluator-tasks-")
-        # A store goes on from the highest number that it finds.
+        # A store continues from the highest number that it finds.
         done = Path(self.path, "done")
         done.mkdir(mode=0o700)
         (done / f"TASK-{first_id}.md").touch(mode=0o600)
         self._seen: dict[int, tuple[str, int | None]] = {first_id: ("", None)}
 
-    def files_of(self, store: TaskStore | None, work: Work) -> list[tuple[int, bytes]]:
-        """The ended task files of `work`, of its judges and of their subtasks, by id; they are not kept here."""
-        assert store is not None
-        there = {int(match[1]) for name in os.listdir(store.root / "done") if (match := _FILE.fullmatch(name))}
-        for number in there - self._seen.keys():
+    def take_files(self, store: TaskStore, work: Work) -> list[tuple[int, bytes]]:
+        """The ended task files of `work`, of its judges and of their subtasks, by id. They are deleted here."""
+        done = {int(match[1]) for name in os.listdir(store.root / "done") if (match := _FILE.fullmatch(name))}
+        for number in done - self._seen.keys():
             header = store.read(number).header
-            labels = {} if header is None else header.extra.get("labels", {})
-            self._seen[number] = labels.get(SAMPLE_LABEL, ""), None if header is None else header.parent
-        wanted = {n for n in there if belongs_to(self._seen[n][0], work.identity.value)}
-        while more := {n for n in there - wanted if self._seen[n][1] in wanted}:
+            self._seen[number] = _label(header), None if header is None else header.parent
+        identity = work.identity.value
+        wanted = {n for n in done if self._seen[n][0].partition("/")[0] == identity}
+        while more := {n for n in done - wanted if self._seen[n][1] in wanted}:
             wanted |= more
         files: list[tuple[int, bytes]] = []
         for number in sorted(wanted):
@@ -109,50 +101,50 @@ class OwnFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def bring_home(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
-    """Writes fetched task files into the batch's folder, for their owner only; never over another.
+def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
+    """Writes received task files into the batch's folder, for their owner only; never over another file.
 
-    Raises: OSError, if that cannot be done.
+    Raises: OSError, if that fails.
     """
     done = folder / "done"
     for parent in (folder, done):
-        os.close(checked_folder(parent))
+        os.close(open_private_folder(parent))
     for number, data in files:
-        with open(os.open(done / f"TASK-{number}.md", CREATE_FLAGS, 0o600), "wb") as file:
+        with open(os.open(done / f"TASK-{number}.md", NEW_FILE, 0o600), "wb") as file:
             file.write(data)
 
 
 def highest_id(store: TaskStore) -> int:
-    """The newest task's id; 0 where there is none."""
+    """The newest task's id; 0 if there is none."""
     return next((task.id for task in store.list(limit=1)), 0)
 
 
-def belongs_to(label: str, identity: str) -> bool:
-    """Whether a task with that label is of the sample, or of a judge of it."""
-    return label == identity or label.startswith(f"{identity}/")
+def _label(header: Header | None) -> str:
+    return "" if header is None else header.extra.get("labels", {}).get(SAMPLE_LABEL, "")
 
 
-async def begun_by(store: TaskStore, after: int, identities: Collection[str]) -> Mapping[str, dict[str, int]]:
-    """What lost processes left of these samples: identity → label → the newest task's id, among ids above `after`.
+async def find_unrecorded(store: TaskStore, after: int, identities: Collection[str]) -> Mapping[str, dict[str, int]]:
+    """The task files that lost processes left for these samples: identity → label → the newest task's id, among ids
+    above `after`.
 
-    Waits, for half a minute at most, until no process has such a task any more.
+    Waits, at most half a minute, until no process works on any of them.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _WAIT_S
     while True:
-        found, is_running = await asyncio.to_thread(_look, store, after, frozenset(identities))
+        found, is_running = await asyncio.to_thread(_look, store, after, identities)
         if not is_running or loop.time() > until:
             return found
         await asyncio.sleep(_LOOK_S)
 
 
-def _look(store: TaskStore, after: int, identities: frozenset[str]) -> tuple[dict[str, dict[str, int]], bool]:
+def _look(store: TaskStore, after: int, identities: Collection[str]) -> tuple[dict[str, dict[str, int]], bool]:
     found: dict[str, dict[str, int]] = {identity: {} for identity in identities}
     is_running = False
     for task in store.list():
         if task.id <= after:
             break
-        label = "" if task.header is None else task.header.extra.get("labels", {}).get(SAMPLE_LABEL, "")
+        label = _label(task.header)
         identity = label.partition("/")[0]
         if identity in found:
             found[identity].setdefault(label, task.id)

@@ -1,4 +1,4 @@
-"""What an export says of a batch besides its results."""
+"""The information that an export has about a batch besides its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Total = int | Mapping[tuple[str, str], int] | None
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A batch's manifest, and how many results it will have (see `summarise`); None: nobody knows."""
+    """A batch's manifest and its total number of results (see `summarise`); None where that is unknown."""
 
     manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
     total: Total = None
@@ -24,13 +24,14 @@ class About:
         return self.text("name") or "batch"
 
     def text(self, key: str) -> str:
-        """A text of the manifest; empty where it has none under `key`."""
+        """The text under `key` in the manifest; empty without one."""
         value = self.manifest.get(key)
         return value if isinstance(value, str) else ""
 
     @property
     def unfinished(self) -> str:
-        """Why the batch is not finished, by its manifest; empty where it is, or the manifest says nothing of it."""
+        """Why the batch is unfinished according to its manifest; empty if it is finished or the manifest has no
+        state."""
         state = self.text("state")
         if state in ("", "complete"):
             return ""
@@ -42,5 +43,5 @@ class About:
         return f"the last session ended with: {reason or state}"
 
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
-        """The summary of `results`, clustered as the batch was. Raises as `summarise`."""
+        """The summary of `results` with the clusters of the batch. Raises: as `summarise`."""
         return summarise(results, total=self.total, cluster=self.text("cluster") or None, unfinished=self.unfinished)

@@ -1,21 +1,27 @@
-"""Results as a frame of pandas or Polars, with the columns of `flat`, their types, and missing values as null."""
+"""Results as a DataFrame or a Parquet file, with the columns and types of `result_table`; missing values are null."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from importlib import import_module
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from evaluator.batch.export.flat import to_columns
+from evaluator.batch.export.about import About
+from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.result_table import result_table, to_columns
+from evaluator.batch.extras import import_extra
 from evaluator.batch.records import SampleResult
-from evaluator.errors import MissingExtra
 
+ROWS_A_GROUP = 1_024
+MANIFEST_KEY = "evaluator.manifest"
 _PANDAS = {"bool": "boolean", "int": "Int64", "float": "Float64", "text": "string", "time": "datetime64[us, UTC]"}
 
 
 def to_pandas(results: Iterable[SampleResult]) -> Any:
-    """A `pandas.DataFrame`, a row a result, with pandas' nullable types. Raises: MissingExtra."""
-    pandas = _module("pandas")
+    """A `pandas.DataFrame` with one row for each result and pandas' nullable types. Raises: MissingExtra."""
+    pandas = import_extra("pandas", "pandas")
     kinds, values = to_columns(results)
     return pandas.DataFrame(
         {name: pandas.Series(column, dtype=_PANDAS[kinds[name]]) for name, column in values.items()}
@@ -23,8 +29,8 @@ def to_pandas(results: Iterable[SampleResult]) -> Any:
 
 
 def to_polars(results: Iterable[SampleResult]) -> Any:
-    """A `polars.DataFrame`, a row a result. Raises: MissingExtra."""
-    polars = _module("polars")
+    """A `polars.DataFrame` with one row for each result. Raises: MissingExtra."""
+    polars = import_extra("polars", "polars")
     types = {
         "bool": polars.Boolean,
         "int": polars.Int64,
@@ -36,8 +42,25 @@ def to_polars(results: Iterable[SampleResult]) -> Any:
     return polars.DataFrame(values, schema={name: types[kind] for name, kind in kinds.items()}, strict=True)
 
 
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingExtra(name, name) from error
+def write_parquet(results: Iterable[SampleResult], about: About, path: Path) -> None:
+    """Row groups of 1,024 rows, at most two of them in memory; the manifest is in the file's metadata.
+
+    Raises: MissingExtra, without pyarrow.
+    """
+    arrow, parquet = import_extra("pyarrow", "parquet"), import_extra("pyarrow.parquet", "parquet")
+    types = {
+        "bool": arrow.bool_(),
+        "int": arrow.int64(),
+        "float": arrow.float64(),
+        "text": arrow.string(),
+        "time": arrow.timestamp("us", tz="UTC"),
+    }
+    with result_table(results) as table, output_file(path) as file:
+        schema = arrow.schema(
+            [arrow.field(name, types[kind]) for name, kind in table.columns.items()],
+            metadata={MANIFEST_KEY: json.dumps(about.manifest)},
+        )
+        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            rows = table.rows()
+            while group := list(islice(rows, ROWS_A_GROUP)):
+                writer.write_table(arrow.Table.from_pylist(group, schema=schema))

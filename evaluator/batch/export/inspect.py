@@ -1,11 +1,11 @@
-"""Inspect AI's log format: `.eval` files, a log for each template and variant, that `inspect view` opens.
+"""Exports to Inspect AI's log format: `.eval` files, one for each template and variant, that `inspect view` opens.
 
 A `.eval` file is a ZIP archive: `header.json` (the task, the model, the metrics), `summaries.json`, and
-`samples/ID_epoch_N.json`. What is what is in docs/reports.md. Two things are unlike:
+`samples/ID_epoch_N.json`. docs/howto/report-and-export.md lists the fields. Two things differ:
 
-- Inspect AI has no unscored verdict; a score that could not be made is NaN there, which its metrics leave out.
-- An error of ours is a sample with an `error` and without scores. Where a scorer failed, the sample has none, and that
-  score is NaN with the reason `scoring_failed`. The metrics that the header holds are of the scored samples, as ours.
+- Inspect AI has no unscored verdict; a missing score is NaN there, which its metrics ignore.
+- An error is a sample with an `error` and without scores. Where a scorer failed, the sample has no `error`, and that
+  score is NaN with the reason `scoring_failed`. The metrics in the header cover the scored samples, as here.
 
 Source: https://inspect.aisi.org.uk/eval-logs.html, log format version 2.
 """
@@ -19,7 +19,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,13 +27,12 @@ from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from evaluator.batch.export.about import About
-from evaluator.batch.export.atomic import atomic_file
-from evaluator.batch.export.flat import as_text, clean
+from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.result_table import as_text, clean
 from evaluator.batch.records import SampleResult, Score
-from evaluator.batch.statistics import Estimate
 from evaluator.batch.summary import GroupSummary, ScorerSummary
 from evaluator.errors import RecordError, UsageError
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 
 _VERSION = 2
 _EPOCH_0 = "1970-01-01T00:00:00+00:00"
@@ -42,45 +41,45 @@ _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
 
 
 def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Writes `path` where it ends in `.eval` and there is one template and variant; else a folder with a file each.
+    """Writes a file if `path` ends in `.eval`, else a folder with a file for each template and variant.
 
-    Each file is there whole or not at all. An id that cannot be a file's name is percent-encoded in the log; the
-    sample's metadata have the true one.
+    Each file is written completely or not at all. An id that cannot be a file name is percent-encoded in the log; the
+    sample's metadata have the original.
 
-    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or for no result.
+    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or without a result.
     """
     with contextlib.ExitStack() as stack:
-        logs: dict[tuple[str, str], _Log] = {}
+        logs: dict[tuple[str, str], _LogWriter] = {}
 
-        def written() -> Iterator[SampleResult]:
+        def add_all() -> Iterator[SampleResult]:
             for result in results:
                 key = (result.template, result.variant)
                 if key not in logs:
                     if logs and path.suffix == ".eval":
-                        raise UsageError(f"{path}: a .eval file holds one template and variant; name a folder instead")
+                        raise UsageError(f"{path}: a .eval file holds one template and variant; give a folder instead")
                     file = stack.enter_context(tempfile.TemporaryFile())
                     archive = stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED))
-                    logs[key] = _Log(file, archive, stack.enter_context(tempfile.TemporaryFile()))
+                    logs[key] = _LogWriter(file, archive, stack.enter_context(tempfile.TemporaryFile()))
                 logs[key].add(result)
                 yield result
 
-        summary = about.summarise(written())
+        summary = about.summarise(add_all())
         if not logs:
-            raise UsageError("there is no result to export to Inspect AI's format")
+            raise UsageError("there is no result to export")
         if path.suffix != ".eval":
             try:
                 path.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
-                raise RecordError(f"{path}: cannot be made a folder: {error.strerror}") from error
+                raise RecordError(f"{path}: the folder cannot be created: {error.strerror}") from error
         for group in summary.groups:
             if (log := logs.get((group.template, group.variant))) is None:
                 continue
-            with atomic_file(path if path.suffix == ".eval" else path / _file_name(group)) as file:
+            with output_file(path if path.suffix == ".eval" else path / _file_name(group)) as file:
                 log.finish(group, about, file)
 
 
-class _Log:
-    """One archive, being written to a temporary file, and the summaries that go into it last, in another."""
+class _LogWriter:
+    """Writes one archive to a temporary file, and the summaries, which the archive gets last, to another."""
 
     def __init__(self, file: BinaryIO, archive: ZipFile, summaries: BinaryIO) -> None:
         self._file, self._zip, self._summaries = file, archive, summaries
@@ -154,14 +153,10 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     sample_id = (
         quote(clean(result.sample_id), safe=" ") if _UNSAFE.search(result.sample_id) else clean(result.sample_id)
     )
-    metadata: dict[str, Any] = {
-        **result.metadata,
-        "evaluator": {"verdict": result.verdict.value, "place": result.place},
-    }
-    told = metadata["evaluator"]
-    told |= {"sample_id": result.sample_id} if sample_id != result.sample_id else {}
-    told |= {"identity": result.identity, "parsed": result.parsed, "inputs": dict(result.inputs)}
-    told |= {"task_file": result.task_file} if result.task_file else {}
+    own: dict[str, Any] = {"verdict": result.verdict.value, "place": result.place}
+    own |= {"sample_id": result.sample_id} if sample_id != result.sample_id else {}
+    own |= {"identity": result.identity, "parsed": result.parsed, "inputs": dict(result.inputs)}
+    own |= {"task_file": result.task_file} if result.task_file else {}
     sample: dict[str, Any] = {
         "id": sample_id,
         "epoch": result.epoch,
@@ -176,7 +171,7 @@ def _sample(result: SampleResult) -> dict[str, Any]:
             "choices": [{"message": {"role": "assistant", "content": content}, "stop_reason": "stop"}],
             "usage": _usage(result.usage),
         },
-        "metadata": metadata,
+        "metadata": {**result.metadata, "evaluator": own},
         "store": {},
         "events": [],
         "attachments": {},
@@ -216,7 +211,7 @@ def _target(target: Any) -> str | list[str]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Inspect AI counts input tokens without cached ones, and knows no unknown count: it has 0 there."""
+    """Inspect AI counts input tokens without cached ones, and has no unknown counts: they are 0."""
     cached = usage.cached_tokens or 0
     data: dict[str, Any] = {
         "input_tokens": max(0, (usage.input_tokens or 0) - cached),
@@ -243,8 +238,7 @@ def _results(group: GroupSummary) -> dict[str, Any]:
 
 
 def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
-    metrics: Mapping[str, Estimate] = {"mean": scorer.value, "accuracy": scorer.pass_rate}
-    found = {metric: estimate.mean for metric, estimate in metrics.items()} | {"stderr": scorer.value.se}
+    metrics = {"mean": scorer.value.mean, "accuracy": scorer.pass_rate.mean, "stderr": scorer.value.se}
     return {
         "name": name,
         "scorer": name,
@@ -252,7 +246,7 @@ def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
         "unscored_samples": scorer.of - scorer.n,
         "metrics": {
             metric: {"name": metric, "value": value, "params": {}}
-            for metric, value in found.items()
+            for metric, value in metrics.items()
             if value is not None
         },
     }
@@ -267,7 +261,7 @@ def _moment(text: str, later_s: float = 0.0) -> str | None:
 
 
 def _file_name(group: GroupSummary) -> str:
-    """Readable, and another one for each template and variant."""
+    """A readable file name that is unique for each template and variant."""
     plain = "_".join(_UNSAFE_NAME.sub("-", part).strip("-.") for part in (group.template, group.variant))
     key = hashlib.blake2b(f"{group.template}\0{group.variant}".encode(errors="replace"), digest_size=4).hexdigest()
     return f"{plain[:120]}_{key}.eval"

@@ -1,8 +1,8 @@
-"""JUnit XML, as GitLab and Jenkins read it: a testsuite for each template and variant, a testcase for each result.
+"""Exports to JUnit XML for GitLab and Jenkins: a testsuite for each template and variant, a testcase for each result.
 
-passed is a testcase, failed one with a <failure> (what each scorer said), error one with an <error> (its type and
-text), unscored one that is <skipped> with the reason. What is not finished is not green: a suite with results that
-are pending, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in
+A passed result is a testcase, a failed one has a <failure> (each failing scorer's score), an error an <error> (its type
+and message), and an unscored one is <skipped> with the reason. An unfinished batch is not green: a suite with pending
+results, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in
 seconds. A character that XML 1.0 forbids is written as its escape, `\\x1b`. Source: the format's description at
 https://github.com/testmoapp/junitxml.
 """
@@ -13,6 +13,7 @@ import contextlib
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,94 +21,79 @@ from typing import IO
 from xml.sax.saxutils import escape, quoteattr
 
 from evaluator.batch.export.about import About
-from evaluator.batch.export.atomic import atomic_file
-from evaluator.batch.export.flat import as_text
+from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_MAX_SAID = 200
+_COUNTED_AS = {
+    Verdict.PASSED: "passed", Verdict.FAILED: "failures", Verdict.ERROR: "errors", Verdict.UNSCORED: "skipped",
+}  # fmt: skip
+_MAX_MESSAGE_CHARS = 200
 _SPOOL_BYTES = 65_536
 
 
 @dataclass(slots=True)
-class _Counts:
-    tests: int = 0
-    failures: int = 0
-    errors: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-
-    def add(self, other: _Counts) -> None:
-        self.tests += other.tests
-        self.failures += other.failures
-        self.errors += other.errors
-        self.skipped += other.skipped
-        self.seconds += other.seconds
-
-    def attributes(self) -> str:
-        return (
-            f'tests="{self.tests}" failures="{self.failures}" errors="{self.errors}" skipped="{self.skipped}" '
-            f'time="{self.seconds:.3f}"'
-        )
-
-
-@dataclass(slots=True)
 class _Suite:
-    """The testcases of one template and variant; `cases` is a temporary file once they are many."""
+    """The test cases of one template and variant; `cases` becomes a temporary file when it grows."""
 
     cases: IO[bytes]
-    counts: _Counts = field(default_factory=_Counts)
+    counts: Counter[str] = field(default_factory=Counter[str])
+    seconds: float = 0.0
     started: str = ""
 
     def add(self, result: SampleResult) -> None:
-        verdict = result.verdict
-        failed, error, unscored = (verdict is each for each in (Verdict.FAILED, Verdict.ERROR, Verdict.UNSCORED))
-        self.counts.add(_Counts(1, failed, error, unscored, result.duration_s))
+        self.counts.update(("tests", _COUNTED_AS[result.verdict]))
+        self.seconds += result.duration_s
         if result.started and (not self.started or result.started < self.started):
             self.started = result.started
         self.cases.write("".join(_case(result)).encode())
 
     def add_incomplete(self, place: str, why: str) -> None:
-        self.counts.add(_Counts(1, errors=1))
+        self.counts.update(("tests", "errors"))
         opening = f'    <testcase name="complete" classname={_quoted(place)} time="0.000">\n'
         error = f'      <error message={_quoted(why)} type="incomplete">{_escaped(why)}</error>\n'
         self.cases.write(f"{opening}{error}    </testcase>\n".encode())
 
 
 def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """One `testsuites`. Suites come in the order in which they are first met; memory does not grow with results."""
-    with contextlib.ExitStack() as open_files:
+    """Writes one `testsuites` element. Suites are in order of appearance; memory does not grow with the results."""
+    with contextlib.ExitStack() as unjudgedfiles:
         suites: dict[tuple[str, str], _Suite] = {}
 
         def suite_of(key: tuple[str, str]) -> _Suite:
             if key not in suites:
-                suites[key] = _Suite(open_files.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
+                suites[key] = _Suite(unjudgedfiles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
             return suites[key]
 
         for result in results:
             suite_of((result.template, result.variant)).add(result)
-        for key, why in _incomplete({key: suite.counts.tests for key, suite in suites.items()}, about).items():
+        for key, why in _incomplete({key: suite.counts["tests"] for key, suite in suites.items()}, about).items():
             suite_of(key).add_incomplete(_place(*key), why)
-        whole = _Counts()
-        for suite in suites.values():
-            whole.add(suite.counts)
-        with atomic_file(path) as file:
+        counts = sum((suite.counts for suite in suites.values()), Counter[str]())
+        seconds = sum(suite.seconds for suite in suites.values())
+        with output_file(path) as file:
             file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
-            opening = f"<testsuites name={_quoted(about.name)} {whole.attributes()}>\n"
+            opening = f"<testsuites name={_quoted(about.name)} {_attributes(counts, seconds)}>\n"
             file.write(opening.encode())
             for key, suite in suites.items():
-                timestamp = f" timestamp={_quoted(suite.started)}" if suite.started else ""
-                file.write(
-                    f"  <testsuite name={_quoted(_name(*key))} {suite.counts.attributes()}{timestamp}>\n".encode()
-                )
+                attributes = _attributes(suite.counts, suite.seconds)
+                if suite.started:
+                    attributes += f" timestamp={_quoted(suite.started)}"
+                file.write(f"  <testsuite name={_quoted(_name(*key))} {attributes}>\n".encode())
                 suite.cases.seek(0)
                 shutil.copyfileobj(suite.cases, file)
                 file.write(b"  </testsuite>\n")
             file.write(b"</testsuites>\n")
 
 
+def _attributes(counts: Counter[str], seconds: float) -> str:
+    attributes = (f'{name}="{counts[name]}"' for name in ("tests", "failures", "errors", "skipped"))
+    return f'{" ".join(attributes)} time="{seconds:.3f}"'
+
+
 def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tuple[str, str], str]:
-    """Why which suites are not complete; under the batch's name what no suite can be told from."""
+    """Why suites are not complete, by suite; under the batch's name what belongs to no single suite."""
     whole, total = (about.name, ""), about.total
     if isinstance(total, Mapping):
         counted = {key: (count - results.get(key, 0), count) for key, count in total.items()}
@@ -120,16 +106,16 @@ def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tu
         counted = {whole: (0, 0)}
     found: dict[tuple[str, str], str] = {}
     for key, (pending, count) in counted.items():
-        said = [f"{pending:,} of {count:,} results are pending"] if pending > 0 else []
+        reasons = [f"{pending:,} of {count:,} results are pending"] if pending > 0 else []
         if about.unfinished and (pending > 0 or key != whole or not results):
-            said.append(about.unfinished)
-        if said:
-            found[key] = "; ".join(said)
+            reasons.append(about.unfinished)
+        if reasons:
+            found[key] = "; ".join(reasons)
     return found
 
 
 def _place(template: str, variant: str) -> str:
-    # Jenkins takes what is before the last full stop for a package.
+    # Jenkins takes the text before the last full stop for a package.
     return ".".join(part.replace(".", "_") for part in (template, variant) if part)
 
 
@@ -145,10 +131,10 @@ def _case(result: SampleResult) -> Iterator[str]:
     yield "      </properties>\n"
     match result.verdict:
         case Verdict.FAILED:
-            said = [_said(name, score) for name, score in result.scores.items() if score.passed is False]
-            wrong = ", ".join(name for name, score in result.scores.items() if score.passed is False)
-            detail = [*said, f"target: {as_text(result.target)}", f"content: {result.content}"]
-            yield _element("failure", f"failed by {wrong}", "failed", "\n".join(detail))
+            failed = {name: score for name, score in result.scores.items() if score.passed is False}
+            lines = [_score_line(name, score) for name, score in failed.items()]
+            detail = [*lines, f"target: {as_text(result.target)}", f"content: {result.content}"]
+            yield _element("failure", f"failed by {', '.join(failed)}", "failed", "\n".join(detail))
         case Verdict.ERROR:
             yield _error(result)
         case Verdict.UNSCORED:
@@ -159,13 +145,13 @@ def _case(result: SampleResult) -> Iterator[str]:
 
 
 def why_unscored(result: SampleResult) -> str:
-    """Which scorers could not judge, and why where they said so."""
-    open_ = {name: score for name, score in result.scores.items() if score.passed is None}
-    if not open_:
+    """Which scorers could not judge, with their explanations."""
+    unjudged = {name: score for name, score in result.scores.items() if score.passed is None}
+    if not unjudged:
         return "no scorer"
     return "; ".join(
         f"{name} could not judge" + (f": {score.explanation}" if score.explanation else "")
-        for name, score in open_.items()
+        for name, score in unjudged.items()
     )
 
 
@@ -182,7 +168,7 @@ def _properties(result: SampleResult) -> Iterator[tuple[str, str]]:
         yield "task_file", result.task_file
 
 
-def _said(name: str, score: Score) -> str:
+def _score_line(name: str, score: Score) -> str:
     value = "" if score.value is None else f" gave {score.value:.4g}"
     answer = "" if score.answer is None else f", read {score.answer!r}"
     return f"{name}{value}{answer}" + (f": {score.explanation}" if score.explanation else "")
@@ -191,14 +177,14 @@ def _said(name: str, score: Score) -> str:
 def _error(result: SampleResult) -> str:
     if (failure := result.failure) is not None:
         detail = f"{failure.type} ({failure.kind})\n{failure.message}"
-        detail += "\nthe same may succeed later (--retry-errors)" if failure.retryable else ""
+        detail += "\na retry may succeed (--retry-errors)" if failure.retryable else ""
         return _element("error", failure.message, f"{failure.type}.{failure.kind}", detail)
     faults = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error is not None]
     return _element("error", "; ".join(faults), "scorer", "\n".join([*faults, f"content: {result.content}"]))
 
 
 def _element(tag: str, message: str, kind: str, text: str) -> str:
-    message = message if len(message) <= _MAX_SAID else f"{message[:_MAX_SAID]}…"
+    message = message if len(message) <= _MAX_MESSAGE_CHARS else f"{message[:_MAX_MESSAGE_CHARS]}…"
     return f"      <{tag} message={_quoted(message)} type={_quoted(kind)}>{_escaped(text)}</{tag}>\n"
 
 

@@ -1,7 +1,7 @@
-"""Markdown: the summary's tables, then the results that failed or came to an error.
+"""Exports to Markdown: the summary's tables, then the results that failed or have an error.
 
-Whatever comes from rows, models and scorers is a code span on one line: nothing in it is markup, a mention, a link or
-a cell's end.
+Texts from rows, models and scorers are code spans on one line: nothing in them is markup, a mention, a link or the end
+of a cell.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from evaluator.batch.export.about import About
-from evaluator.batch.export.atomic import atomic_file
-from evaluator.batch.export.flat import as_text
+from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.batch.summary import render_markdown
 
 MAX_SHOWN = 200
 _MAX_CHARS = 300
@@ -23,11 +22,11 @@ _TICKS = re.compile("`+")
 
 
 def write_markdown(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """At most 200 errors and 200 failed results are listed, the first ones, with n of N."""
-    kept = _Kept()
+    """Lists the first 200 errors and the first 200 failed results, with their total."""
+    kept = _ListedResults()
     summary = about.summarise(kept.watch(results))
-    with atomic_file(path) as file:
-        file.write(f"# {code(about.name)}\n\n{render_markdown(summary).strip()}\n".encode())
+    with output_file(path) as file:
+        file.write(f"# {code(about.name)}\n\n{summary.to_markdown().strip()}\n".encode())
         for verdict, title in ((Verdict.ERROR, "Results with an error"), (Verdict.FAILED, "Failed results")):
             shown, count = kept.shown[verdict], kept.counts[verdict]
             if not shown:
@@ -38,8 +37,8 @@ def write_markdown(results: Iterable[SampleResult], about: About, path: Path) ->
             file.write(f"\n## {title}{left}\n\n{head}\n{lines}\n".encode())
 
 
-class _Kept:
-    """The first results of each verdict that is listed; several of one sample are all listed, as they came."""
+class _ListedResults:
+    """The first results of each listed verdict, several of one sample included."""
 
     def __init__(self) -> None:
         self.shown: dict[Verdict, list[SampleResult]] = {Verdict.ERROR: [], Verdict.FAILED: []}
@@ -55,7 +54,7 @@ class _Kept:
 
 
 def code(text: str) -> str:
-    """`text` as a code span that may stand in a table's cell; empty for an empty text."""
+    """`text` as a code span for a table cell; empty for an empty text."""
     text = _SPACE.sub(" ", as_text(text)).strip()
     if len(text) > _MAX_CHARS:
         text = f"{text[:_MAX_CHARS]}…"

@@ -1,16 +1,15 @@
-"""The rows of a batch: from files, Python objects and frames to samples, as a stream, with exact places of errors.
+"""The rows of a batch: files, Python objects and frames are read as a stream of samples, with exact error positions.
 
-A row becomes a `Sample` in three steps: a reader gives it as a JSON object (`jsonl`, `delimited`, `tables`, `values`),
-a `Selection` keeps it or not, and a `RowMapping` says what of it is input, id, target and metadata.
+A row becomes a `Sample` in three steps: a reader returns it as a JSON object (`json_rows`, `csv_rows`, `frame_rows`,
+`json_values`), a `Selection` selects it, and a `RowMapping` gives its input, id, target and metadata.
 
-- Memory holds the rows that were asked for and, of all others, 16 bytes and a hash each, by which ids stay unique.
-- Nothing is guessed: a field that is missing, a broken line, NaN, a name that stands twice are errors with their place.
-- A row is data: only the mapping's own expressions are evaluated, in the sandbox of `evaluator.binding`.
+- Memory holds the requested rows, and 16 bytes and a hash for every other one, to keep ids unique.
+- Nothing is guessed: a missing field, a broken line, NaN and a duplicate name are errors with their position.
+- A row is data: only the mapping's own expressions are evaluated, in the sandbox of `evaluator.language`.
 """
 
-from evaluator.batch.rows.mapping import RowMapping
-from evaluator.batch.rows.problems import RowError
-from evaluator.batch.rows.selection import Selection
-from evaluator.batch.rows.source import RowSource, open_rows
-
-__all__ = ["RowError", "RowMapping", "RowSource", "Selection", "open_rows"]
+from evaluator.batch.rows.mapping import RowMapping as RowMapping
+from evaluator.batch.rows.row_error import RowError as RowError
+from evaluator.batch.rows.row_source import RowSource as RowSource
+from evaluator.batch.rows.row_source import open_rows as open_rows
+from evaluator.batch.rows.selection import Selection as Selection

@@ -1,4 +1,4 @@
-"""What of a row is what: its inputs, id, target and metadata, by fields' names or by expressions."""
+"""Maps rows to samples: inputs, id, target and metadata by field names or expressions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 from jinja2 import nodes
 
 from evaluator.batch.records import Sample
-from evaluator.batch.rows.identity import SeenIds, content_id
-from evaluator.batch.rows.problems import RowError
-from evaluator.binding.sandbox import evaluate_expression_sync, render_sync
-from evaluator.binding.scopes import Scope
-from evaluator.binding.types import describe
+from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.row_ids import SeenIds, content_id
 from evaluator.errors import ExpressionError, UsageError
-from evaluator.library.near import did_you_mean, listed
-from evaluator.library.syntax import analyse, analyse_expression, has_markup, parse_text
+from evaluator.errors.messages import did_you_mean, listed
+from evaluator.language.analysis import analyse, analyse_expression
+from evaluator.language.sandbox import evaluate_expression_sync, render_sync
+from evaluator.language.scopes import Scope
+from evaluator.language.syntax import has_markup, parse_text
+from evaluator.language.types import describe
 from evaluator.nodes import Expression, Span, Text
 
 Getter = Callable[[Mapping[str, Any]], Any]
@@ -27,19 +28,18 @@ _PLACEHOLDER = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """What of a row is what. Each text is a field's name, a dotted path into nested values, or holds `{{ … }}`.
+    """Maps the fields of a row to a sample. Each text is a field's name, a dotted path, or a text with `{{ … }}`.
 
-    A path such as `answers.text.0` goes through objects and arrays; a field of that whole name comes first. A text
-    that is one `{{ … }}` gives the expression's value, as it is; any other text with markup gives text. Expressions
-    see the row's fields by name, and the row itself as `row`, for names that are no identifiers.
+    A path such as `answers.text.0` goes through objects and arrays; a field with that whole name has priority. A text
+    that is a single `{{ … }}` gives the expression's value unchanged; any other text with markup gives text.
+    Expressions see the row's fields by name, and the row itself as `row`, for names that are not identifiers.
 
-    `inputs`: for each of the template's inputs. Inputs that are not named here come from the fields of the same name,
-    where the row has them; where it is not known what the template takes and `inputs` is None, every field is one
-    that is not id, target or metadata.
-    `id`: None takes the field `id`, if the first row has it; else an id is made of the row's content, and is the same
-    wherever the row stands; of rows that are the same, the second has `-2` added, and so on.
-    `target`: None takes the field `target`; a row without it has no target.
-    `metadata`: names or paths; None takes every field that is not wholly input, id or target.
+    `inputs`: texts for the template's inputs. Other inputs come from the fields of the same name, if the row has them.
+    If the template's inputs are unknown and `inputs` is None, every field that is not id, target or metadata is one.
+    `id`: None uses the field `id`, if the first row has it; else the id is computed from the row's content, independent
+    of its position; the second of equal rows gets `-2`, and so on.
+    `target`: None uses the field `target`; a row without it has no target.
+    `metadata`: names or paths; None uses every field that is not wholly input, id or target.
     """
 
     inputs: Mapping[str, str] | None = None
@@ -48,16 +48,16 @@ class RowMapping:
     metadata: Sequence[str] | None = None
 
 
-class Absent(Exception):
-    """A row lacks a field."""
+class MissingField(Exception):
+    """A row has no such field, or no usable value in it."""
 
 
 class Mapper:
-    """Rows of one pass over a source → samples; the first row decides where ids come from.
+    """Maps the rows of one pass over a source to samples; the first row determines where ids come from.
 
-    `declared`: the inputs that the template takes; None: not known. `required`: those of them that each row must have.
+    `declared`: the template's inputs; None if unknown. `required`: those of them that each row must have.
 
-    Raises: UsageError, for an expression that is none, and an input that the template does not take.
+    Raises: UsageError, for an invalid expression, and an input that the template does not have.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Mapper:
         self._metadata = (
             None if mapping.metadata is None else {name: _of_field(name, "metadata") for name in mapping.metadata}
         )
-        self._spoken_for = {mapping.id or "id", mapping.target or "target", *(mapping.metadata or ())}
+        self._not_inputs = {mapping.id or "id", mapping.target or "target", *(mapping.metadata or ())}
         self._consumed = {mapping.id or "id", mapping.target or "target", *given.values(), *self._by_name}
         self._is_first = True
         self._ids = SeenIds()
 
     def sample(self, row: Mapping[str, Any], place: int, line: int | None) -> Sample:
-        """Raises: RowError, for a row that lacks what is mapped, and an id that is none or was there before."""
+        """The sample of a row. Raises: RowError, for a missing field, and an invalid or duplicate id."""
         id = None
         if self._is_first:
             self._is_first = False
@@ -96,16 +96,18 @@ class Mapper:
             inputs = self._inputs_of(row)
             target = row.get("target") if self._target is None else self._target(row)
             metadata = self._metadata_of(row)
-        except (Absent, ExpressionError) as error:
+        except (MissingField, ExpressionError) as error:
             message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
             raise RowError(message, source=self._source, line=line, place=place, id=id) from error
-        self._remember(id, place, line)
+        self._check_unique(id, place, line)
         return Sample(id, inputs, target, metadata, place)
 
     def _identify(self, row: Mapping[str, Any]) -> str:
         if self._id is None:
             if "id" in row:
-                raise Absent("this row has the field `id`, and the first one has not; all rows need one, or none")
+                raise MissingField(
+                    "this row has the field `id`, but the first one does not; all rows need one, or none"
+                )
             return self._ids.numbered(content_id(row))
         value = self._id(row)
         if value.__class__ is str and value.strip():
@@ -113,25 +115,25 @@ class Mapper:
         if value.__class__ is int:
             return str(value)
         found = "an empty text" if value.__class__ is str else describe(value)
-        raise Absent(f"the id is {found}; it must be a text or a whole number")
+        raise MissingField(f"the id is {found}, expected text or a whole number")
 
-    def _remember(self, id: str, place: int, line: int | None) -> None:
+    def _check_unique(self, id: str, place: int, line: int | None) -> None:
         earlier = self._ids.add(id, place if line is None else line)
         if earlier is not None:
             kind = "row" if line is None else "line"
-            message = f"the id stands twice, first in {kind} {earlier}; map another field to id, or none"
+            message = f"the id is not unique, it is first in {kind} {earlier}; map another field to id, or none"
             raise RowError(message, source=self._source, line=line, place=place, id=id)
 
     def _inputs_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._takes_all:
-            return {name: value for name, value in row.items() if name not in self._spoken_for}
+            return {name: value for name, value in row.items() if name not in self._not_inputs}
         inputs = {name: get(row) for name, get in self._inputs.items()}
         for name in self._by_name:
             if name in row:
                 inputs[name] = row[name]
             elif name in self._required:
-                hint = did_you_mean(name, row, "say which field it is")
-                raise Absent(f"no field for the template's input `{name}`; {hint} (the row has: {listed(row)})")
+                hint = did_you_mean(name, row, "map a field to it")
+                raise MissingField(f"no field for the template's input `{name}`; {hint} (the row has: {listed(row)})")
         return inputs
 
     def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Mapper:
 
 
 def getter(text: str, what: str) -> Getter:
-    """What reads `text` out of a row; what it gives raises Absent or ExpressionError. Raises: UsageError."""
+    """A function that reads `text` from a row and raises MissingField or ExpressionError. Raises: UsageError."""
     if not has_markup(text):
         return _of_field(text, what)
     source = Text(text, Span(what))
@@ -156,7 +158,7 @@ def getter(text: str, what: str) -> Getter:
 
 
 def expression(text: str, what: str) -> Getter:
-    """What gives the value of an expression over a row. Raises: UsageError, if it is none."""
+    """A function that returns the value of an expression over a row. Raises: UsageError, for an invalid one."""
     return _value_of(Text(text, Span(what)))
 
 
@@ -182,38 +184,38 @@ def _check(analysed: Callable[[], Sequence[Any]]) -> None:
     except ExpressionError as error:
         raise UsageError(f"{error.span}: {error.message}") from error
     if calls:
-        raise UsageError(f"there is no function {calls[0].name}() here; an expression over a row calls no templates")
+        raise UsageError(f"there is no function {calls[0].name}() here; an expression over a row cannot call templates")
 
 
 def _of_field(path: str, what: str) -> Getter:
     if not path.strip():
-        raise UsageError(f"{what} names no field")
+        raise UsageError(f"{what} is empty, expected the name of a field")
     steps = path.split(".")
 
     def read(row: Mapping[str, Any]) -> Any:
         if path in row:
             return row[path]
         if len(steps) == 1:
-            raise _absent(path, row, "the row")
+            raise _missing(path, row, "the row")
         value: Any = row
         for number, step in enumerate(steps):
             above = ".".join(steps[:number]) or "the row"
             if isinstance(value, Mapping):
                 if step not in value:
-                    raise _absent(step, value, above)
+                    raise _missing(step, value, above)
                 value = value[step]
             elif isinstance(value, list) and step.isdecimal():
                 if int(step) >= len(value):
-                    raise Absent(f"`{path}`: {above} has only {len(value)} items")
+                    raise MissingField(f"`{path}`: {above} has only {len(value)} items")
                 value = value[int(step)]
             else:
-                raise Absent(f"`{path}`: {above} is {describe(value)}, and has no field `{step}`")
+                raise MissingField(f"`{path}`: {above} is {describe(value)} and has no field `{step}`")
         return value
 
     return read
 
 
-def _absent(name: str, fields: Mapping[str, Any], where: str) -> Absent:
+def _missing(name: str, fields: Mapping[str, Any], where: str) -> MissingField:
     hint = did_you_mean(name, fields)
     message = f"there is no field `{name}`{f'; {hint}' if hint else ''} ({where} has: {listed(fields, 20)})"
-    return Absent(message)
+    return MissingField(message)

@@ -1,4 +1,4 @@
-"""Which rows of a source are evaluated."""
+"""The selection of rows from a source."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows, in this order: the range, then `where`, then `sample`, then `limit`.
+    """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`.
 
-    `start` and `stop`: rows by their place in the source, counted from 0, `stop` not included. `where`: an expression
-    over a row's fields that says true or false, such as `kind == 'choice'`; rows for which it is true are kept.
-    `sample`: so many rows drawn without replacement, each row as likely as any other, in the order of the source; fewer
-    where there are no more. The draw depends on `seed` and on how many rows there are to draw from, and holds that
-    many rows in memory. `limit`: at most so many rows.
+    `start` and `stop`: rows by their place in the source, counted from 0, `stop` excluded. `where`: a boolean
+    expression over a row's fields, such as `kind == 'choice'`. `sample`: this many rows drawn at random without
+    replacement, in the order of the source; all of them if there are fewer. The draw depends on `seed` and on the
+    number of rows to draw from, and holds the drawn rows in memory. `limit`: at most this many rows.
 
-    Raises: UsageError, for a number that makes no sense.
+    Raises: UsageError, for an invalid number.
     """
 
     limit: int | None = None
@@ -36,16 +35,16 @@ class Selection:
         for name, least in (("limit", 1), ("start", 0), ("stop", 0), ("sample", 1)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
-                raise UsageError(f"{name} is {value!r}, expected a whole number from {least} on")
+                raise UsageError(f"{name} is {value!r}, expected a whole number, at least {least}")
         if type(self.seed) is not int:
             raise UsageError(f"seed is {self.seed!r}, expected a whole number")
         if self.stop is not None and self.stop <= (self.start or 0):
-            raise UsageError(f"no row lies between start {self.start or 0} and stop {self.stop}")
+            raise UsageError(f"there is no row between start {self.start or 0} and stop {self.stop}")
         if self.where is not None and (type(self.where) is not str or not self.where.strip()):
             raise UsageError(f"where is {self.where!r}, expected an expression such as: kind == 'choice'")
 
     def expected(self, rows: int | None) -> int | None:
-        """How many of `rows` rows are selected; None where only reading them tells."""
+        """The number of selected rows of `rows`; None if only reading them can tell."""
         if rows is None or self.where is not None:
             return None
         stop = rows if self.stop is None else min(self.stop, rows)
@@ -54,14 +53,14 @@ class Selection:
 
 
 class Reservoir(Generic[T]):
-    """A sample of fixed size out of a stream whose length is not known.
+    """A random sample of fixed size from a stream of unknown length.
 
     Source: Algorithm R in J. S. Vitter, "Random Sampling with a Reservoir", ACM TOMS 11 (1), 1985.
     """
 
     def __init__(self, size: int, seed: int) -> None:
         self._size, self._seen = size, 0
-        # Of all the methods of Random only this one gives the same numbers in every version of Python.
+        # Of the methods of Random, only this one gives the same numbers in every version of Python.
         self._random = Random(seed).random
         self._kept: list[tuple[int, T]] = []
 
@@ -75,6 +74,6 @@ class Reservoir(Generic[T]):
             self._kept[index] = (self._seen, item)
 
     def drawn(self) -> Iterator[T]:
-        """What was drawn, in the order in which it was offered."""
+        """The drawn items, in the order in which they were offered."""
         kept: list[Any] = sorted(self._kept, key=lambda pair: pair[0])
         return (item for _, item in kept)

@@ -1,7 +1,8 @@
-"""What a scorer is, what it sees, and the one place where it is called: one that crashes is an error, never a zero.
+"""The protocol of scorers, their arguments, and the only function that calls them.
 
-What a scorer does to what it sees, nobody else sees: not the other scorers, not the other epochs and models that the
-same sample is for, and not the results.
+A scorer that fails is an error, never a zero.
+
+Changes that a scorer makes to its input are invisible to other scorers, epochs and models, and to the results.
 """
 
 from __future__ import annotations
@@ -15,22 +16,29 @@ from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator.batch.records import Sample, Score
-from evaluator.batch.scorers.values import copied, plain_scalar, type_name
+from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
+from evaluator.errors.results import TaskError, TaskResult, Usage
 from evaluator.record.steps import Recording
-from evaluator.results import TaskError, TaskResult, Usage
 
 MAX_ERROR_CHARS = 2_000
 MAX_ANSWER_CHARS = 500
 NO_TARGET = Score(None, None, explanation="no target")
+_FIELD_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("answer", (str, NoneType), "text or None"),
+    ("explanation", (str,), "text"),
+    ("error", (str, NoneType), "text or None"),
+    ("usage", (Usage,), "a Usage"),
+    ("metadata", (Mapping,), "a mapping"),
+)
 
 
-class Evaluate(Protocol):
+class EvaluateTemplate(Protocol):
     """Evaluates a template for a scorer, recorded like any other task.
 
-    `model`, where given, stands for the role `grader` in this call: a model's id, or another role that the profile or
-    the batch maps to one. Calls that differ in `repeat` only are asked anew: a cache keeps them apart.
-    Both are left out where they say nothing.
+    `model`, if given, takes the role `grader` in this call: a model's id, or another role that the profile or the batch
+    maps to one. Calls that differ only in `repeat` are made separately and cached separately. Both options are omitted
+    at their defaults.
     """
 
     def __call__(
@@ -39,40 +47,38 @@ class Evaluate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What a scorer sees. `outcome` is the whole result; `recording` reads its task file, when it is asked for (None:
-    there is none); `evaluate` is for scorers that ask a model."""
+class ScorerInput:
+    """The input of a scorer. `outcome` is the whole task result; `recording` reads its task file when called
+    (None without one); `evaluate` is for scorers that ask a model."""
 
     sample: Sample
     outcome: TaskResult
     recording: Callable[[], Recording | None]
-    evaluate: Evaluate
+    evaluate: EvaluateTemplate
 
-    def apart(self) -> Scored:
-        """The same, sharing no list and no mapping with this one."""
-        return replace(self, sample=sample_apart(self.sample), outcome=outcome_apart(self.outcome))
+    def copy(self) -> ScorerInput:
+        """A copy that shares no list and no mapping with this one."""
+        sample = replace(
+            self.sample,
+            inputs=copied(dict(self.sample.inputs)),
+            target=copied(self.sample.target),
+            metadata=copied(dict(self.sample.metadata)),
+        )
+        return replace(self, sample=sample, outcome=copy_outcome(self.outcome))
 
 
-def sample_apart(sample: Sample) -> Sample:
-    """A sample that shares no list and no mapping with `sample`."""
-    return replace(
-        sample, inputs=copied(dict(sample.inputs)), target=copied(sample.target), metadata=copied(dict(sample.metadata))
-    )
-
-
-def outcome_apart(outcome: TaskResult) -> TaskResult:
+def copy_outcome(outcome: TaskResult) -> TaskResult:
     """A result that shares no list and no mapping with `outcome`."""
     return replace(outcome, parsed_content=copied(outcome.parsed_content), notes=copied(dict(outcome.notes)))
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Judges results. `name` is its key in `SampleResult.scores`, so it is unique in a batch.
+    """Scores results. `name` is its key in `SampleResult.scores`, so it is unique in a batch.
 
-    `describe` is JSON that says what determines the judgements: a change of it is a changed scorer. Names of templates
-    that it calls stand under `templates`, the model that it asks in the role `grader` under `model` (None: the one that
-    the role has). `score` may raise: see `judge`. What it is given is its own, to change as it likes: a copy, made for
-    each call.
+    `describe` returns JSON that determines the scores: when it changes, the scorer has changed. Templates that it calls
+    are listed under `templates`, the model that it asks in the role `grader` under `model` (None: the role's own).
+    `score` may raise: see `run_scorer`. It gets a copy of its input for each call and may change it.
     """
 
     @property
@@ -80,108 +86,98 @@ class Scorer(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    async def score(self, scored: Scored) -> Score: ...
+    async def score(self, scored: ScorerInput) -> Score: ...
 
 
-class ReadsOnly:
-    """A scorer that changes nothing of what it sees, or copies it first: it is given what all share, and no copy."""
+class LeavesInputUnchanged:
+    """A scorer that changes nothing in its input, or copies it first, so that it gets the shared one and no copy."""
 
     __slots__ = ()
 
 
-async def judge(scorer: Scorer, scored: Scored) -> Score:
-    """What `scorer` says of a result. Whatever it raises, or gives that is no valid Score, becomes `Score.error`: so
-    does SystemExit, what ends a test (`pytest.fail`), and that something it waited for was cancelled. An answer is cut
-    after 500 characters.
+async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
+    """The score that `scorer` gives a result. An exception or an invalid Score becomes `Score.error`.
 
-    Raises: nothing but KeyboardInterrupt, and asyncio.CancelledError where the task that calls this is cancelled.
+    So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something it waits for. An
+    answer is cut after 500 characters.
+
+    Raises: only KeyboardInterrupt, and asyncio.CancelledError where the calling task is cancelled.
     """
     try:
-        score = await scorer.score(scored if isinstance(scorer, ReadsOnly) else scored.apart())
+        score = await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
         if (problem := _problem(score)) is None:
-            return _kept(score)
+            return _normalised(score)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return Score(None, None, error="CancelledError: something that it waited for was cancelled")
+        return Score(None, None, error="CancelledError: something that the scorer waited for was cancelled")
     except BaseException as error:
-        return Score(None, None, error=words(error))
+        return Score(None, None, error=exception_text(error))
     usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
-    return Score(None, None, error=f"scorer {scorer.name!r} gave {problem}", usage=usage)
+    return Score(None, None, error=f"scorer {scorer.name!r} returned {problem}", usage=usage)
 
 
 def _problem(score: object) -> str | None:
-    """What is wrong with a score, None where nothing is."""
+    """The problem with a score; None if it is valid. User code made it, so everything about it is checked."""
     if type(score) is not Score:
         return f"{type_name(score)}, expected a Score"
-    # A function of somebody else's made it: nothing of it is sure.
     value: Any = plain_scalar(score.value)
+    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+        return _wrong_field(score, "value", "a finite number or None")
     passed: Any = plain_scalar(score.passed)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-    ):
-        return f"the value {str(score.value)[:40]!r} ({type_name(score.value)}), expected a finite number or None"
     if passed is not None and not isinstance(passed, bool):
-        return f"passed={str(score.passed)[:40]!r} ({type_name(score.passed)}), expected True, False or None"
-    texts: tuple[tuple[str, Any, bool], ...] = (
-        ("answer", score.answer, True), ("explanation", score.explanation, False), ("error", score.error, True),
-    )  # fmt: skip
-    for name, text, may_be_none in texts:
-        if not (isinstance(text, str) or (text is None and may_be_none)):
-            return f"{name}={str(text)[:40]!r} ({type_name(text)}), expected text{' or None' if may_be_none else ''}"
+        return _wrong_field(score, "passed", "True, False or None")
+    for name, types, expected in _FIELD_TYPES:
+        if not isinstance(getattr(score, name), types):
+            return _wrong_field(score, name, expected)
     if score.error == "":
-        return "an error that says nothing, expected text or None"
-    if type(score.usage) is not Usage:
-        return f"usage={str(score.usage)[:40]!r}, expected a Usage"
+        return "an empty error, expected text or None"
     if value is None and passed is not None:
         return f"passed={passed} without a value"
     if score.error is not None and value is not None:
-        return f"a value beside the error {score.error[:MAX_ERROR_CHARS]!r}, expected None with an error"
-    return _problem_of_metadata(score.metadata)
-
-
-def _problem_of_metadata(metadata: Any) -> str | None:
-    if not isinstance(metadata, Mapping):
-        return f"metadata={str(metadata)[:40]!r} ({type_name(metadata)}), expected a mapping"
-    if metadata:
+        return f"a value with the error {score.error[:MAX_ERROR_CHARS]!r}, expected None with an error"
+    if score.metadata:
         try:
-            json.dumps(metadata, allow_nan=False)
+            json.dumps(score.metadata, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            return f"metadata that is not JSON: {words(error)}"
+            return f"metadata that is not JSON: {exception_text(error)}"
     return None
 
 
-def _kept(score: Score) -> Score:
-    """A valid score as it is kept: plain numbers, a short answer."""
+def _wrong_field(score: Score, name: str, expected: str) -> str:
+    value = getattr(score, name)
+    return f"{name}={str(value)[:40]!r} ({type_name(value)}), expected {expected}"
+
+
+def _normalised(score: Score) -> Score:
+    """A valid score with plain numbers and a short answer."""
     if type(score.value) not in (float, int, NoneType) or type(score.passed) not in (bool, NoneType):
         score = replace(score, value=plain_scalar(score.value), passed=plain_scalar(score.passed))
-    return score if score.answer is None or len(score.answer) <= MAX_ANSWER_CHARS else _cut(score)
+    if score.answer is not None and len(score.answer) > MAX_ANSWER_CHARS:
+        score = replace(score, answer=f"{score.answer[: MAX_ANSWER_CHARS - 1]}…")
+    return score
 
 
-def _cut(score: Score) -> Score:
-    return replace(score, answer=f"{(score.answer or '')[: MAX_ANSWER_CHARS - 1]}…")
-
-
-def words(error: BaseException) -> str:
-    """An exception as one text: its class and what it says, cut after 2,000 characters."""
+def exception_text(error: BaseException) -> str:
+    """An exception's class and message, cut after 2,000 characters."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception:
-        said = ""
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = ""
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else f"{text[: MAX_ERROR_CHARS - 1]}…"
 
 
-def yes_or_no(passed: bool, answer: str | None = None, explanation: str = "") -> Score:
-    """The score of a scorer that knows right and wrong only: 1 or 0."""
+def binary_score(passed: bool, answer: str | None = None, explanation: str = "") -> Score:
+    """The score 1 if `passed`, else 0."""
     return Score(1.0 if passed else 0.0, passed, answer, explanation)
 
 
-def on_scale(value: float, pass_at: float, **more: Any) -> Score:
-    """A score in [0, 1] that passes from `pass_at` on. Raises: UsageError, for a value outside [0, 1]."""
+def graded_score(value: float, pass_at: float, **fields: Any) -> Score:
+    """A score in [0, 1] that passes from `pass_at`. Raises: UsageError, for a value outside [0, 1]."""
     if not 0 <= value <= 1:
         raise UsageError(f"the value is {value!r}, expected one in [0, 1]")
-    return replace(Score(float(value), bool(value >= pass_at)), **more)
+    return Score(float(value), bool(value >= pass_at), **fields)

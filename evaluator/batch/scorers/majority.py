@@ -1,56 +1,65 @@
-"""`majority`: several judges vote. A judge that fails has no vote, and too few votes are no verdict."""
+"""`majority`: several judges vote. A judge that fails has no vote, and too few votes are an error."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.contract import Scored, Scorer, judge
-from evaluator.batch.scorers.graders import Grader
-from evaluator.batch.scorers.settings import Settings
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
+from evaluator.batch.scorers.contract import Scorer, ScorerInput, run_scorer
+from evaluator.batch.scorers.model_graded import ModelGradedScorer, ReferenceScorer
 from evaluator.errors import UsageError
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
+
+_DEFAULT_GRADER = ReferenceScorer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Majority(Settings):
-    """What most judges say: 1 and passed, 0 and failed, or 0.5 and passed None where the votes are even.
+class MajorityScorer(BuiltinScorer):
+    """The vote of most judges: 1 and passed, 0 and failed, or 0.5 and passed None for a tie.
 
     The judges are one `grader` (a scorer's name, table or object) asked by each of `models` (ids, or roles), or
-    `repeats` times, or both; or a list of `graders`. A judge that is in error, or could not judge, has no vote; with
+    `repeats` times, or both; or a list of `graders`. A judge with an error, or one that cannot judge, has no vote; with
     fewer votes than `quorum` (default: more than half of the judges) the score is an error.
 
-    `metadata`: `votes` by judge (true, false or null), `agreement`: the share of votes that are with the majority, None
-    where they are even, `errors` by judge, `models`: who was asked, by judge, `task_ids`.
+    `metadata`: `votes` by judge (true, false or null), `agreement` (the share of votes with the majority, None for a
+    tie), `errors` by judge, `models` (the model asked, by judge), `task_ids`.
     """
 
     type: ClassVar[str] = "majority"
-    grader: Any = "reference"
-    graders: Sequence[Any] | None = None
+    grader: Scorer = _DEFAULT_GRADER
+    graders: Sequence[Scorer] | None = None
     models: Sequence[str] | None = None
     repeats: int = 1
     quorum: int | None = None
     judges: tuple[Scorer, ...] = field(default=(), init=False, repr=False)
 
-    def check(self) -> None:
-        from evaluator.batch.scorers.making import make_scorer
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]) -> Self:
+        made = dict(arguments)
+        if "grader" in made:
+            made["grader"] = make_scorer(made["grader"])
+        if isinstance(graders := made.get("graders"), list | tuple):
+            made["graders"] = [make_scorer(spec) for spec in cast("Sequence[Any]", graders)]
+        return super(MajorityScorer, cls).from_arguments(made, make_scorer)
 
+    def check(self) -> None:
         if self.repeats < 1:
             raise UsageError(f"majority: repeats is {self.repeats}, expected 1 or more")
-        if self.graders is not None and (self.models is not None or self.repeats != 1 or self.grader != "reference"):
-            raise UsageError("majority: graders is a list of judges; grader, models and repeats make one from one")
+        is_alone = self.models is None and self.repeats == 1 and self.grader == _DEFAULT_GRADER
+        if self.graders is not None and not is_alone:
+            raise UsageError("majority: give either graders, or grader with models and repeats")
         if self.graders is not None:
-            made = [make_scorer(spec) for spec in self.graders]
-            names = [scorer.name for scorer in made]
+            names = [scorer.name for scorer in self.graders]
             judges = [
-                (scorer if names.count(scorer.name) == 1 else _renamed(scorer, f"{scorer.name}.{place}"))
-                for place, scorer in enumerate(made, 1)
+                scorer if names.count(scorer.name) == 1 else _renamed(scorer, f"{scorer.name}.{place}")
+                for place, scorer in enumerate(self.graders, 1)
             ]
         else:
-            judges = _copies(make_scorer(self.grader), self.models, self.repeats)
+            judges = _copies(self.grader, self.models, self.repeats)
         if len(judges) < 2:
             raise UsageError("majority needs two judges or more: models, repeats or graders")
         if self.quorum is not None and not 1 <= self.quorum <= len(judges):
@@ -65,47 +74,49 @@ class Majority(Settings):
     def _quorum(self) -> int:
         return len(self.judges) // 2 + 1 if self.quorum is None else self.quorum
 
-    async def score(self, scored: Scored) -> Score:
-        given = await asyncio.gather(*(judge(each, scored) for each in self.judges))
-        scores = dict(zip((each.name for each in self.judges), given, strict=True))
+    async def score(self, scored: ScorerInput) -> Score:
+        given = await asyncio.gather(*(run_scorer(judge, scored) for judge in self.judges))
+        scores = {judge.name: score for judge, score in zip(self.judges, given, strict=True)}
         votes = {name: score.passed for name, score in scores.items()}
         errors = {name: score.error for name, score in scores.items() if score.error is not None}
-        cast_votes = [vote for vote in votes.values() if vote is not None]
-        usage = sum((score.usage for score in given), Usage())
-        tasks = [task for score in given for task in score.metadata.get("task_ids", ())]
-        metadata: dict[str, Any] = {"votes": votes, "agreement": None, "errors": errors, "task_ids": tasks}
         models = {name: score.metadata.get("model") for name, score in scores.items()}
+        metadata: dict[str, Any] = {
+            "votes": votes,
+            "agreement": None,
+            "errors": errors,
+            "task_ids": [task for score in given for task in score.metadata.get("task_ids", ())],
+        }
         if asked := {name: model for name, model in models.items() if isinstance(model, str)}:
             metadata["models"] = asked
-        if len(cast_votes) < self._quorum():
+        shared: dict[str, Any] = {"metadata": metadata, "usage": sum((score.usage for score in given), Usage())}
+        voted = [vote for vote in votes.values() if vote is not None]
+        if len(voted) < self._quorum():
             if not errors:
-                return Score(None, None, explanation=given[0].explanation, metadata=metadata, usage=usage)
-            first = f"{len(cast_votes)} of {len(given)} judges voted, {self._quorum()} are needed"
+                return Score(None, None, explanation=given[0].explanation, **shared)
             name, error = next(iter(errors.items()))
-            return Score(None, None, error=f"{first}; {name}: {error}", metadata=metadata, usage=usage)
-        yes = sum(cast_votes)
-        no = len(cast_votes) - yes
-        explanation = f"{yes} for, {no} against" + (
-            f", {len(votes) - yes - no} without a vote" if len(votes) > yes + no else ""
-        )
+            count = f"{len(voted)} of {len(given)} judges voted, {self._quorum()} are needed"
+            return Score(None, None, error=f"{count}; {name}: {error}", **shared)
+        yes, no = sum(voted), len(voted) - sum(voted)
+        without = f", {len(votes) - len(voted)} without a vote" if len(votes) > len(voted) else ""
+        explanation = f"{yes} for, {no} against{without}"
         if yes == no:
-            return Score(0.5, None, explanation=explanation, metadata=metadata, usage=usage)
-        metadata["agreement"] = max(yes, no) / len(cast_votes)
-        return Score(float(yes > no), yes > no, explanation=explanation, metadata=metadata, usage=usage)
+            return Score(0.5, None, explanation=explanation, **shared)
+        metadata["agreement"] = max(yes, no) / len(voted)
+        return Score(float(yes > no), yes > no, explanation=explanation, **shared)
 
 
-def members(scorer: Scorer) -> Iterator[Scorer]:
-    """Those that judge for `scorer`: itself, or of a majority its judges, down to those that are none."""
-    if not isinstance(scorer, Majority):
+def member_scorers(scorer: Scorer) -> Iterator[Scorer]:
+    """The scorers that judge for `scorer`: the judges of a majority, at any depth, else itself."""
+    if not isinstance(scorer, MajorityScorer):
         yield scorer
         return
-    for each in scorer.judges:
-        yield from members(each)
+    for judge in scorer.judges:
+        yield from member_scorers(judge)
 
 
 def _copies(grader: Scorer, models: Sequence[str] | None, repeats: int) -> list[Scorer]:
-    if not isinstance(grader, Grader):
-        raise UsageError(f"majority: {grader.name} asks no model, so that all its votes would be one")
+    if not isinstance(grader, ModelGradedScorer):
+        raise UsageError(f"majority: {grader.name} asks no model, so all its votes would be equal")
     made: list[Scorer] = []
     for model in models or [grader.model]:
         for repeat in range(1, repeats + 1):
@@ -113,11 +124,11 @@ def _copies(grader: Scorer, models: Sequence[str] | None, repeats: int) -> list[
             name = f"{label}.{repeat}" if repeats > 1 else label
             made.append(replace(grader, name=name, model=model, repeat=repeat))
     if len({each.name for each in made}) != len(made):
-        raise UsageError("majority: models names one model twice; say repeats")
+        raise UsageError("majority: models has a model twice; use repeats")
     return made
 
 
 def _renamed(scorer: Scorer, name: str) -> Scorer:
-    if isinstance(scorer, Mapping) or not hasattr(scorer, "__dataclass_fields__"):
+    if not is_dataclass(scorer):
         raise UsageError(f"majority: two judges are named {scorer.name!r}; give one another name")
-    return replace(cast("Any", scorer), name=name)
+    return cast("Scorer", replace(cast("Any", scorer), name=name))

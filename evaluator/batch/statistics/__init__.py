@@ -1,61 +1,31 @@
-"""The numbers of batches: pure functions of plain values, in pure Python, each with its source.
+"""The statistics of batches: pure functions of plain values, in pure Python, each with its source.
 
-Values are checked where they enter: what is not a finite number is refused, never averaged in or left out.
+Arguments are checked where they enter: a value that is not a finite number is refused, never averaged or dropped.
 """
 
-from evaluator.batch.statistics.agreement import (
-    Agreement,
-    cohen_kappa,
-    cohen_kappa_of,
-    krippendorff_alpha,
-    krippendorff_alpha_of,
-)
-from evaluator.batch.statistics.epochs import Reducer, Variance, pass_at_k, pass_hat_k, reducer, variance
-from evaluator.batch.statistics.intervals import (
-    FEW_CLUSTERS,
-    Estimate,
-    mean_interval,
-    percentiles,
-    proportion_interval,
-    proportion_of,
-    score_interval,
-    wilson,
-)
-from evaluator.batch.statistics.paired import (
-    Difference,
-    bootstrap_difference,
-    mcnemar_difference,
-    mcnemar_p,
-    mean_difference,
-    pairs_needed,
-    smallest_difference,
-)
-
-__all__ = [
-    "FEW_CLUSTERS",
-    "Agreement",
-    "Difference",
-    "Estimate",
-    "Reducer",
-    "Variance",
-    "bootstrap_difference",
-    "cohen_kappa",
-    "cohen_kappa_of",
-    "krippendorff_alpha",
-    "krippendorff_alpha_of",
-    "mcnemar_difference",
-    "mcnemar_p",
-    "mean_difference",
-    "mean_interval",
-    "pairs_needed",
-    "pass_at_k",
-    "pass_hat_k",
-    "percentiles",
-    "proportion_interval",
-    "proportion_of",
-    "reducer",
-    "score_interval",
-    "smallest_difference",
-    "variance",
-    "wilson",
-]
+from evaluator.batch.statistics.agreement import Agreement as Agreement
+from evaluator.batch.statistics.agreement import cohen_kappa as cohen_kappa
+from evaluator.batch.statistics.agreement import cohen_kappa_of as cohen_kappa_of
+from evaluator.batch.statistics.agreement import krippendorff_alpha as krippendorff_alpha
+from evaluator.batch.statistics.agreement import krippendorff_alpha_of as krippendorff_alpha_of
+from evaluator.batch.statistics.epochs import Reducer as Reducer
+from evaluator.batch.statistics.epochs import Variance as Variance
+from evaluator.batch.statistics.epochs import pass_at_k as pass_at_k
+from evaluator.batch.statistics.epochs import pass_hat_k as pass_hat_k
+from evaluator.batch.statistics.epochs import reducer as reducer
+from evaluator.batch.statistics.epochs import variance as variance
+from evaluator.batch.statistics.intervals import FEW_CLUSTERS as FEW_CLUSTERS
+from evaluator.batch.statistics.intervals import Estimate as Estimate
+from evaluator.batch.statistics.intervals import mean_interval as mean_interval
+from evaluator.batch.statistics.intervals import percentiles as percentiles
+from evaluator.batch.statistics.intervals import proportion_interval as proportion_interval
+from evaluator.batch.statistics.intervals import proportion_of as proportion_of
+from evaluator.batch.statistics.intervals import score_interval as score_interval
+from evaluator.batch.statistics.intervals import wilson as wilson
+from evaluator.batch.statistics.paired import PairedDifference as PairedDifference
+from evaluator.batch.statistics.paired import bootstrap_difference as bootstrap_difference
+from evaluator.batch.statistics.paired import mcnemar_difference as mcnemar_difference
+from evaluator.batch.statistics.paired import mcnemar_p as mcnemar_p
+from evaluator.batch.statistics.paired import mean_difference as mean_difference
+from evaluator.batch.statistics.paired import pairs_needed as pairs_needed
+from evaluator.batch.statistics.paired import smallest_difference as smallest_difference

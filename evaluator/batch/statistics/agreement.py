@@ -1,7 +1,7 @@
-"""How far judges agree beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and gaps.
+"""Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and missing ratings.
 
-A rating is any label or number; None is a rating that is missing. Both are 1 for perfect agreement, about 0 for
-what chance would bring, and None where every rating is the same, so that there is nothing to disagree about.
+A rating is any label or number; None is a missing rating. Both measures are 1 for perfect agreement, about 0 for
+agreement by chance, and None where all ratings are equal, so that disagreement is impossible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from evaluator.batch.statistics.arguments import check_choice, check_confidence, whole
+from evaluator.batch.json_form import JsonForm
+from evaluator.batch.statistics.argument_checks import check_choice, check_confidence, whole
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
@@ -25,11 +26,11 @@ _NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """`value` rests on `n` of `of` units: those that enough judges rated.
+class Agreement(JsonForm):
+    """An agreement `value`, based on `n` of `of` units: those that enough judges rated.
 
-    `se` and the interval are the large-sample ones of kappa; alpha has none, nor has a kappa whose `se` is 0 (judges
-    who always agree) an interval: it would be empty, however few the units.
+    `se` and the interval are the large-sample ones of kappa; alpha has none. A kappa whose `se` is 0 (judges who always
+    agree) has no interval, as it would be empty even for very few units.
     """
 
     value: float | None
@@ -40,17 +41,6 @@ class Agreement:
     low: float | None = None
     high: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "n": self.n,
-            "of": self.of,
-            "raters": self.raters,
-            "se": self.se,
-            "low": self.low,
-            "high": self.high,
-        }
-
 
 def cohen_kappa(
     first: Sequence[Rating],
@@ -59,19 +49,19 @@ def cohen_kappa(
     labels: Sequence[Hashable] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Agreement:
-    """Cohen's kappa of two judges over the same units; units that either left out are not in n.
+    """Cohen's kappa of two judges over the same units; units that either judge did not rate are not in n.
 
-    `weights` make near misses count in part, by their distance in `labels`, which are in order from least to most;
+    With `weights`, near misses count partly, by their distance in `labels`, which are ordered from least to most;
     numbers need no labels.
 
     Sources: Cohen, Educational and Psychological Measurement 20 (1960); weighted: Cohen, Psychological Bulletin 70
     (1968); standard error: Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969).
 
     Raises: UsageError, if the judges have different numbers of units, a rating is not among the labels or has no
-    order where one is needed, there are no such `weights`, or `confidence` is not within 0 and 1.
+    order where one is needed, `weights` is unknown, or `confidence` is not between 0 and 1.
     """
     if len(first) != len(second):
-        raise UsageError(f"two judges rate the same units; one has {len(first)} and the other {len(second)}")
+        raise UsageError(f"two judges have to rate the same units; one has {len(first)} and the other {len(second)}")
     return cohen_kappa_of(Counter(zip(first, second, strict=True)), weights, labels, confidence)
 
 
@@ -81,7 +71,7 @@ def cohen_kappa_of(
     labels: Sequence[Hashable] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Agreement:
-    """`cohen_kappa`, from how many units have which two ratings. Raises as it does."""
+    """`cohen_kappa` from the number of units with each pair of ratings. Raises: as `cohen_kappa`."""
     if weights is not None:
         check_choice("weights", weights, get_args(Weights))
     check_confidence(confidence)
@@ -126,20 +116,19 @@ def _weight(weights: Weights | None, size: int) -> Callable[[int, int], float]:
 def krippendorff_alpha(
     ratings: Sequence[Sequence[Rating]], level: Level = "nominal", labels: Sequence[Hashable] | None = None
 ) -> Agreement:
-    """Krippendorff's alpha of any number of judges: `ratings` has a row a judge, a column a unit, None for a gap.
+    """Krippendorff's alpha of any number of judges: `ratings` has a row for each judge and a column for each unit.
 
-    Units with fewer than two ratings are not in n. `labels` are in order from least to most, for ordinal ratings
-    that are not numbers; interval ratings are numbers, and ratio ratings numbers from 0 on, which is where there is
-    nothing.
+    Units with fewer than two ratings are not in n. `labels` are ordered from least to most, for ordinal ratings that
+    are not numbers. Interval ratings are numbers; ratio ratings are numbers of at least 0, and 0 means nothing.
 
     Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), and Content Analysis (2004), chapter 11.
 
     Raises: UsageError, if judges have different numbers of units, a rating is not among the labels or not a number
-    (of a ratio, a number from 0 on) where one is needed, or there is no such `level`.
+    (for ratio ratings, of at least 0) where one is needed, or `level` is unknown.
     """
     of = len(ratings[0]) if len(ratings) else 0
     if any(len(row) != of for row in ratings):
-        raise UsageError("every judge's row has one rating a unit, None where it is missing")
+        raise UsageError("every judge's row needs one rating for each unit, None for a missing one")
     return krippendorff_alpha_of(Counter(zip(*ratings, strict=True)), len(ratings), level, labels)
 
 
@@ -149,7 +138,7 @@ def krippendorff_alpha_of(
     level: Level = "nominal",
     labels: Sequence[Hashable] | None = None,
 ) -> Agreement:
-    """`krippendorff_alpha`, from how many units have which ratings, in whatever order. Raises as it does."""
+    """`krippendorff_alpha` from the number of units with each combination of ratings. Raises: as it does."""
     check_choice("level", level, get_args(Level))
     _check_counts(counts)
     of = sum(counts.values())
@@ -161,9 +150,9 @@ def krippendorff_alpha_of(
     n = sum(units.values())
     order = _in_order([rating for unit in units for rating in unit], labels, needed=level != "nominal")
     if level in ("interval", "ratio") and not all(map(_is_number, order)):
-        raise UsageError(f"{level} ratings are finite numbers; nominal or ordinal ratings may be labels")
+        raise UsageError(f"{level} ratings are finite numbers; only nominal and ordinal ratings may be labels")
     if level == "ratio" and any(rating < 0 for rating in order):
-        raise UsageError("ratio ratings are numbers from 0 on; interval ratings may be below 0")
+        raise UsageError("ratio ratings have to be at least 0; interval ratings may be negative")
     size = len(order)
     coincidences = [[0.0] * size for _ in range(size)]
     for unit, times in units.items():
@@ -194,16 +183,16 @@ def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[
 
 
 def _in_order(ratings: list[Any], labels: Sequence[Hashable] | None, needed: bool) -> dict[Any, int]:
-    """Every label, in order, with its place."""
+    """Every label, in order, with its index."""
     found = set(ratings)
     if any(isinstance(rating, Real) and not math.isfinite(rating) for rating in found):
         raise UsageError("ratings are labels or finite numbers; a missing one is None")
     if labels is not None:
-        if strange := sorted(repr(rating) for rating in found.difference(labels)):
-            raise UsageError(f"{', '.join(strange)} is not among the labels {', '.join(map(repr, labels))}")
+        if unknown := sorted(repr(rating) for rating in found.difference(labels)):
+            raise UsageError(f"{', '.join(unknown)} is not among the labels {', '.join(map(repr, labels))}")
         return {label: place for place, label in enumerate(dict.fromkeys(labels))}
     if needed and not all(map(_is_number, found)):
-        raise UsageError("ratings that are not numbers have an order only where `labels` gives it")
+        raise UsageError("ratings that are not numbers need an order; give it in `labels`")
     return {rating: place for place, rating in enumerate(sorted(found) if needed else dict.fromkeys(ratings))}
 
 

@@ -1,4 +1,4 @@
-"""Tails and quantiles of the distributions that intervals and tests here rest on.
+"""Tails and quantiles of the distributions behind the intervals and tests.
 
 Relative error is below 1e-9 for up to 100,000 degrees of freedom or trials; the tests compare with SciPy.
 """
@@ -16,11 +16,11 @@ _TINY = 1e-300
 
 
 def normal_quantile(probability: float) -> float:
-    """The value that a standard normal variable is below with `probability`, which lies strictly within 0 and 1.
+    """The quantile of the standard normal distribution at `probability`, which is strictly between 0 and 1.
 
-    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as Python's `statistics` has it.
+    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as implemented in Python's `statistics`.
 
-    Raises: UsageError, if `probability` is not within 0 and 1.
+    Raises: UsageError, if `probability` is not between 0 and 1.
     """
     _check_probability(probability)
     return _NORMAL.inv_cdf(probability)
@@ -28,16 +28,16 @@ def normal_quantile(probability: float) -> float:
 
 def _check_probability(probability: float) -> None:
     if not 0 < probability < 1:
-        raise UsageError(f"a probability of {probability!r} has no quantile; expected one within 0 and 1")
+        raise UsageError(f"a probability of {probability!r} has no quantile; expected one between 0 and 1")
 
 
 def normal_below(value: float) -> float:
-    """How likely a standard normal variable is at most `value`. Accurate in both tails."""
+    """The probability that a standard normal variable is at most `value`. Accurate in both tails."""
     return 0.5 * math.erfc(-value / math.sqrt(2))
 
 
 def student_two_sided(t: float, df: float) -> float:
-    """How likely a variable of Student's t with `df` degrees of freedom is at least as far from 0 as `t`.
+    """The probability that a Student's t variable with `df` degrees of freedom is at least as far from 0 as `t`.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.5.27 and 26.7.1.
     """
@@ -45,11 +45,11 @@ def student_two_sided(t: float, df: float) -> float:
 
 
 def student_quantile(probability: float, df: float) -> float:
-    """The value that a variable of Student's t is below with `probability`, strictly within 0 and 1.
+    """The quantile of Student's t with `df` degrees of freedom at `probability`, which is strictly between 0 and 1.
 
-    Found by halving an interval around it, so it is as accurate as `student_two_sided`.
+    Found by bisection, so it is as accurate as `student_two_sided`.
 
-    Raises: UsageError, if `probability` is not within 0 and 1.
+    Raises: UsageError, if `probability` is not between 0 and 1.
     """
     _check_probability(probability)
     if probability < 0.5:
@@ -70,7 +70,7 @@ def student_quantile(probability: float, df: float) -> float:
 
 
 def binomial_below(successes: int, trials: int, chance: float) -> float:
-    """How likely at most `successes` of `trials` succeed, each with `chance`.
+    """The probability of at most `successes` in `trials`, each with the probability `chance`.
 
     Source: Abramowitz and Stegun (1964), 26.5.24.
     """
@@ -84,7 +84,7 @@ def binomial_below(successes: int, trials: int, chance: float) -> float:
 def incomplete_beta(x: float, a: float, b: float, rest: float | None = None) -> float:
     """The regularised incomplete beta function of `x` in [0, 1], with `a` and `b` above 0.
 
-    `rest` is 1 − x, for a caller who knows it to more digits than the subtraction leaves.
+    `rest` is 1 − x, for a caller that has it with more digits than the subtraction gives.
 
     Source: NIST Digital Library of Mathematical Functions, 8.17.4 and 8.17.22, the continued fraction evaluated by the
     modified method of Lentz (Thompson and Barnett, Journal of Computational Physics 64, 1986).

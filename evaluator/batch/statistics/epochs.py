@@ -1,4 +1,4 @@
-"""Several epochs of one sample made one number, and how much of the spread lies within samples and between them."""
+"""Combines the epochs of a sample into one number; variance within and between samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from evaluator.batch.statistics.arguments import check_finite
+from evaluator.batch.json_form import JsonForm
+from evaluator.batch.statistics.argument_checks import check_finite
 from evaluator.batch.statistics.intervals import mean_of
 from evaluator.errors import UsageError
 
@@ -20,9 +20,10 @@ _PASSES = re.compile(r"pass([@^])([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """One number for a sample's epochs. `of_passes`: it wants 0 and 1, whether an epoch passed, and not the values.
+    """Combines a sample's epochs into one number. `of_passes`: from 0 and 1 for whether each passed, not from the
+    values.
 
-    `least` is how many judged epochs a sample must have.
+    `least` is the number of judged epochs that a sample needs.
     """
 
     name: str
@@ -32,11 +33,10 @@ class Reducer:
 
 
 @dataclass(frozen=True, slots=True)
-class Variance:
-    """The variance of values in samples: `within` a sample, and of the samples' own means `between` them.
+class Variance(JsonForm):
+    """The variance of values `within` samples, and of the samples' means `between` them.
 
-    None where the values cannot say: `within` without a sample of two values, `between` without two samples as well.
-    `samples` and `values` are how many there were.
+    Each is None without a sample of two values, `between` also without two samples. `samples` and `values` are counts.
     """
 
     within: float | None
@@ -44,32 +44,31 @@ class Variance:
     samples: int
     values: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"within": self.within, "between": self.between, "samples": self.samples, "values": self.values}
-
 
 def reducer(name: str) -> Reducer:
     """The reducer of that name: mean, median, mode, max, min, pass@k or pass^k with k from 1.
 
-    mode is the commonest value and, of several that are equally common, the lowest.
+    mode is the most frequent value; the lowest of several equally frequent ones.
 
-    Raises: UsageError, if there is none of that name.
+    Raises: UsageError, for an unknown name.
     """
     if name in _PLAIN:
         return Reducer(name, _PLAIN[name])
     found = _PASSES.fullmatch(name)
     if found is None:
-        raise UsageError(f"no reducer {name!r}; there are {', '.join(_PLAIN)}, pass@k and pass^k (pass@3, say)")
+        raise UsageError(f"unknown reducer {name!r}; reducers: {', '.join(_PLAIN)}, pass@k and pass^k (such as pass@3)")
     k, estimate = int(found[2]), pass_at_k if found[1] == "@" else pass_hat_k
     return Reducer(name, lambda passes: estimate(len(passes), round(sum(passes)), k), True, k)
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """How likely at least one of k tries passes, estimated without bias from `passed` of n: 1 − C(n − c, k) / C(n, k).
+    """The probability that at least one of k tries passes, an unbiased estimate from `passed` of n tries.
+
+    It is 1 − C(n − passed, k) / C(n, k).
 
     Source: Chen et al., "Evaluating Large Language Models Trained on Code" (2021, arXiv:2107.03374), equation 1.
 
-    Raises: UsageError, if it is not 0 <= passed <= n and 1 <= k <= n.
+    Raises: UsageError, unless 0 <= passed <= n and 1 <= k <= n.
     """
     _check_passes(n, passed, k)
     ways = math.comb(n, k)
@@ -77,11 +76,13 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def pass_hat_k(n: int, passed: int, k: int) -> float:
-    """How likely all of k tries pass, estimated without bias from `passed` of n: C(c, k) / C(n, k).
+    """The probability that all of k tries pass, an unbiased estimate from `passed` of n tries.
+
+    It is C(passed, k) / C(n, k).
 
     Source: Yao et al., "τ-bench" (2024, arXiv:2406.12045).
 
-    Raises: UsageError, if it is not 0 <= passed <= n and 1 <= k <= n.
+    Raises: UsageError, unless 0 <= passed <= n and 1 <= k <= n.
     """
     _check_passes(n, passed, k)
     return math.comb(passed, k) / math.comb(n, k)
@@ -91,14 +92,14 @@ def _check_passes(n: int, passed: int, k: int) -> None:
     if not 0 <= passed <= n:
         raise UsageError(f"{passed} of {n} tries cannot have passed")
     if not 1 <= k <= n:
-        raise UsageError(f"of {n} tries nothing can be said of k = {k}; it is from 1 to {n}")
+        raise UsageError(f"k is {k}, expected 1 to {n} for {n} tries")
 
 
 def variance(samples: Iterable[Sequence[float]]) -> Variance:
     """The components of variance of values in samples, which may have different numbers of epochs.
 
     `within` is the mean square within samples; `between` the mean square between them less `within`, divided by the
-    (adjusted) number of epochs, and 0 where that is negative. Samples without a value are left out.
+    (adjusted) number of epochs, and 0 where that is negative. Samples without a value are ignored.
 
     Source: the one-way analysis of variance with random effects; Searle, Casella and McCulloch, Variance Components
     (1992).

@@ -1,7 +1,7 @@
 """Means and proportions with their standard errors and intervals, for independent values and for clusters.
 
-Values that belong together (questions about one text, epochs of one sample) are not independent. Where the
-caller says which belong together, standard errors are cluster-robust:
+Related values (questions about one text, epochs of one sample) are not independent. With clusters of related values,
+standard errors are cluster-robust:
 
     se² = G / (G − 1) · Σ_g (Σ_{i in g} (x_i − x̄))² / n²     with G clusters
 
@@ -9,7 +9,7 @@ With every value its own cluster that is s² / n, the usual one.
 
 Sources: Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640); the sandwich estimator with
 the small-sample factor is CR1 of Cameron and Miller, "A Practitioner's Guide to Cluster-Robust Inference", Journal of
-Human Resources 50 (2015); intervals use Student's t with G − 1 degrees of freedom, as there.
+Human Resources 50 (2015), which also has the intervals with Student's t and G − 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from evaluator.batch.statistics.arguments import check_clusters, check_confidence, check_finite, check_share, whole
+from evaluator.batch.json_form import JsonForm
+from evaluator.batch.statistics.argument_checks import (
+    check_clusters,
+    check_confidence,
+    check_finite,
+    check_share,
+    whole,
+)
 from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.errors import UsageError
 
@@ -30,11 +36,11 @@ _NO_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(JsonForm):
     """A mean or proportion of `n` values with its standard error and interval.
 
-    `mean` is None where n is 0. `se`, `low` and `high` are None where the values cannot say: fewer than two, or
-    all in one cluster. `clusters` is None where values were taken as independent. `method` is `t`, `wilson` or
+    `mean` is None where n is 0. With fewer than two values, or only one cluster, there is no `se`, `low` and `high`.
+    `clusters` is None where values were treated as independent. `method` is `t`, `wilson` or
     `wilson, clustered`.
     """
 
@@ -47,26 +53,14 @@ class Estimate:
     method: str = "t"
     confidence: float = CONFIDENCE
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "se": self.se,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "clusters": self.clusters,
-            "method": self.method,
-            "confidence": self.confidence,
-        }
-
 
 def mean_interval(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
 ) -> Estimate:
     """The mean of `values`, by Student's t. `clusters` names the cluster of each value, in the same order.
 
-    Raises: UsageError, if a value is not finite, the clusters are not as many as the values, or `confidence` is not
-    within 0 and 1.
+    Raises: UsageError, if a value is not finite, the numbers of clusters and values differ, or `confidence` is not
+    between 0 and 1.
     """
     check_finite(values)
     check_clusters(values, clusters)
@@ -86,11 +80,11 @@ def mean_interval(
 def score_interval(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """The mean of `values`, whose interval does not leave what means can be.
+    """The mean of `values` with an interval that stays within the range of the values.
 
-    `proportion_interval` where each is 0 or 1, else `mean_interval`, cut to 0 and 1 where each value is within them.
-    Where these show no spread (all 0.5, say) the interval is Wilson's of n values, or of as many as there are clusters:
-    no values in [0, 1] of that mean vary more than 0 and 1 do. Values beyond 0 and 1 without a spread have none.
+    `proportion_interval` where each value is 0 or 1, else `mean_interval`, limited to [0, 1] where all values are in
+    it. For such values without a spread (all 0.5, say) the interval is Wilson's of n values, or of as many as there are
+    clusters: no values in [0, 1] with that mean vary more than 0 and 1. Other values without a spread have no interval.
 
     Raises: UsageError, as `mean_interval`.
     """
@@ -114,11 +108,11 @@ def score_interval(
 
 
 def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estimate:
-    """The proportion `passed` of `n` independent ones, by Wilson's score interval.
+    """The proportion `passed` of `n` independent results, with Wilson's score interval.
 
-    `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not rest on it.
+    `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not use it.
 
-    Raises: UsageError, if it is not 0 <= passed <= n, both whole, or `confidence` is not within 0 and 1.
+    Raises: UsageError, if it is not 0 <= passed <= n, both whole, or `confidence` is not between 0 and 1.
     """
     check_confidence(confidence)
     passed, n = whole("passed", passed), whole("n", n)
@@ -143,13 +137,13 @@ def proportion_interval(
     Source: Korn and Graubard, Survey Methodology 24 (1998), with Wilson's interval as in Franco, Little, Louis and
     Slud, Journal of Survey Statistics and Methodology 7 (2019).
 
-    Raises: UsageError, if a value is neither 0 nor 1, the clusters are not as many as the values, or `confidence` is
-    not within 0 and 1.
+    Raises: UsageError, if a value is neither 0 nor 1, the numbers of clusters and values differ, or `confidence` is
+    not between 0 and 1.
     """
     check_confidence(confidence)
     check_clusters(values, clusters)
     if any(value not in (0, 1) for value in values):
-        raise UsageError("a proportion is of values that are all 0 or 1")
+        raise UsageError("the values of a proportion have to be 0 or 1")
     n = len(values)
     if clusters is None or n == 0:
         return proportion_of(int(sum(values)), n, confidence)
@@ -165,7 +159,7 @@ def proportion_interval(
 
 
 def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
-    """The limits of Wilson's score interval for a proportion `share` of `n`, which is above 0.
+    """The limits of Wilson's score interval for a proportion `share` of `n` results.
 
     Source: Wilson, Journal of the American Statistical Association 22 (1927); method 3 of Newcombe, Statistics in
     Medicine 17 (1998) 857.
@@ -185,9 +179,9 @@ def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
 def standard_error(
     values: Sequence[float], mean: float, clusters: Sequence[Hashable] | None = None
 ) -> tuple[float | None, int]:
-    """The standard error of a mean, None where there are fewer than two clusters; and how many clusters there are.
+    """The standard error of a mean, None for fewer than two clusters, and the number of clusters.
 
-    Without `clusters` each value is one.
+    Without `clusters` each value is a cluster.
     """
     n = len(values)
     if clusters is None:
@@ -203,14 +197,14 @@ def standard_error(
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """The mean of one value or more, within the least and the greatest of them."""
+    """The mean of at least one value, limited to the range of the values."""
     return float(min(max(math.fsum(values) / len(values), min(values)), max(values)))
 
 
 def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
-    """The quantiles of `values` at each of `shares` (0 to 1); None for each, where there are no values.
+    """The quantiles of `values` at each of `shares` (0 to 1); None for each without values.
 
-    Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: between two values in a straight line.
+    Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: linear between two values.
 
     Raises: UsageError, if a value is not finite, or a share not from 0 to 1.
     """

@@ -1,7 +1,7 @@
-"""Two batches over the same samples: the difference of pairs, whether chance explains it, and how many pairs it takes.
+"""Paired differences of two batches over the same samples, their significance, and the number of pairs needed.
 
-Pairs are subtracted before anything is averaged, so what makes a sample hard for both sides drops out: Miller,
-"Adding Error Bars to Evals" (2024, arXiv:2411.00640). All differences are b − a: above 0, b is the better.
+Pairs are subtracted before averaging, so the difficulty of a sample for both sides cancels out: Miller, "Adding Error
+Bars to Evals" (2024, arXiv:2411.00640). All differences are b − a: above 0, b is better.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from evaluator.batch.statistics.arguments import check_confidence, whole
+from evaluator.batch.json_form import JsonForm
+from evaluator.batch.statistics.argument_checks import check_confidence, whole
 from evaluator.batch.statistics.distributions import (
     binomial_below,
     normal_below,
@@ -27,11 +27,11 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairedDifference(JsonForm):
     """The mean difference of `n` pairs, its standard error and interval, and the two-sided p-value of no difference.
 
-    What the pairs cannot say is None: everything where n is 0, and all but `mean` where they are one cluster or a
-    single value. `method` names interval and test. `clusters` is None where pairs were taken as independent.
+    Each is None where n is 0, and each except `mean` for a single value or a single cluster. `method` names the
+    interval and the test. `clusters` is None where pairs were treated as independent.
     """
 
     mean: float | None
@@ -44,29 +44,15 @@ class Difference:
     clusters: int | None = None
     confidence: float = CONFIDENCE
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "se": self.se,
-            "low": self.low,
-            "high": self.high,
-            "p": self.p,
-            "n": self.n,
-            "method": self.method,
-            "clusters": self.clusters,
-            "confidence": self.confidence,
-        }
-
 
 def mean_difference(
     differences: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
-) -> Difference:
-    """The mean of pairs' differences by Student's t, cluster-robust where clusters are named.
+) -> PairedDifference:
+    """The mean of the pairs' differences by Student's t, cluster-robust with `clusters`.
 
-    Where every difference is the same no spread can be seen, which is not that there is none. p is None then, but 1
-    where each is 0, and the interval is that of what has not been seen: of so many pairs (or clusters) none was
-    another, so at most a share of 1 − (α/2)^(1/n) of all is, by anything that keeps differences within −1 and 1. Where
-    they are not within that there is no interval.
+    Equal differences show no spread, but that does not prove that there is none. p is None then (1 if each difference
+    is 0), and the interval is that for unobserved events: as none of n pairs (or clusters) differs from the others, at
+    most a share of 1 − (α/2)^(1/n) of all pairs does, for differences in [−1, 1]. Other differences have no interval.
 
     Source, for none of n: Clopper and Pearson, Biometrika 26 (1934) 404; Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
 
@@ -81,13 +67,13 @@ def mean_difference(
             p = student_two_sided(seen.mean / seen.se, units - 1)
         elif low is not None:
             method = "exact, of none that differs" if clusters is None else "exact, of no cluster that differs"
-            low, high = _of_none_other(seen.mean, units, confidence)
+            low, high = _interval_without_spread(seen.mean, units, confidence)
             p = None if any(differences) else 1.0
-    return Difference(seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence)
+    return PairedDifference(seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence)
 
 
-def _of_none_other(mean: float, units: int, confidence: float) -> tuple[float | None, float | None]:
-    """Where the mean may be if all of `units` differ by it, and others by something within −1 and 1."""
+def _interval_without_spread(mean: float, units: int, confidence: float) -> tuple[float | None, float | None]:
+    """The range of the true mean if all `units` have the difference `mean` and others have one in [−1, 1]."""
     if abs(mean) > 1:
         return None, None
     others = 1 - ((1 - confidence) / 2) ** (1 / units)
@@ -97,7 +83,7 @@ def _of_none_other(mean: float, units: int, confidence: float) -> tuple[float | 
 def mcnemar_p(only_a: int, only_b: int) -> float:
     """The exact two-sided p-value of McNemar's test: `only_a` passed on side a alone, `only_b` on b alone.
 
-    Twice the binomial tail of the smaller with chance one half, at most 1; 1 where none flipped.
+    Twice the binomial tail of the smaller count with probability one half, at most 1; 1 where none flipped.
 
     Source: McNemar, Psychometrika 12 (1947), exact as in Agresti, Categorical Data Analysis (2002), chapter 10.
 
@@ -107,15 +93,17 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
     return min(1.0, 2 * binomial_below(min(only_a, only_b), only_a + only_b, 0.5))
 
 
-def mcnemar_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = CONFIDENCE) -> Difference:
+def mcnemar_difference(
+    both: int, only_a: int, only_b: int, neither: int, confidence: float = CONFIDENCE
+) -> PairedDifference:
     """The difference of two paired proportions, b's − a's: McNemar's exact p-value, Newcombe's interval.
 
-    The interval has a width where no pair flipped too, which t's has not.
+    Unlike that of t, the interval is not empty where no pair flipped.
 
     Source: method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
     on paired data", Statistics in Medicine 17 (1998) 2635.
 
-    Raises: UsageError, if a count is not whole or negative, or `confidence` is not within 0 and 1.
+    Raises: UsageError, if a count is not whole or negative, or `confidence` is not between 0 and 1.
     """
     check_confidence(confidence)
     both, neither = whole("both", both), whole("neither", neither)
@@ -123,7 +111,7 @@ def mcnemar_difference(both: int, only_a: int, only_b: int, neither: int, confid
     n = both + only_a + only_b + neither
     method = "exact McNemar, Newcombe's interval"
     if n == 0:
-        return Difference(None, None, None, None, None, 0, method, None, confidence)
+        return PairedDifference(None, None, None, None, None, 0, method, None, confidence)
     quantile = normal_quantile((1 + confidence) / 2)
     share_a, share_b = (both + only_a) / n, (both + only_b) / n
     mean = (only_b - only_a) / n
@@ -134,7 +122,7 @@ def mcnemar_difference(both: int, only_a: int, only_b: int, neither: int, confid
     high = mean + _square_and_add(high_b - share_b, share_a - low_a, correlation)
     se = math.sqrt(max(0.0, (only_a + only_b) / n - mean * mean) / (n - 1)) if n > 1 else None
     p = mcnemar_p(only_a, only_b)
-    return Difference(mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence)
+    return PairedDifference(mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence)
 
 
 def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
@@ -153,18 +141,18 @@ def _square_and_add(first: float, second: float, correlation: float) -> float:
 
 def bootstrap_difference(
     differences: Sequence[float], seed: int, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
-) -> Difference:
-    """The mean of pairs' differences, its interval by the bootstrap (BCa), the same for the same seed and order.
+) -> PairedDifference:
+    """The mean of the pairs' differences with a bootstrap interval (BCa), reproducible for the same seed and order.
 
-    BCa and not percentiles, as scores near 0 or 1 are skewed and BCa's coverage is of the second order. p is the
-    share of resampled means at least as far from the mean as the mean is from 0, the one at hand counted in. It
-    takes `resamples` · n draws, about 0.1 µs each.
+    BCa rather than percentiles, as scores near 0 or 1 are skewed and BCa's coverage is second-order accurate. p is the
+    share of resampled means at least as far from the mean as the mean is from 0, with the observed one included. It
+    takes `resamples` · n draws of about 0.1 µs.
 
     Sources: Efron, Journal of the American Statistical Association 82 (1987); Efron and Tibshirani, An Introduction to
     the Bootstrap (1993), section 14.3; p-value: Davison and Hinkley, Bootstrap Methods and their Application (1997),
     section 4.4.
 
-    Raises: UsageError, if a value is not finite, `resamples` is not whole or below 100, or `confidence` is not within
+    Raises: UsageError, if a value is not finite, `resamples` is not whole or below 100, or `confidence` is not between
     0 and 1.
     """
     if whole("resamples", resamples) < 100:
@@ -180,15 +168,15 @@ def bootstrap_difference(
     bias, acceleration = normal_quantile(share), _acceleration(differences, mean)
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = percentiles(means, [_corrected(tail, bias, acceleration) for tail in tails])
-    # A hundredth of a rounding error must not make a mean that is as far look nearer.
+    # A rounding error must not make an equally distant mean look closer.
     reach = abs(mean) * (1 - 1e-12)
     p = (1 + sum(abs(value - mean) >= reach for value in means)) / (resamples + 1)
-    return Difference(mean, plain.se, low, high, p, n, method, None, confidence)
+    return PairedDifference(mean, plain.se, low, high, p, n, method, None, confidence)
 
 
 def _acceleration(values: Sequence[float], mean: float) -> float:
-    """For a mean the jackknife's acceleration is its skewness, divided by 6 and the root of n."""
-    # In units of the largest: cubes of very small differences would come out as zero.
+    """The jackknife's acceleration, which for a mean is the skewness divided by 6 and the root of n."""
+    # Scaled by the largest, as cubes of very small differences would be zero.
     largest = max(abs(value - mean) for value in values)
     units = [(value - mean) / largest for value in values]
     return math.fsum(unit**3 for unit in units) / (6 * math.fsum(unit**2 for unit in units) ** 1.5)
@@ -200,35 +188,35 @@ def _corrected(tail: float, bias: float, acceleration: float) -> float:
 
 
 def pairs_needed(spread: float, difference: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
-    """How many pairs it takes to see a true difference of that size with that power.
+    """The number of pairs that show a true difference of that size with that power.
 
     `spread` is the standard deviation of pairs' differences: ((z_{1 − α/2} + z_power) · spread / difference)²,
     rounded up, at least 2.
 
     Source: Miller (2024), on power analysis, whose ω² + σ_A²/K_A + σ_B²/K_B is spread².
 
-    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, the power not within
-    one half and 1, or the confidence not within 0 and 1.
+    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, the power not between
+    one half and 1, or the confidence not between 0 and 1.
     """
     if not (math.isfinite(difference) and difference):
-        raise UsageError("a difference to be seen is a number other than 0")
+        raise UsageError("the difference has to be a finite number other than 0")
     return max(2, math.ceil((_reach(spread, power, confidence) / difference) ** 2))
 
 
 def smallest_difference(spread: float, pairs: int, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
-    """The smallest true difference that so many pairs show with that power: `pairs_needed`, solved for it.
+    """The smallest true difference that this number of pairs shows with that power: `pairs_needed`, inverted.
 
-    Raises: UsageError, if there is no pair, and as `pairs_needed`.
+    Raises: UsageError, without a pair, and as `pairs_needed`.
     """
     if whole("pairs", pairs) < 1:
-        raise UsageError("without a pair no difference can be seen")
+        raise UsageError("pairs is 0, expected at least 1")
     return _reach(spread, power, confidence) / math.sqrt(pairs)
 
 
 def _reach(spread: float, power: float, confidence: float) -> float:
     if not (math.isfinite(spread) and spread >= 0):
-        raise UsageError("the spread of differences is a number that is not negative")
+        raise UsageError("the spread of differences has to be a number of at least 0")
     if not 0.5 <= power < 1:
-        raise UsageError(f"a power of {power} is not within 0.5 and 1")
+        raise UsageError(f"the power is {power}, expected a number from 0.5 to below 1")
     check_confidence(confidence)
     return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * spread

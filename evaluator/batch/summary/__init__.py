@@ -1,38 +1,17 @@
-"""What a batch came to: counted in one pass and little memory, with n of N for every number; shown as text."""
+"""Batch summaries: results counted in one pass with bounded memory, every number as n of N, shown as tables."""
 
-from evaluator.batch.summary.counting import summarise
-from evaluator.batch.summary.rendering import render_markdown, render_summary
-from evaluator.batch.summary.shape import (
-    Accuracy,
-    Amount,
-    BatchSummary,
-    Confusion,
-    Counts,
-    ErrorKind,
-    GroupSummary,
-    Judges,
-    Part,
-    Percentiles,
-    Reduced,
-    ScorerSummary,
-    Spending,
-)
-
-__all__ = [
-    "Accuracy",
-    "Amount",
-    "BatchSummary",
-    "Confusion",
-    "Counts",
-    "ErrorKind",
-    "GroupSummary",
-    "Judges",
-    "Part",
-    "Percentiles",
-    "Reduced",
-    "ScorerSummary",
-    "Spending",
-    "render_markdown",
-    "render_summary",
-    "summarise",
-]
+from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
+from evaluator.batch.summary.counting import summarise as summarise
+from evaluator.batch.summary.parts import Accuracy as Accuracy
+from evaluator.batch.summary.parts import Amount as Amount
+from evaluator.batch.summary.parts import ConfusionMatrix as ConfusionMatrix
+from evaluator.batch.summary.parts import ErrorKind as ErrorKind
+from evaluator.batch.summary.parts import GroupSummary as GroupSummary
+from evaluator.batch.summary.parts import JudgeAgreement as JudgeAgreement
+from evaluator.batch.summary.parts import Part as Part
+from evaluator.batch.summary.parts import Percentiles as Percentiles
+from evaluator.batch.summary.parts import ReducedScore as ReducedScore
+from evaluator.batch.summary.parts import ScorerSummary as ScorerSummary
+from evaluator.batch.summary.parts import Spending as Spending
+from evaluator.batch.summary.parts import VerdictCounts as VerdictCounts
+from evaluator.batch.summary.tables import Table as Table

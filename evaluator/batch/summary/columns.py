@@ -1,8 +1,7 @@
-"""Results as columns of numbers, a row each, so that 100,000 of them take some 20 MB and none is kept as an object.
+"""Results as columns of numbers, one row each: 100,000 results take about 20 MB and no result object is kept.
 
-A row is one (template, variant, sample, epoch): a result that comes for one that is there takes its place, in whatever
-order they come, so the last one of a file wins. Two samples are two rows even where their inputs, and so their
-identities, are the same.
+A row is one (template, variant, sample, epoch). A later result for the same row replaces the earlier one, so the last
+one of a file counts. Two samples are two rows even where their inputs, and so their identities, are equal.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from evaluator.batch.compact import Numbering
 from evaluator.batch.fields import MOST_FIELDS, value_of
+from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Score, Verdict
-from evaluator.batch.summary.shape import Amount, Spending
+from evaluator.batch.summary.parts import Amount, Spending
 from evaluator.errors import UsageError
-from evaluator.results import Usage
 
 VERDICTS = tuple(Verdict)
 _CODES = {verdict: code for code, verdict in enumerate(VERDICTS)}
@@ -29,31 +27,20 @@ _MAX_LABEL_CHARS = 60
 MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-_UNKNOWN = math.nan
 _MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
-"""Each judge with its vote; None: it had none."""
+"""Each judge with its vote; None where it did not vote."""
 
 
-class Names:
-    """Texts numbered in the order in which they were first seen."""
-
-    __slots__ = ("numbers",)
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    def texts(self) -> list[str]:
-        return list(self.numbers)
+def number_of(name: str, names: dict[str, int]) -> int:
+    """The number of `name` in the order in which names were first seen; a new name gets the next one."""
+    return names.setdefault(name, len(names))
 
 
 class Labels:
-    """As `Names`, for a few short labels only: once there are more, `numbers` is None and nothing is kept."""
+    """Numbers for at most MAX_LABELS short labels. With more, `numbers` is None and nothing is kept."""
 
     __slots__ = ("numbers",)
 
@@ -63,24 +50,20 @@ class Labels:
     def number(self, value: Any) -> int:
         if value is None or self.numbers is None:
             return NONE
-        label = (
-            json.dumps(value) if isinstance(value, (bool, int, float)) else value if isinstance(value, str) else None
-        )
-        if label is None or len(label := label.strip()) > _MAX_LABEL_CHARS:
-            self.numbers = None
-            return NONE
-        number = self.numbers.setdefault(label, len(self.numbers))
-        if len(self.numbers) > MAX_LABELS:
-            self.numbers = None
-            return NONE
-        return number
+        label = json.dumps(value) if isinstance(value, (bool, int, float)) else value
+        if isinstance(label, str) and len(label := label.strip()) <= _MAX_LABEL_CHARS:
+            number = number_of(label, self.numbers)
+            if number < MAX_LABELS:
+                return number
+        self.numbers = None
+        return NONE
 
 
 class ScorerColumns:
-    """What one scorer said, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE.
+    """The scores of one scorer, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE.
 
-    `votes` number, for a scorer that is several judges, who of them voted what: the ballots in `ballots`. It is None
-    where there are none.
+    For a scorer with several judges, `votes` are numbers of `ballots`, which say who voted what; None for
+    other scorers.
     """
 
     __slots__ = ("answers", "ballots", "labels", "passed", "state", "value", "votes")
@@ -95,29 +78,31 @@ class ScorerColumns:
         self.ballots: dict[Ballot, int] = {}
 
     def grow(self, rows: int) -> None:
-        """Makes it `rows` long; new rows are absent."""
+        """Makes the columns `rows` long; new rows are absent."""
         more = rows - len(self.state)
         if more > 0:
             self.state.extend([ABSENT] * more)
-            self.value.extend([_UNKNOWN] * more)
+            self.value.extend([math.nan] * more)
             self.passed.extend([NONE] * more)
             self.answers.extend([NONE] * more)
             if self.votes is not None:
                 self.votes.extend([NONE] * more)
 
     def put(self, row: int, score: Score | None) -> None:
-        self._vote(row, None if score is None else _ballot(score.metadata.get("votes")))
-        if score is None:
-            self.state[row], self.value[row], self.passed[row], self.answers[row] = ABSENT, _UNKNOWN, NONE, NONE
-            return
-        faulty = fault_of(score) is not None
-        valued = not faulty and score.value is not None
-        self.state[row] = FAULTY if faulty else VALUED if valued else UNSCORED
-        self.value[row] = score.value if valued and score.value is not None else _UNKNOWN
-        self.passed[row] = NONE if faulty or score.passed is None else int(score.passed)
-        self.answers[row] = self.labels.number(score.answer)
+        self._put_votes(row, None if score is None else _ballot(score.metadata.get("votes")))
+        state, value, passed, answer = ABSENT, math.nan, NONE, NONE
+        if score is not None:
+            state = UNSCORED
+            if fault_of(score) is not None:
+                state = FAULTY
+            else:
+                passed = NONE if score.passed is None else int(score.passed)
+                if score.value is not None:
+                    state, value = VALUED, score.value
+            answer = self.labels.number(score.answer)
+        self.state[row], self.value[row], self.passed[row], self.answers[row] = state, value, passed, answer
 
-    def _vote(self, row: int, ballot: Ballot | None) -> None:
+    def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
             ballot = None
         if self.votes is None:
@@ -128,7 +113,7 @@ class ScorerColumns:
 
 
 def _ballot(votes: Any) -> Ballot | None:
-    """What judges voted, as `majority` puts it into a score's metadata; None where it is nothing of the kind."""
+    """The votes in a score's metadata, as `majority` writes them; None without votes."""
     if not isinstance(votes, Mapping) or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES:
         return None
     ballot = tuple((str(judge)[:_MAX_LABEL_CHARS], vote) for judge, vote in cast("Mapping[Any, Any]", votes).items())
@@ -136,7 +121,7 @@ def _ballot(votes: Any) -> Ballot | None:
 
 
 def fault_of(score: Score) -> str | None:
-    """What went wrong in the scorer, None where nothing did; a value that is no finite number is a fault too."""
+    """What went wrong in the scorer; None where nothing did. A value that is not a finite number is a fault."""
     if score.error is not None:
         return score.error
     if score.value is not None and not math.isfinite(score.value):
@@ -145,57 +130,61 @@ def fault_of(score: Score) -> str | None:
 
 
 class Columns:
-    """Every result that was added, as columns; equal places in them are one row.
+    """Every added result as columns; a row is the same index in each of them.
 
-    `clusters` and `parts` number the values of the two metadata fields; NONE is a result without that field. `fields`
-    are those that results have which lack one of the two.
+    `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and `with_group_by`
+    results have; None without such a field. A result without the field is NONE, and in `clusters`, once closed, its
+    sample's own negative number. `fields` are the metadata fields of results that lack one of the two. All columns of
+    scorers are as long as these.
     """
 
     def __init__(self, cluster: str | None, group_by: str | None) -> None:
         self.groups: dict[tuple[str, str], int] = {}
         self.sample_count = 0
         self.scorers: dict[str, ScorerColumns] = {}
-        self.errors = Names()
+        self.errors: dict[str, int] = {}
         self.examples: dict[int, str] = {}
-        self.cluster_names, self.part_names = Names(), Names()
+        self.cluster_names: dict[str, int] = {}
+        self.part_names: dict[str, int] = {}
         self.target_labels = Labels()
         self.group, self.sample, self.verdict = array("h"), array("i"), array("b")
         self.error, self.targets, self.cached_calls = array("h"), array("b"), array("i")
-        self.duration, self.cost, self.scoring_cost = array("f"), array("d"), array("d")
-        self.tokens = {name: array("i") for name in _TOKENS}
+        self.duration = array("f")
+        self.used: dict[str, array[Any]] = {"cost_usd": array("d"), "scoring_cost_usd": array("d")}
+        self.used |= {name: array("i") for name in _TOKENS}
         self.clusters = None if cluster is None else array("i")
         self.parts = None if group_by is None else array("i")
+        self.with_cluster: int | None = None
+        self.with_group_by: int | None = None
         self.fields: dict[str, None] = {}
         self.replaced_count = self.left_out_count = 0
         self._cluster, self._group_by = cluster, group_by
-        self._replaced = {name: _Tally() for name in ("cost_usd", "scoring_cost_usd", *_TOKENS)}
+        self._replaced = {name: _Tally() for name in self.used}
         self._replaced_cached = 0
-        self._left_out, self._left_out_runs = Numbering(), array("i")
+        self._left_out, self._left_out_runs = Interner(), array("i")
         self._run = array("i")
         self._columns: tuple[array[Any], ...] = (
             self.group, self.sample, self._run, self.verdict, self.error, self.targets, self.cached_calls,
-            self.duration, self.cost, self.scoring_cost, *self.tokens.values(),
+            self.duration, *self.used.values(),
         )  # fmt: skip
-        self._samples = Numbering()
+        self._samples = Interner()
         self._rows: dict[tuple[int, int], array[int]] = {}
 
     def __len__(self) -> int:
         return len(self.verdict)
 
     def add(self, result: SampleResult) -> None:
-        """Takes a result in.
+        """Adds a result, or replaces the earlier one for its row.
 
         Raises: UsageError, if the field to group by has more than MAX_VALUES values.
         """
         group = self.groups.setdefault((result.template, result.variant), len(self.groups))
         sample = self._samples.number(result.sample_id)
-        usage = result.usage
         run = _run_of(result)
         values = (
             group, sample, run, _CODES[result.verdict], self._error_of(result),
             self.target_labels.number(result.target), min(result.cached_calls, _MOST), result.duration_s,
-            _or_unknown(usage.cost_usd), _or_unknown(result.scoring_usage.cost_usd),
-            *(_tokens(usage, name) for name in _TOKENS),
+            *_used(result),
         )  # fmt: skip
         row = self._row(group, sample, result.epoch)
         if row == len(self):
@@ -212,7 +201,7 @@ class Columns:
             self.clusters[row] = self._number_in(self.cluster_names, result.metadata, self._cluster)
         if self.parts is not None:
             self.parts[row] = self._number_in(self.part_names, result.metadata, self._group_by)
-            if len(self.part_names.numbers) > MAX_VALUES:
+            if len(self.part_names) > MAX_VALUES:
                 raise UsageError(f"{self._group_by!r} has over {MAX_VALUES:,} values; group by a field with fewer")
         for name in result.scores:
             if name not in self.scorers:
@@ -222,57 +211,54 @@ class Columns:
             scorer.put(row, result.scores.get(name))
 
     def leave_out(self, result: SampleResult) -> None:
-        """Takes in only what a result used, as that of earlier runs. Its lines come in their order."""
-        run, used = _run_of(result), result.usage
+        """Adds only what a result used, as for earlier runs. Results have to come in the order of their lines."""
+        run = _run_of(result)
         place = self._left_out.number(result.key)
         is_new = place == len(self._left_out_runs)
         if is_new:
             self._left_out_runs.append(run)
-        is_known = not is_new and self._left_out_runs[place] == run
+        is_same_run = not is_new and self._left_out_runs[place] == run
         self._left_out_runs[place] = run
-        scoring = result.scoring_usage.cost_usd
-        if not is_known:
-            self._spent(_or_unknown(used.cost_usd), _or_unknown(scoring), [_tokens(used, name) for name in _TOKENS])
-            self._replaced_cached += min(result.cached_calls, _MOST)
-        elif scoring != 0:
-            self._replaced["scoring_cost_usd"].add(scoring or 0.0, scoring is None)
+        self._add_replaced(_used(result), min(result.cached_calls, _MOST), is_same_run)
 
     def close(self) -> None:
-        """Lets go of what only adding needs, the samples' ids above all. Nothing can be added any more."""
+        """Frees what only adding needs, above all the samples' ids. Nothing can be added afterwards."""
         self.sample_count = len(self._samples)
-        self._samples = Numbering()
+        self._samples = Interner()
         self._rows.clear()
         self.left_out_count = len(self._left_out)
-        self._left_out = Numbering()
+        self._left_out = Interner()
         del self._run[:]
+        if self.parts is not None:
+            self.with_group_by = len(self) - self.parts.count(NONE)
+        if self.clusters is not None:
+            self.with_cluster = len(self) - self.clusters.count(NONE)
+            for row, number in enumerate(self.clusters):
+                if number == NONE:
+                    self.clusters[row] = -1 - self.sample[row]
 
     def spending(self, rows: array[int]) -> Spending:
-        """What the results in `rows` used."""
-        return Spending(
-            cost_usd=_amount(array("d", (self.cost[row] for row in rows))),
-            scoring_cost_usd=_amount(array("d", (self.scoring_cost[row] for row in rows))),
-            cached_calls=sum(self.cached_calls[row] for row in rows),
-            **{name: _token_amount(array("q", (column[row] for row in rows))) for name, column in self.tokens.items()},
-        )
+        """The usage of the results in `rows`."""
+        amounts = {name: _amount(column, rows) for name, column in self.used.items()}
+        return Spending(**amounts, cached_calls=sum(self.cached_calls[row] for row in rows))
 
     def replaced_spending(self) -> Spending | None:
-        """What runs used whose results count no more; None where there are none."""
+        """The usage of replaced and left out results; None without such results."""
         if not any(tally.of for tally in self._replaced.values()):
             return None
-        return Spending(
-            **{name: tally.amount() for name, tally in self._replaced.items()}, cached_calls=self._replaced_cached
-        )
+        amounts = {name: Amount(tally.known, tally.known_for, tally.of) for name, tally in self._replaced.items()}
+        return Spending(**amounts, cached_calls=self._replaced_cached)
 
-    def _number_in(self, names: Names, metadata: Mapping[str, Any], field: str | None) -> int:
+    def _number_in(self, names: dict[str, int], metadata: Mapping[str, Any], field: str | None) -> int:
         value = None if field is None else value_of(metadata, field)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
                 self.fields.update(dict.fromkeys(metadata))
             return NONE
-        return names.number(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+        return number_of(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str), names)
 
     def _row(self, group: int, sample: int, epoch: int) -> int:
-        """The row of a result, the next one if it has none yet."""
+        """The row of a result; the next free one for a new result."""
         rows = self._rows.get((group, epoch))
         if rows is None:
             rows = self._rows[group, epoch] = array("i")
@@ -284,22 +270,19 @@ class Columns:
 
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
-        cost, scoring = self.cost[row], self.scoring_cost[row]
-        if self._run[row] != run:
-            self._spent(cost, scoring, [column[row] for column in self.tokens.values()])
-            self._replaced_cached += self.cached_calls[row]
-        # The same run again was scored anew: its own calls were paid for once, and its judges' twice.
-        elif scoring != 0:
-            self._replaced["scoring_cost_usd"].add(scoring, math.isnan(scoring))
+        used = [column[row] for column in self.used.values()]
+        self._add_replaced(used, self.cached_calls[row], self._run[row] == run)
 
-    def _spent(self, cost: float, scoring: float, tokens: Sequence[int]) -> None:
-        self._replaced["cost_usd"].add(cost, math.isnan(cost))
-        self._replaced["scoring_cost_usd"].add(scoring, math.isnan(scoring))
-        for name, count in zip(_TOKENS, tokens, strict=True):
-            self._replaced[name].add(count, count == NONE)
+    def _add_replaced(self, used: Sequence[float], cached_calls: int, is_same_run: bool) -> None:
+        """Adds to `replaced_spending`. The same run again was only scored again: its own calls were paid for once."""
+        for (name, tally), value in zip(self._replaced.items(), used, strict=True):
+            if not is_same_run or (name == "scoring_cost_usd" and value != 0):
+                tally.add(value)
+        if not is_same_run:
+            self._replaced_cached += cached_calls
 
     def _error_of(self, result: SampleResult) -> int:
-        """The number of the kind of error, NONE where there is none; keeps what it says as the kind's example."""
+        """The number of the error's kind, NONE without an error; keeps the message as the kind's example."""
         if result.failure is not None:
             kind, message = result.failure.kind, result.failure.message
         else:
@@ -308,48 +291,43 @@ class Columns:
             if found is None and result.verdict is not Verdict.ERROR:
                 return NONE
             kind, message = ("unknown", "") if found is None else (f"scorer {found[0]}", found[1])
-        number = self.errors.number(kind)
+        number = number_of(kind, self.errors)
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
 
 
 class _Tally:
-    """A sum as it grows."""
+    """A growing sum."""
 
     __slots__ = ("known", "known_for", "of")
 
     def __init__(self) -> None:
         self.known, self.known_for, self.of = 0.0, 0, 0
 
-    def add(self, value: float, unknown: bool) -> None:
+    def add(self, value: float) -> None:
         self.of += 1
-        if not unknown:
+        if value != NONE:
             self.known += value
             self.known_for += 1
 
-    def amount(self) -> Amount:
-        return Amount(self.known, self.known_for, self.of)
-
 
 def _run_of(result: SampleResult) -> int:
-    """Which run of its sample a result came of: the task, which may have been gone on with; 31 bits tell two apart."""
+    """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of the task."""
     return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
 
 
-def _or_unknown(value: float | None) -> float:
-    return _UNKNOWN if value is None else value
+def _used(result: SampleResult) -> tuple[float, ...]:
+    """The cost, the scoring cost and the tokens of a result, NONE where unknown, in the order of `Columns.used`."""
+    usage = result.usage
+    cost, scoring_cost = usage.cost_usd, result.scoring_usage.cost_usd
+    tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    return (
+        NONE if cost is None else cost,
+        NONE if scoring_cost is None else scoring_cost,
+        *(NONE if count is None else min(count, _MOST) for count in tokens),
+    )
 
 
-def _tokens(usage: Usage, name: str) -> int:
-    value: int | None = getattr(usage, name)
-    return NONE if value is None else min(value, _MOST)
-
-
-def _amount(values: array[float]) -> Amount:
-    known = array("d", (value for value in values if not math.isnan(value)))
-    return Amount(math.fsum(known), len(known), len(values))
-
-
-def _token_amount(values: array[int]) -> Amount:
-    known = array("q", (value for value in values if value != NONE))
-    return Amount(sum(known), len(known), len(values))
+def _amount(column: array[Any], rows: array[int]) -> Amount:
+    known = array("d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE))
+    return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))

@@ -1,4 +1,4 @@
-"""Tables for terminals and for Markdown. What stands in a cell is data: nothing in it acts on either."""
+"""Tables for terminals and for Markdown. Cells hold data: nothing in them is markup or acts on a terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from evaluator.record.render import visible
+from evaluator.errors.messages import visible
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|www)(?=[:.])")
 _MOST_PARTS = 3
+UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`title`, then `lines` of prose, then rows under `head`, if there are any."""
+    """A `title`, `lines` of prose, and rows under `head` if there are any."""
 
     title: str
     head: Sequence[str] = ()
@@ -24,11 +25,39 @@ class Table:
     lines: Sequence[str] = ()
 
 
-def as_text(tables: Iterable[Table], width: int) -> str:
-    """Tables for a terminal of `width` columns, at least 20.
+class Tabular:
+    """A value that is shown as tables: as text when it is printed, as Markdown in a notebook."""
 
-    A table that is wider is divided: the columns that do not fit stand below the others, the first one beside them
-    again. Where that takes more than three parts it is written as a list, a row as a few lines. Ends with a newline.
+    __slots__ = ()
+
+    def tables(self) -> Iterable[Table]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
+    def to_text(self, width: int = 100) -> str:
+        """The tables for a terminal of `width` columns. Ends with a newline."""
+        return as_text(self.tables(), width)
+
+    def to_markdown(self) -> str:
+        """The tables as Markdown. Ends with a newline."""
+        return as_markdown(self.tables())
+
+
+def number(value: float | None) -> str:
+    """A number with four digits; "–" where it is unknown."""
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def as_text(tables: Iterable[Table], width: int) -> str:
+    """Tables for a terminal of `width` columns, at least 20. Ends with a newline.
+
+    A table that is too wide is split into up to three parts below each other, each with the first column. A table that
+    needs more parts is written as a list with a few lines for each row.
     """
     width = max(20, width)
     parts = [
@@ -39,7 +68,7 @@ def as_text(tables: Iterable[Table], width: int) -> str:
 
 
 def as_markdown(tables: Iterable[Table]) -> str:
-    """Tables as GitHub-flavoured Markdown, what would be read as markup escaped. Ends with a newline."""
+    """Tables as GitHub-flavoured Markdown with markup in cells escaped. Ends with a newline."""
     parts: list[str] = []
     for table in tables:
         parts.append(f"### {_escaped(table.title)}")
@@ -64,13 +93,13 @@ def _rows(table: Table, width: int) -> list[str]:
 
 
 def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
-    """The columns of each part: as few parts as can be, and those about as wide as each other."""
+    """The columns of each part: as few parts as possible, of about equal width."""
     count = len(_filled(widths, width))
     return next(parts for narrower in range(width + 1) if len(parts := _filled(widths, narrower)) == count)
 
 
 def _filled(widths: Sequence[int], width: int) -> list[list[int]]:
-    """The columns of each part: the first one, and as many of the others as fit, at least one."""
+    """The columns of each part: the first column and as many others as fit, at least one."""
     parts = [[0]]
     for column in range(1, len(widths)):
         if len(parts[-1]) > 1 and _length([*parts[-1], column], widths) > width:
@@ -90,7 +119,7 @@ def _line(row: Sequence[str], columns: Sequence[int], widths: Sequence[int]) -> 
 
 
 def _list(cells: list[list[str]], width: int) -> list[str]:
-    """Each row's first cell on a line of its own, the others below it with their heads."""
+    """Each row as a list: its first cell on a line, the others with their heads below it."""
     head, *rows = cells
     lines: list[str] = []
     for first, *others in rows:

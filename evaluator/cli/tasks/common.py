@@ -1,18 +1,11 @@
-"""What the commands on task files share."""
+"""Finding the task file that a command names."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from evaluator.errors import RecordError, UsageError
 from evaluator.record.store import TaskStore
-
-dir_option = click.option(
-    "--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
-    help="The folder of task files.",
-)  # fmt: skip
 
 
 def task_id(text: str) -> int | None:
@@ -22,20 +15,20 @@ def task_id(text: str) -> int | None:
 
 
 def parse_id(text: str) -> int:
-    """As `task_id`. Raises: UsageError, for what is no id."""
+    """As `task_id`. Raises: UsageError, for anything else."""
     number = task_id(text)
     if number is None:
-        raise UsageError(f"{text!r} is no task's id; write 17 or TASK-17")
+        raise UsageError(f"{text!r} is not a task's id; write 17 or TASK-17")
     return number
 
 
 def store_beside(path: Path, store: TaskStore) -> TaskStore:
-    """The store of which `path` is a file; `store` where it lies in none."""
+    """The store that contains the file `path`; `store` if none does."""
     return TaskStore(path.parent.parent) if path.parent.name in ("active", "done") else store
 
 
 def path_of(store: TaskStore, task: str) -> Path:
-    """Where the file of TASK is, which is an id or a path.
+    """The path of the file of `task`, which is an id or a path.
 
     Raises: RecordError, if there is no such task; UsageError, if it is neither.
     """

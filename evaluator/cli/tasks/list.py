@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table, terminal_width
-from evaluator.cli.tasks.common import dir_option, parse_id
+from evaluator.cli.evaluator_options import tasks_option
+from evaluator.cli.tasks.common import parse_id
 from evaluator.errors import UsageError
 from evaluator.record.render import cost_text, duration_text, tokens_text
 from evaluator.record.search import find, models_of
+from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary
 
-STATUSES = ["running", "interrupted", "completed", "failed", "aborted", "unreadable"]
-# What a terminal that is too narrow for all goes without, the first first.
+# Columns that are left out, in this order, where the terminal is too narrow.
 SPARE = ("steps", "model", "duration", "tokens", "cost")
 LAST_WIDTH, NAME_WIDTH = 20, 20
 
 
 @click.command("list", epilog="Example:  evaluator tasks list --status failed --since 2h")
-@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@click.option("--status", type=click.Choice(get_args(RunStatus)), help="Only these.")
 @click.option("--interrupted", is_flag=True, help="Short for --status interrupted.")
 @click.option("--template", metavar="PATTERN", help="Only runs of templates of this name, e.g. 'review*'.")
 @click.option("--model", metavar="PATTERN", help="Only runs that called a model of this name, e.g. 'openai/*'.")
 @click.option("--since", metavar="TIME", help="Only those created since: 2026-03-01, 2026-03-01T14:30 (UTC), 2h, 3d.")
-@click.option("--until", metavar="TIME", help="Only those created until then; a day is included whole.")
-@click.option("--error", metavar="TEXT", help="Only those whose reason or whose file's error holds TEXT, in any case.")
+@click.option("--until", metavar="TIME", help="Only those created until then; a day is included.")
+@click.option("--error", metavar="TEXT", help="Only those whose reason, or whose file's error, contains TEXT.")
 @click.option("--parent", metavar="ID", help="Only subtasks of this task.")
 @click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
-@dir_option
+@tasks_option
 @json_option
 def list_tasks(
     status: Any, interrupted: bool, parent: str | None, tasks_dir: Path, as_json: bool, **conditions: Any
@@ -48,7 +49,7 @@ def list_tasks(
         )
     )
     if not tasks_dir.exists():
-        click.echo(f"{tasks_dir}: there is no such folder yet; the first run makes it", err=True)
+        click.echo(f"{tasks_dir}: there is no such folder yet; the first run creates it", err=True)
     if as_json:
         print_json([_as_json(task) for task in found])
     else:
@@ -68,7 +69,7 @@ def _as_json(task: TaskSummary) -> dict[str, Any]:
 
 
 def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
-    """A table without the columns that are empty for all tasks, or for which the terminal is too narrow."""
+    """Prints a table without columns that are empty for all tasks or that the terminal is too narrow for."""
     head = ["id", "status", "created", "duration", "steps", "tokens", "cost", "template", "model", "request or reason"]
     rows = [_cells(task) for task in tasks]
     widths = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json, stdout_is_terminal
-from evaluator.cli.run import root_option
-from evaluator.cli.tasks.common import dir_option, path_of, store_beside
-from evaluator.record.render import visible
+from evaluator.cli.common import json_option, print_json, stdout_is_terminal
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.cli.tasks.common import path_of, store_beside
+from evaluator.errors.messages import visible
+from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
     from evaluator.interpreter.replay import Replay
@@ -19,32 +20,19 @@ if TYPE_CHECKING:
 @click.command("replay", epilog="Example:  evaluator tasks replay 17 --template-changes")
 @click.argument("task")
 @click.option("--template-changes", is_flag=True,
-              help="Go on past changed steps with the recorded answers, and show what the model would now see "
+              help="Continue past changed steps with the recorded answers, and show what the model would now see "
               "differently.")  # fmt: skip
-@library_option
-@root_option
-@dir_option
+@evaluator_options("library", "root", "tasks")
 @json_option
-def replay(
-    task: str,
-    template_changes: bool,
-    folders: tuple[Path, ...],
-    roots: tuple[Path, ...],
-    tasks_dir: Path,
-    as_json: bool,
-) -> None:
+def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json: bool) -> None:
     """Evaluate a recorded run again from its record alone: TASK is its id or its file.
 
     No call is made, no tool is run, nothing is written. Exit code 0 if everything is as recorded, 1 if a step or
-    the result is not: the first that differs is shown with both sides.
+    the result differs: the first that differs is shown with both sides.
     """
-    from evaluator.interpreter.evaluator import Evaluator
-    from evaluator.record.store import TaskStore
-
-    store = TaskStore(tasks_dir)
+    store = TaskStore(options.tasks_dir)
     path = path_of(store, task)
-    folder = store_beside(path, store).root
-    evaluator = Evaluator(load_library(folders), tasks_dir=folder, roots=roots)
+    evaluator = replace(options, tasks_dir=store_beside(path, store).root).make_evaluator()
     found = evaluator.replay_sync(path, template_changes=template_changes)
     evaluator.close()
     if as_json:
@@ -56,7 +44,7 @@ def replay(
 
 
 def _print(found: Replay) -> None:
-    from evaluator.record.difference import changed_lines
+    from evaluator.record.json_difference import changed_lines
 
     colours = {"-": "red", "+": "green"} if stdout_is_terminal() else {}
     for change in found.changes:
@@ -64,7 +52,7 @@ def _print(found: Replay) -> None:
         for line in changed_lines(change.recorded, change.now):
             click.echo(click.style("  " + visible(line), fg=colours.get(line[0])))
     for path in found.gone:
-        click.echo(f"{visible(path)}: is no longer come to")
+        click.echo(f"{visible(path)}: is no longer reached")
     if found.divergence is not None:
         click.echo(f"diverges at {visible(found.divergence.path)}: {visible(found.divergence.message)}")
         sides = (("recorded", found.divergence.recorded), ("now", found.divergence.now))

@@ -7,21 +7,22 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import json_option, print_json, stdout_is_terminal
-from evaluator.cli.tasks.common import dir_option, path_of, store_beside
+from evaluator.cli.evaluator_options import tasks_option
+from evaluator.cli.tasks.common import path_of, store_beside
 from evaluator.errors import UsageError
 from evaluator.record.store import TaskStore
 
 
 @click.command("show", epilog="Example:  evaluator tasks show 17 --messages")
 @click.argument("task")
-@click.option("--tree", "as_tree", is_flag=True, help="Its steps, one line each, and those of its subtasks' files.")
-@click.option("--messages", "as_messages", is_flag=True, help="The conversations, as the model saw and said them.")
-@dir_option
+@click.option("--tree", "as_tree", is_flag=True, help="Its steps, one line each, and those of its subtasks.")
+@click.option("--messages", "as_messages", is_flag=True, help="Its conversations with the model, message by message.")
+@tasks_option
 @json_option
 def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: bool) -> None:
     """Show one task file: TASK is its id or its path."""
     if as_tree and as_messages:
-        raise UsageError("--tree and --messages exclude each other: each is a view of its own")
+        raise UsageError("--tree and --messages exclude each other; give one of them")
     store = TaskStore(tasks_dir)
     path = path_of(store, task)
     recording = store.read(path)

@@ -1,1 +1,31 @@
-"""One module an operator; each has `run(run, task, prepared)`."""
+"""One module for each operator, and the table of the functions that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from evaluator.interpreter.frame import Outcome, Run
+from evaluator.interpreter.operators.atomic import run_atomic
+from evaluator.interpreter.operators.loop import run_loop
+from evaluator.interpreter.operators.map import run_map
+from evaluator.interpreter.operators.reduce import run_reduce
+from evaluator.interpreter.operators.script import run_script_task
+from evaluator.interpreter.operators.sequential import run_sequential
+from evaluator.interpreter.prepared import Prepared
+from evaluator.nodes import Atomic, DirectorEvaluatorLoop, Map, Reduce, Script, Sequential, Task
+from evaluator.nodes.declare import OPERATORS
+
+RUNNERS: dict[type[Task], Callable[[Run, Any, Prepared], Awaitable[Outcome]]] = {
+    Atomic: run_atomic,
+    Sequential: run_sequential,
+    Reduce: run_reduce,
+    Map: run_map,
+    Script: run_script_task,
+    DirectorEvaluatorLoop: run_loop,
+}
+"""Runs a prepared task, by the class of its node."""
+
+_missing = [name for name, cls in OPERATORS.items() if cls not in RUNNERS]
+if _missing:
+    raise TypeError(f"no module in interpreter/operators runs tasks of type {', '.join(_missing)}")

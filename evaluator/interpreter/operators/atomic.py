@@ -1,29 +1,32 @@
-"""atomic: one Handler, its conversation, and the reading of its answer."""
+"""The operator atomic: one Handler, its conversation, and the reading of its answer."""
 
 from __future__ import annotations
 
 import asyncio
 
-from evaluator.binding.sandbox import render
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.handler.session import Handler, ModelChoice
-from evaluator.handler.structured import native_schema
-from evaluator.handler.tools import ToolContext
+from evaluator.errors.results import Status, TaskError, TaskResult
+from evaluator.handler.model_caller import CallSettings, SessionLog
+from evaluator.handler.model_choice import ModelChoice
+from evaluator.handler.session import Handler
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.no_model import NoModel
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.operators.outcomes import read_output
+from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.prompt import build_messages, hints_for
 from evaluator.interpreter.toolset import tools_for
-from evaluator.nodes import Atomic, OutputFormat
-from evaluator.output import parse_output, split_thinking
+from evaluator.language.sandbox import render
+from evaluator.models.structured import native_schema
+from evaluator.nodes import Atomic
+from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
-from evaluator.results import Status, TaskError, TaskResult
+from evaluator.tools import ToolContext
 
 
-async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
+async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     frame, services = prepared.frame, run.services
     if task.output is not None and task.output.schema is not None:
-        # Before the call: a schema that cannot be used is the template's fault, and would cost an answer.
+        # Checked before the call, because an answer to an unusable schema would cost money and be lost.
         problem = schema_problem(task.output.schema)
         if problem is not None:
             raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
@@ -39,13 +42,14 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
     tools = await tools_for(run, task, prepared)
+    schema = native_schema(task.output) if prepared.config.native_output else None
     handler = Handler(
-        prepared.config, choice, steps=run.steps, path=frame.path, budget=prepared.budget, tools=tools,
-        tool_context=None if tools is None else ToolContext(
+        prepared.config, choice,
+        SessionLog(run.steps, frame.path, services.tracer, run.options.on_text), prepared.budget,
+        settings=CallSettings(hints_for(run, task, prepared.values), schema, run.options.epoch),
+        tools=None if tools is None else (tools, ToolContext(
             services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes
-        ),
-        hints=hints_for(run, task, prepared.values), on_text=run.on_text, epoch=run.epoch,
-        schema=native_schema(task.output) if prepared.config.native_output else None, tracer=services.tracer,
+        )),
     )  # fmt: skip
     try:
         outcome = await handler.run(messages)
@@ -78,58 +82,36 @@ async def run(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
             content=outcome.content, notes=notes, usage=outcome.usage, retryable=True,
         )  # fmt: skip
     result = TaskResult(Status.COMPLETE, content, None, notes, outcome.usage)
-    return result if task.output is None else read_output(run, result, task.output, frame.path)
+    return read_output(run, result, task.output, frame.path)
 
 
 def _seen(prepared: Prepared) -> dict[str, list[str]] | None:
-    """What the task was given, for the record; None where it was given nothing."""
+    """The names of the inputs and context items of the task, for the record; None if there are none."""
     given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
     return {name: items for name, items in given.items() if items} or None
 
 
 def _is_new_unmapped(run: Run, prepared: Prepared, role: str) -> bool:
-    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has said so yet."""
-    if role in run.roles or role in prepared.config.roles or role in run.unmapped:
+    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has warned about it."""
+    if role in (run.options.model_roles or {}) or role in prepared.config.roles or role in run.unmapped:
         return False
     run.unmapped.add(role)
     return True
 
 
 async def choose(run: Run, named: str | None, prepared: Prepared, role: str | None = None) -> ModelChoice:
-    """The model for this task; in a replay, where nothing names one, that of the record.
+    """The model for this task. A replay takes the model from the record if nothing names one.
 
-    Looking for a local server blocks, so a first choice has a thread of its own.
+    Looking for a local server blocks, so the first choice runs in a thread.
     """
     chooser, config = run.services.chooser, prepared.config
-    # A role says more of this task than a model that is meant for all.
-    explicit = (run.roles.get(role) or config.roles.get(role) if role else None) or run.model
+    # A role is more specific than a model for the whole run.
+    explicit = (
+        (run.options.model_roles or {}).get(role) or config.roles.get(role) if role else None
+    ) or run.options.model
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
         label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
         return ModelChoice(NoModel(), label, label, "replayed")
     chosen = chooser.chosen(explicit, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
-
-
-def read_output(run: Run, result: TaskResult, wanted: OutputFormat, path: str) -> Outcome:
-    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the text."""
-    if wanted.type == "text" and wanted.schema is None:
-        return result
-    parsed = parse_output(result.content, wanted.type, wanted.schema)
-    warnings = list(parsed.warnings)
-    error = parsed.error
-    run.steps.note(
-        join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
-        {"warnings": warnings}, error=error.message if error else None,
-    )  # fmt: skip
-    notes = {**result.notes, "warnings": [*result.notes["warnings"], *warnings]}
-    if error is None:
-        return TaskResult(result.status, result.content, parsed.value, notes, result.usage)
-    message = error.message
-    if error.expected and error.expected not in message:
-        message += f": expected {error.expected}, got {error.actual}"
-    return TaskError(
-        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT", message, "output_format_failure",
-        location=wanted.span, content=result.content, notes=notes, usage=result.usage, retryable=True,
-        details={"path": error.path, "expected": error.expected, "actual": error.actual},
-    )  # fmt: skip

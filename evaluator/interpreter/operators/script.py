@@ -1,4 +1,4 @@
-"""script: a process; its stdout is the content, stderr and exit code are in the notes.
+"""The operator script: a process; its stdout is the content, stderr and exit code are in the notes.
 
 The inputs reach it on stdin: the input called `stdin` as text, otherwise all of them as one JSON object.
 Values are substituted into single arguments after the command was split, so no value can add an argument.
@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from evaluator.binding.inputs import resolve_setting
-from evaluator.binding.sandbox import render
 from evaluator.errors import LimitReached, ToolError
-from evaluator.handler.tools.script import run_script
+from evaluator.errors.results import TaskError
+from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Outcome, Run, join
-from evaluator.interpreter.operators.atomic import read_output
-from evaluator.interpreter.operators.call import functions_in_text
-from evaluator.interpreter.operators.prepared import Prepared
+from evaluator.interpreter.operators.outcomes import completed
+from evaluator.interpreter.prepared import Prepared
+from evaluator.language.inputs import resolve_setting
+from evaluator.language.sandbox import render
 from evaluator.nodes import OutputFormat, Script
+from evaluator.processes.scripts import run_script
 from evaluator.record.steps import StepEnd
-from evaluator.results import Status, TaskError, TaskResult
 
 DEFAULT_TIMEOUT_S = 60.0
 NOT_RUN: Mapping[str, Any] = {
@@ -31,11 +31,11 @@ NOT_RUN: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-async def run(run: Run, task: Script, prepared: Prepared) -> Outcome:
+async def run_script_task(run: Run, task: Script, prepared: Prepared) -> Outcome:
     ended = await execute(run, task, prepared)
     notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"])
     if ended["truncated"]:
-        notes["warnings"].append("the script's output was longer than is kept, and was cut")
+        notes["warnings"].append("the script's output was longer than the limit and was cut")
     if ended["overrun"]:
         notes["warnings"].append(f"the script was stopped: too much {ended['overrun']}")
     if ended["survivors"]:
@@ -47,20 +47,17 @@ async def run(run: Run, task: Script, prepared: Prepared) -> Outcome:
             location=task.span, content=ended["stdout"], notes=notes, usage=prepared.budget.usage,
             details={"exit_code": ended["exit_code"], "signal": ended["signal"], "stderr": ended["stderr"]},
         )  # fmt: skip
-    result = TaskResult(Status.COMPLETE, ended["stdout"], None, notes, prepared.budget.usage)
-    return result if task.output is None else read_output(run, result, task.output, prepared.frame.path)
+    return completed(run, prepared, ended["stdout"], None, notes)
 
 
 async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, Any]:
-    """Runs the process as one recorded step; a non-zero exit code is a result here, not an error.
+    """Runs the process as one recorded step. A non-zero exit code is a result here, not an error.
 
-    Raises: LimitReached (time), with what the script had printed; ToolError, if it cannot be started.
+    Raises: LimitReached (time), with the script's output so far; ToolError, if it cannot be started.
     """
     functions = functions_in_text(run, prepared.frame, "command")
     argv = [await render(text, prepared.scope, functions=functions) for text in task.command]
-    timeout: float = (
-        resolve_setting(task.timeout_s, "float", prepared.scope, name="timeout", minimum=0) or DEFAULT_TIMEOUT_S
-    )
+    timeout: float = resolve_setting(task, "timeout_s", prepared.scope) or DEFAULT_TIMEOUT_S
     if run.services.dry_run:
         return _not_run(task.output)
     remaining = prepared.budget.remaining_s()
@@ -83,7 +80,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
             memory_bytes=prepared.config.script_memory_bytes,
         )  # fmt: skip
     except ToolError as error:
-        # It was never started, so nothing hinders another try.
+        # The process never started, so another attempt is safe.
         await steps.fail(number, None, time.perf_counter() - started, str(error))
         raise
     except BaseException as error:
@@ -103,7 +100,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
 
 
 def _recorded(end: StepEnd, timeout: float) -> Mapping[str, Any]:
-    """Raises: as the script did when it was recorded."""
+    """The recorded output. Raises: the same error as when it was recorded."""
     if end.status == "success":
         return end.output
     message = end.error or "the script failed"
@@ -113,16 +110,16 @@ def _recorded(end: StepEnd, timeout: float) -> Mapping[str, Any]:
 
 
 def _not_run(output: OutputFormat | None) -> Mapping[str, Any]:
-    """What stands for a script's output in a preview: where JSON is declared a value that fits, so that it goes on."""
+    """The output of a script in a preview. If JSON is declared, it is a valid value, so that the preview continues."""
     if output is None or output.type != "json":
         return NOT_RUN
-    from evaluator.handler._synthesis import synthesise
+    from evaluator.models.synthesis import synthesise
 
     return {**NOT_RUN, "stdout": json.dumps(synthesise(output.schema, Random(0)))}
 
 
 def stdin_of(values: Mapping[str, Any]) -> str | None:
-    """The text that the process reads; None (an empty stdin) where the task has no inputs."""
+    """The text that the process reads; None (an empty stdin) if the task has no inputs."""
     if not values:
         return None
     if "stdin" in values:

@@ -1,7 +1,6 @@
-"""What a describer makes of a file: one line, headings and names; never a body.
+"""The description of a file: one line, headings and names, never a body.
 
-Everything is bounded here, so that no file, however made, takes more room than another: what is longer is
-cut, what is more is left out.
+Everything is bounded here, so that no file takes more room than another: longer lines are cut, further ones left out.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 LOOKED_AT_CHARS = 400_000
-"""Describers look at the beginning of a text only, this many characters of it."""
+"""Describers read at most this many characters from the beginning of a text."""
 MAX_ITEMS = 300
 _SUMMARY_CHARS, _HEADING_CHARS, _NAME_CHARS = 200, 120, 80
 _TOTAL_CHARS = 6_000
@@ -24,8 +23,8 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 class Description:
     """A file in a few words.
 
-    `summary` is one line in its author's words, `headings` are lines that stand above something (titles,
-    first lines of docstrings), `names` what it defines (classes, functions, columns, keys).
+    `summary` is one line in its author's words, `headings` are titles and first lines of docstrings, `names` are
+    what it defines (classes, functions, columns, keys).
     """
 
     language: str = ""
@@ -35,7 +34,7 @@ class Description:
 
 
 def make(language: str, *, summary: str = "", headings: Iterable[str] = (), names: Iterable[str] = ()) -> Description:
-    """A description within the bounds: blanks made one, repetitions left out, the order kept."""
+    """Returns a description within the bounds: white space collapsed, no repetitions, in the order given."""
     line = _cut(summary, _SUMMARY_CHARS)
     return Description(language, line, _bounded(headings, _HEADING_CHARS), _bounded(names, _NAME_CHARS))
 
@@ -55,6 +54,6 @@ def _bounded(items: Iterable[str], longest: int) -> tuple[str, ...]:
 
 
 def _cut(text: str, longest: int) -> str:
-    # A lone surrogate (JSON can spell one) has no place in a database of UTF-8.
+    # A lone surrogate (JSON can spell one) cannot be stored as UTF-8.
     text = text[: 4 * longest].encode("utf-8", "replace").decode("utf-8")
     return _BLANK.sub(" ", text).strip()[:longest]

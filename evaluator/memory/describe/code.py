@@ -1,14 +1,13 @@
-"""Sources in other languages: definitions found by what a line looks like, as ctags does it.
+"""Sources in other languages: definitions found by the look of a line, as ctags finds them.
 
-Good enough to find a file by the names in it, and no more than that: a definition spread over lines in an
-unusual way is missed, one that stands in a comment or a string is taken. Each pattern is anchored at the
-beginning of a line and bounded in what it may pass over, so the time is linear in the text whatever it is.
+This is enough to find a file by the names in it: a definition that is spread over lines in an unusual way is missed,
+and one in a comment or a string is taken. Each pattern is anchored at the beginning of a line and bounded in what it
+may skip, so the time is linear in the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from evaluator.memory.describe.base import LOOKED_AT_CHARS, Description, make
 
@@ -73,58 +72,55 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "shell": (r"[ \t]*(?:function[ \t]+)?([\w:.-]+)[ \t]*\(\)", r"[ \t]*function[ \t]+([\w:.-]+)"),
 }  # fmt: skip
+_PATTERNS["typescript"], _PATTERNS["c++"] = _PATTERNS["javascript"], _PATTERNS["c"]
 _COMPILED = {
     language: re.compile("^(?:" + "|".join(patterns) + ")", re.MULTILINE) for language, patterns in _PATTERNS.items()
 }
+EXTENSIONS = {
+    "javascript": ".js .jsx .mjs .cjs",
+    "typescript": ".ts .tsx .mts .cts",
+    "go": ".go",
+    "rust": ".rs",
+    "java": ".java",
+    "csharp": ".cs",
+    "c": ".c .h",
+    "c++": ".cc .cpp .cxx .hh .hpp .hxx .inl",
+    "ruby": ".rb .rake",
+    "php": ".php",
+    "shell": ".sh .bash .zsh .ksh",
+}
+"""The extensions of each language that is described by patterns."""
 
-LANGUAGES = {
-    ".js": "javascript", ".jsx": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".ts": "javascript",
-    ".tsx": "javascript", ".mts": "javascript", ".cts": "javascript", ".go": "go", ".rs": "rust", ".java": "java",
-    ".cs": "csharp", ".c": "c", ".h": "c", ".cc": "c", ".cpp": "c", ".cxx": "c", ".hh": "c", ".hpp": "c", ".hxx": "c",
-    ".inl": "c", ".rb": "ruby", ".rake": "ruby", ".php": "php", ".sh": "shell", ".bash": "shell", ".zsh": "shell",
-    ".ksh": "shell",
-}  # fmt: skip
-_SHOWN = {"javascript": {".ts": "typescript", ".tsx": "typescript", ".mts": "typescript", ".cts": "typescript"}}
-_SHOWN["c"] = dict.fromkeys((".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".inl"), "c++")
-
-# The comment at the top of a file, when it says what the file is rather than whose it is.
+# The comment at the top of a file, if it says what the file is rather than whose it is.
 _MARKS = re.compile(r"^[ \t]*(?://[/!]?|/\*[*!]?|\*/?|#!?|--|;+)[ \t]?|\*/[ \t]*$")
 _COMMENT = re.compile(r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)")
 _NO_SUMMARY = re.compile(
-    r"copyright|licen[cs]e|\bspdx\b|all rights reserved|\(c\)|^[!/]|eslint|@ts-|coding[:=]|^vim?:|^@|generated",
+    r"\bspdx\b|all rights reserved|\(c\)|^[!/]|eslint|@ts-|coding[:=]|^vim?:|^@|generated",
     re.IGNORECASE,
 )
 _LEADING_LINES = 40
 
 
-def describe_code(language: str, text: str, extension: str = "") -> Description:
-    """The names that `text` defines by the patterns of `language`, and the first line of its opening comment."""
+def describe_code(language: str, text: str) -> Description:
+    """Returns the names that the patterns of `language` find, and the first line of the opening comment."""
     text = text[:LOOKED_AT_CHARS]
     found = (match.group(match.lastindex or 0) for match in _COMPILED[language].finditer(text))
-    shown = _SHOWN.get(language, {}).get(extension, language)
-    # Minified sources have names that say nothing.
+    # The names in minified sources mean nothing.
     minified = len(text) > 5_000 and text.count("\n") < len(text) / 1_000
     names = () if minified else (name for name in found if name not in _NOT_NAMES)
-    return make(shown, summary=_opening(text) if language != "python" else "", names=names)
+    return make(language, summary=_opening(text) if language != "python" else "", names=names)
 
 
 def _opening(text: str) -> str:
-    for line in _leading_lines(text):
-        said = _MARKS.sub("", line).strip(" \t*-=#/")
-        if _NO_SUMMARY.search(said):
-            if "licen" in said.lower() or "copyright" in said.lower():
-                return ""
-            continue
-        if sum(c.isalpha() for c in said) >= 8 and " " in said:
-            return said
-    return ""
-
-
-def _leading_lines(text: str) -> Iterator[str]:
-    """The lines of the comment that opens the file, without its shebang."""
+    """Returns the first telling line of the comment that opens the file."""
     for number, line in enumerate(text[:8_000].split("\n")[:_LEADING_LINES]):
         if number == 0 and line.startswith(("#!", "<?")):
             continue
         if line.strip() and not _COMMENT.match(line):
-            return
-        yield line
+            return ""
+        shown = _MARKS.sub("", line).strip(" \t*-=#/")
+        if re.search("licen|copyright", shown, re.IGNORECASE):
+            return ""
+        if not _NO_SUMMARY.search(shown) and sum(c.isalpha() for c in shown) >= 8 and " " in shown:
+            return shown
+    return ""

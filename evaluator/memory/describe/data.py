@@ -1,4 +1,4 @@
-"""Data and settings: columns, keys, sections, tables and root elements; no value of any of them."""
+"""Data and settings: columns, keys, sections, tables and root elements, without any value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from itertools import islice
 from evaluator.memory.describe.base import LOOKED_AT_CHARS, MAX_ITEMS, Description, make
 
 _HEADER_CHARS = 20_000
-# Strings and brackets. An unfinished string goes on to the end, as comments do below: one pass, whatever comes.
+# Strings and brackets. An unfinished string reaches to the end, as comments do below, so that one pass is enough.
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', re.DOTALL)
-# At the beginning of a line and without a comma: an array's values are no section.
+# At the beginning of a line and without a comma: the values of an array are not a section.
 _SECTION = re.compile(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", re.MULTILINE)
 _TOP_KEY = re.compile(r"^([A-Za-z_][\w.-]{0,80}|\"[^\"\n]{1,80}\")[ \t]*[=:]", re.MULTILINE)
 _TABLE = re.compile(
@@ -30,8 +30,8 @@ _XML_NAME = re.compile(r"<(?:task|function|handler|cond)\b[^<>]{0,500}?\bname\s*
 _XML_DESCRIPTION = re.compile(r"<description\b[^<>]{0,100}>([^<]{1,600})</description\s*>")
 
 
-def describe_table(text: str, separator: str) -> Description:
-    """The columns of a CSV or TSV, where its first line looks like a header: text in each cell, none a number.
+def describe_table(separator: str, text: str) -> Description:
+    """Returns the columns of a CSV or TSV, if its first line looks like a header: text in each cell, no number.
 
     Data without a header must not become names.
     """
@@ -52,28 +52,23 @@ def _is_value(cell: str) -> bool:
 
 
 def describe_json(text: str) -> Description:
-    """The keys of the topmost object, or of the objects in a topmost list."""
+    """Returns the keys of the topmost object, or of the objects in a topmost list."""
     return make("json", names=_top_keys(text[:LOOKED_AT_CHARS]))
 
 
 def _top_keys(text: str) -> Iterator[str]:
-    """Token by token: no depth and no broken file costs more than its length."""
-    stack = 0
-    top = 1
+    """Reads token by token, so that deep and broken files take time by their length only."""
+    depth = 0
+    top = 2 if text.lstrip().startswith("[") else 1
     for match in _JSON_TOKEN.finditer(text):
-        mark = match.group(0)
-        if mark in ("{", "["):
-            if stack == 0 and mark == "[":
-                top = 2
-            stack += 1
-        elif mark in ("}", "]"):
-            stack -= 1
-        elif match.group(2) is not None and stack == top:
+        if match.group(0) in "{}[]":
+            depth += 1 if match.group(0) in "{[" else -1
+        elif match.group(2) is not None and depth == top:
             yield match.group(1)
 
 
 def describe_settings(language: str, text: str) -> Description:
-    """The sections of TOML and INI; keys where there is no section, as at the top of YAML."""
+    """Returns the sections of TOML and INI; keys if there is no section, as in YAML."""
     text = text[:LOOKED_AT_CHARS]
     sections = [] if language == "yaml" else [found.strip("\"' \t") for found in _SECTION.findall(text)]
     if sections:
@@ -82,12 +77,12 @@ def describe_settings(language: str, text: str) -> Description:
 
 
 def describe_sql(text: str) -> Description:
-    """The tables, views and functions that statements create or alter."""
+    """Returns the tables, views and functions that statements create or alter."""
     return make("sql", names=_TABLE.findall(_SQL_COMMENT.sub(" ", text[:LOOKED_AT_CHARS])))
 
 
 def describe_xml(text: str) -> Description:
-    """The root element; of task templates and profiles also names and descriptions."""
+    """Returns the root element; for task templates and profiles their names and descriptions."""
     text = _XML_SKIPPED.sub(" ", text[:LOOKED_AT_CHARS])
     root = _XML_TAG.search(text)
     if root is None:

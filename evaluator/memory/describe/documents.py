@@ -19,7 +19,7 @@ _TITLE = re.compile(r"^title:[ \t]*[\"']?([^\n]{1,200}?)[\"']?[ \t]*$", re.MULTI
 
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
 
-# What is opened and never closed goes on to the end: looking for its end again at each place would be quadratic.
+# An element that is never closed reaches to the end: looking for its end at each place would be quadratic.
 _NOT_SHOWN = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style)\b[^>]{0,500}>.*?(?:</\1\s{0,20}>|\Z)", re.DOTALL | re.IGNORECASE
 )
@@ -33,7 +33,7 @@ _CELL_CHARS = 20_000
 
 
 def describe_markdown(text: str) -> Description:
-    """Headings outside fenced blocks; the summary is the title, from the front matter where it has one."""
+    """Returns the headings outside fenced blocks; the summary is the title, from the front matter if it has one."""
     headings = list(_markdown_headings(text[:LOOKED_AT_CHARS]))
     front = text[:4_000].split("\n---", 1)[0] if text.startswith("---") else ""
     titled = _TITLE.search(front)
@@ -59,12 +59,12 @@ def _markdown_headings(text: str) -> Iterator[str]:
             yield _MARKUP.sub(r"\1", above)
             above = ""
         else:
-            # A heading of one line: what goes on for several is a paragraph.
+            # A heading has one line; several lines are a paragraph.
             above = line.strip() if not above and line.strip()[:1] not in ("", "-", "|", ">", "*") else ""
 
 
 def describe_rst(text: str) -> Description:
-    """Titles by their underlines; the summary is the first."""
+    """Returns the titles, found by their underlines; the summary is the first."""
     lines = [line[:300].rstrip() for line in text[:LOOKED_AT_CHARS].split("\n")]
     titles: list[str] = []
     for above, line in pairwise(lines):
@@ -75,12 +75,12 @@ def describe_rst(text: str) -> Description:
 
 
 def describe_html(text: str) -> Description:
-    """The title, headings and the meta description."""
+    """Returns the title, the headings and the meta description."""
     text = _NOT_SHOWN.sub(" ", text[:LOOKED_AT_CHARS])
     found = [(match.group(1).lower(), _plain(match.group(2))) for match in _HTML_HEADING.finditer(text)]
-    title = next((said for tag, said in found if tag == "title"), "")
+    title = next((text for tag, text in found if tag == "title"), "")
     meta = _META.search(text)
-    headings = [said for tag, said in found if tag != "title"]
+    headings = [text for tag, text in found if tag != "title"]
     return make("html", summary=title, headings=[html.unescape(meta.group(1)), *headings] if meta else headings)
 
 
@@ -89,7 +89,7 @@ def _plain(markup: str) -> str:
 
 
 def describe_notebook(text: str) -> Description:
-    """Headings of Markdown cells, and what the code cells define; outputs are not looked at."""
+    """Returns the headings of Markdown cells and the names that code cells define; outputs are ignored."""
     headings: list[str] = []
     names: list[str] = []
     for kind, source in _cells(text):

@@ -1,4 +1,4 @@
-"""Python sources: what the parser finds; where it finds an error, what lines look like."""
+"""Python sources: the definitions that the parser finds, or those found by the look of a line if it cannot parse."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from collections.abc import Iterator
 from evaluator.memory.describe.base import Description, make
 from evaluator.memory.describe.code import describe_code
 
-# The parser takes 1 kB for each character at worst, and for some texts time by the square of their length.
+# The parser takes up to 1 kB for each character, and for some texts time by the square of their length.
 _PARSED_CHARS = 150_000
 _DEFINITION = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def describe_python(text: str) -> Description:
-    """The module docstring's first line; classes, functions, methods, constants; first lines of their docstrings.
-
-    Functions inside functions are left out.
-    """
+    """Returns the first line of the module docstring, the names of classes, functions, methods and constants, and the
+    first lines of their docstrings. Functions inside functions are left out."""
     if len(text) > _PARSED_CHARS:
         return describe_code("python", text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the file, and not ours to print
+            warnings.simplefilter("ignore")  # they are about the file
             module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return describe_code("python", text)
@@ -40,7 +38,7 @@ def describe_python(text: str) -> Description:
 
 
 def _definitions(module: ast.Module) -> Iterator[tuple[ast.stmt, bool]]:
-    """Statements of the module and of its classes, and those under a condition or a `try` beside them."""
+    """Yields the statements of the module and its classes, also below `if` and `try`, with whether a class has them."""
     waiting: list[tuple[ast.stmt, bool]] = [(node, False) for node in reversed(module.body)]
     while waiting:
         node, in_class = waiting.pop()

@@ -1,4 +1,4 @@
-// One result, whole, in a dialog. The arrow keys go to the next and the previous one of the table.
+// One result in a dialog. The arrow keys show the next and the previous result of the table.
 
 function openDetail(view, sample) {
   const dialog = byId("detail");
@@ -55,7 +55,7 @@ function detailOf(view, sample) {
     section("Inputs", pairs(sample.inputs)),
     section("Target", sample.target === null ? quiet("none") : text(sample.target)),
     section("Answer", sample.content === "" ? quiet("empty") : text(sample.content)),
-    sample.parsed !== null && section("Answer as a value", text(sample.parsed, 2)),
+    sample.parsed !== null && section("Parsed answer", text(sample.parsed, 2)),
     section("Scores", scoresOf(sample)),
     Object.keys(sample.metadata).length > 0 && section("Metadata", pairs(sample.metadata)),
     sample.warnings.length > 0 && section("Warnings", make("ul", null, sample.warnings.map((warning) => make("li", null, warning)))),
@@ -111,9 +111,9 @@ function scoresOf(sample) {
 
 function usageOf(sample) {
   const names = { input_tokens: "tokens in", output_tokens: "tokens out", cached_tokens: "cached tokens", reasoning_tokens: "reasoning tokens", turns: "turns", tool_calls: "tool calls" };
-  const said = Object.entries(names)
+  const parts = Object.entries(names)
     .filter(([name]) => sample.usage[name] !== undefined)
     .map(([name, title]) => `${sample.usage[name] === null ? "unknown" : whole(sample.usage[name])} ${title}`);
-  if (sample.cached_calls) said.push(`${whole(sample.cached_calls)} calls from the cache`);
-  return make("p", null, said.length ? said.join(", ") : "nothing");
+  if (sample.cached_calls) parts.push(`${whole(sample.cached_calls)} calls from the cache`);
+  return make("p", null, parts.length ? parts.join(", ") : "nothing");
 }

@@ -28,7 +28,7 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-/** A table with a caption for those who hear it, in a box that scrolls sideways where it is too wide. */
+/** A table with a caption for screen readers, in a box that scrolls sideways if the table is too wide. */
 function table(caption, head, rows, className) {
   const cells = head.map((text) =>
     make("th", { scope: "col", class: text.number ? "number" : null }, text.text === undefined ? text : text.text)
@@ -72,7 +72,7 @@ function money(value) {
   return value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(value < 10 ? 4 : 2)}`;
 }
 
-/** A sum that may not be known for all: what is known, and for how many. */
+/** A sum that may be known for some results only: the known part, and for how many. */
 function amount(found, written) {
   if (found.known_for === found.of) return written(found.known);
   if (found.known_for === 0) return "unknown";
@@ -88,13 +88,13 @@ function ofAll(n, all) {
   return `${whole(n)} of ${whole(all)}`;
 }
 
-/** Any value as text: a text as it is, everything else as JSON. */
+/** Any value as text: a string unchanged, everything else as JSON. */
 function plain(value, indent) {
   if (value === null || value === undefined) return "";
   return typeof value === "string" ? value : JSON.stringify(value, null, indent || 0);
 }
 
-/** A member of an object that came with the data, whatever its name is. */
+/** An own member of an object from the data; a name such as "constructor" is safe. */
 function own(object, name) {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }

@@ -1,4 +1,4 @@
-// Which samples are looked at: what the controls above the table say, and whether a sample fits.
+// The sample filter: the controls above the table, and whether a sample matches them.
 
 const VERDICTS = ["passed", "failed", "error", "unscored"];
 const MAX_CHOICES = 60;
@@ -20,7 +20,7 @@ function samplesOf(data) {
 }
 
 function emptyFilter() {
-  return { verdicts: new Set(), batch: "", template: "", variant: "", scorer: "", said: "", field: "", value: "", text: "" };
+  return { verdicts: new Set(), batch: "", template: "", variant: "", scorer: "", outcome: "", field: "", value: "", text: "" };
 }
 
 function fits(sample, filter, words) {
@@ -36,8 +36,8 @@ function fits(sample, filter, words) {
 function scorerFits(sample, filter) {
   const name = filter.scorer.slice(1);
   const score = own(sample.scores, name);
-  if (score === undefined) return filter.said === "absent";
-  switch (filter.said) {
+  if (score === undefined) return filter.outcome === "absent";
+  switch (filter.outcome) {
     case "passed":
       return score.passed === true;
     case "failed":
@@ -53,7 +53,7 @@ function scorerFits(sample, filter) {
   }
 }
 
-/** What a search looks through; made once, when it is first asked for. */
+/** The text that a search looks through; built once, at the first search. */
 function searched(sample) {
   if (sample.searched === undefined) {
     const scores = Object.values(sample.scores).map((score) => [score.answer, score.explanation, score.error]);
@@ -63,7 +63,7 @@ function searched(sample) {
   return sample.searched;
 }
 
-/** The values that a select offers: those that there are, most of them first; none where they are too many. */
+/** The values that a select offers, the most frequent first; none if there are too many. */
 function choicesOf(values) {
   const counts = new Map();
   for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
@@ -98,13 +98,13 @@ function controls(data, samples, filter, changed, last) {
     value.replaceChildren(option("", "any value"), ...found.map(([text, count]) => option(`=${text}`, `${text || "(none)"} (${whole(count)})`)));
     changed();
   };
-  const said = make("select", { "aria-label": "what the scorer said", hidden: true, change: set("said") }, [
-    option("", "said anything"), option("passed", "passed it"), option("failed", "failed it"), option("error", "failed itself"),
-    option("unscored", "could not judge"), option("absent", "did not see it"),
+  const outcome = make("select", { "aria-label": "outcome of the scorer", hidden: true, change: set("outcome") }, [
+    option("", "any outcome"), option("passed", "passed"), option("failed", "failed"), option("error", "scorer error"),
+    option("unscored", "could not judge"), option("absent", "not scored by it"),
   ]);
   const pickScorer = (event) => {
     filter.scorer = event.target.value;
-    said.hidden = filter.scorer === "";
+    outcome.hidden = filter.scorer === "";
     changed();
   };
   let waiting = 0;
@@ -122,7 +122,7 @@ function controls(data, samples, filter, changed, last) {
     pick("template", choicesOf(samples.map((sample) => sample.template)).map(([text]) => [`=${text}`, text]), set("template")),
     pick("variant", choicesOf(samples.map((sample) => sample.variant)).map(([text]) => [`=${text}`, text]), set("variant")),
     pick("scorer", scorers.map((text) => [`=${text}`, text]), pickScorer, 1),
-    said,
+    outcome,
     pick("metadata", metadataFields(samples).map((text) => [`=${text}`, text]), pickField, 1),
     value,
     last
@@ -148,7 +148,7 @@ function verdictBoxes(samples, filter, changed) {
   return make("fieldset", null, make("legend", { class: "heard" }, "verdict"), boxes);
 }
 
-/** A select; nothing where there are fewer than `least` choices. */
+/** A select; nothing if there are fewer than `least` choices. */
 function pick(label, choices, change, least) {
   if (choices.length < (least || 2)) return null;
   return make("select", { "aria-label": label, name: label, change }, option("", `any ${label}`), choices.map(([value, text]) => option(value, text || "(none)")));

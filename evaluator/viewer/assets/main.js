@@ -1,4 +1,4 @@
-// The page, from its data.
+// Builds the page from its data.
 
 function main() {
   const data = JSON.parse(byId("data").textContent);
@@ -6,6 +6,6 @@ function main() {
   showSummary(data);
   showSamples(data);
   showOrigin(data);
-  // Milliseconds since the page was asked for: for measurements, and for tests that wait.
+  // Milliseconds since the page was requested, for measurements and for tests that wait.
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

@@ -1,4 +1,4 @@
-// Plots as SVG. Each stands beside the numbers that it shows, so it is hidden from those who hear the page.
+// Plots as SVG. The numbers of each plot are shown next to it, so plots are hidden from screen readers.
 
 /** A point with its interval on a line from `low` to `high`. */
 function intervalPlot(estimate, low, high) {
@@ -18,7 +18,7 @@ function intervalPlot(estimate, low, high) {
   return drawing("interval", width, height, marks);
 }
 
-/** What the axis of interval plots has to hold: 0 to 1, or more where values lie outside. */
+/** The range of the axis of interval plots: 0 to 1, or wider if values lie outside. */
 function domainOf(estimates) {
   const values = estimates.flatMap((each) => [each.low, each.mean, each.high]).filter((value) => value !== null);
   const means = estimates.map((each) => each.mean).filter((value) => value !== null);
@@ -45,7 +45,7 @@ function countsPlot(counts) {
   return drawing("counts", width, height, [hatching(), ...marks]);
 }
 
-/** Errors are hatched, so that they differ from failed ones without a colour. */
+/** Errors are hatched, so that they differ from failed results without colour. */
 function hatching() {
   const pattern = makeSvg(
     "pattern",
@@ -122,7 +122,7 @@ function scatterPlot(points) {
   return drawing("scatter", width, height, marks);
 }
 
-/** The numbers of points; points that lie on each other share a label. */
+/** Labels with the numbers of points; points that overlap share a label. */
 function labelsOf(places) {
   const labels = [];
   places.forEach(([x, y], place) => {
@@ -133,7 +133,7 @@ function labelsOf(places) {
   return labels;
 }
 
-/** Round numbers from 0 to `most`, five or so. */
+/** About five round numbers from 0 to `most`. */
 function roundTicks(most) {
   const power = 10 ** Math.floor(Math.log10(most / 5));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => most / each <= 6);

@@ -1,4 +1,4 @@
-// The table of samples: a row a result, or a row a sample with a column for each template, variant and batch.
+// The table of samples: a row for each result, or a row for each sample with a column for each template, variant, batch.
 
 const PAGE = 100;
 const MARKS = { passed: "✓", failed: "✗", error: "!", unscored: "–" };
@@ -40,7 +40,7 @@ function leftOut(data) {
   return make(
     "p",
     { class: "notice" },
-    `This page holds ${ofAll(shown, total)} results: errors first, then failed, unscored and passed ones. The numbers above are of all.`
+    `This page shows ${ofAll(shown, total)} results: errors first, then failed, unscored and passed ones. The numbers above include all results.`
   );
 }
 
@@ -85,7 +85,7 @@ function keyOf(sample, sort) {
   }
 }
 
-/** What is unknown comes last, whichever way it is sorted. */
+/** Unknown values come last in either sort order. */
 function sorted(state) {
   const keyed = state.found.map((sample) => [keyOf(sample, state.sort), sample]);
   const sign = state.down ? -1 : 1;
@@ -133,7 +133,7 @@ function resultTable(view, rows) {
 }
 
 function sampleTable(head, body, view) {
-  const shown = body.length ? body : [make("tr", null, make("td", { colspan: head.length, class: "quiet" }, "No sample fits."))];
+  const shown = body.length ? body : [make("tr", null, make("td", { colspan: head.length, class: "quiet" }, "No matching samples."))];
   return make(
     "table",
     { "aria-rowcount": view.state.rows.length },
@@ -171,7 +171,7 @@ function scoreText(sample, name) {
   return score.error !== undefined ? "error" : short(score.value);
 }
 
-/** A row for each sample and epoch, with what each group made of it. */
+/** A row for each sample and epoch, with the result of each group. */
 function besideRows(state) {
   const rows = new Map();
   for (const sample of state.found) {
@@ -197,8 +197,8 @@ function besideTable(view, rows) {
       view.groups.map((group) => {
         const sample = row.cells.get(`${group.batch}/${group.group}`);
         if (!sample) return make("td", { class: "quiet" }, UNKNOWN);
-        const said = sample.failure ? sample.failure.kind : sample.content;
-        return make("td", { class: "text" }, opener(view, sample, verdictCell(sample)), make("div", { class: "under" }, preview(said)));
+        const text = sample.failure ? sample.failure.kind : sample.content;
+        return make("td", { class: "text" }, opener(view, sample, verdictCell(sample)), make("div", { class: "under" }, preview(text)));
       })
     );
   });

@@ -1,4 +1,4 @@
-// The numbers of a summary, as they are in it, with n of N beside each.
+// The numbers of a summary, each with its n of N.
 
 /** Each template and variant of each batch, as one row that tables and plots share. */
 function groupsOf(data) {
@@ -31,14 +31,14 @@ function showSummary(data) {
   fill(byId("summary"), null, [
     make("h2", null, "Outcomes"),
     outcomes(groups),
-    make("h2", null, "Passed, of those that were judged"),
-    accuracies("Passed, of those that were judged", groups.map(accuracyRow)),
+    make("h2", null, "Passed, of judged results"),
+    accuracies("Passed, of judged results", groups.map(accuracyRow)),
     ...byParts(groups),
     ...scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
     ...reducedTable(groups),
     ...agreement(groups),
     ...costAgainstQuality(groups),
-    make("h2", null, "What it used"),
+    make("h2", null, "Usage"),
     used(groups),
     ...distributions(data),
     ...confusions(groups),
@@ -134,12 +134,12 @@ function reducedTable(groups) {
       rest: "samples",
     }))
   );
-  return rows.length ? [make("h2", null, "Epochs made one"), estimates("Epochs made one", rows, false)] : [];
+  return rows.length ? [make("h2", null, "Epochs combined"), estimates("Epochs combined", rows, false)] : [];
 }
 
 const MEASURES = { cohen_kappa: "Cohen's κ", krippendorff_alpha: "Krippendorff's α" };
 
-/** How far judges agree beyond chance, of all the values that there can be: −1 to 1. */
+/** A table of how far judges agree beyond chance, drawn on the whole range −1 to 1. */
 function agreement(groups) {
   const rows = groups.flatMap((group) =>
     (group.agreement || []).map((found) =>
@@ -147,7 +147,7 @@ function agreement(groups) {
         "tr",
         null,
         make("th", { scope: "row" }, group.name),
-        make("td", { class: "said judges" }, judgesText(found)),
+        make("td", { class: "prose judges" }, judgesText(found)),
         make("td", { class: "measure" }, own(MEASURES, found.measure) || found.measure),
         make("td", { class: "drawn" }, intervalPlot({ mean: found.value, low: found.low, high: found.high }, -1, 1)),
         make("td", { class: "number strong" }, found.value === null ? "not defined" : short(found.value)),
@@ -166,8 +166,8 @@ function agreement(groups) {
     make(
       "p",
       { class: "remark" },
-      "On whether results passed: 1 is perfect agreement, 0 what chance would bring. It is not defined where every rating is the same. " +
-        "α has no interval here, nor has κ where its standard error is 0, as of judges who always agree, or of one who always says the same."
+      "Agreement on whether results passed: 1 is perfect, 0 is what chance gives. It is undefined if all ratings are equal. " +
+        "α is shown without an interval, and so is κ if its standard error is 0: judges who always agree, or one who always gives the same rating."
     ),
   ];
 }
@@ -201,12 +201,12 @@ function costAgainstQuality(groups) {
     )
   );
   return [
-    make("h2", null, "Cost against quality"),
+    make("h2", null, "Cost and quality"),
     make(
       "div",
       { class: "beside" },
       make("div", { class: "wide" }, scatterPlot(points)),
-      table("Cost against quality", ["", "", right("mean cost"), right("passed"), right("cost known for")], rows)
+      table("Cost and quality", ["", "", right("mean cost"), right("passed"), right("cost known for")], rows)
     ),
     unknown ? make("p", { class: "remark" }, `${ofAll(unknown, groups.length)} are not shown: their cost or share is unknown.`) : null,
   ];
@@ -230,11 +230,11 @@ function used(groups) {
     );
   });
   const head = ["cost", "scoring", "tokens in", "tokens out", "from the cache", "p50 time", "p90 time", "p99 time"].map(right);
-  return table("What it used", ["", ...head], rows);
+  return table("Usage", ["", ...head], rows);
 }
 
 function distributions(data) {
-  const titles = { duration_s: "Seconds a task took", input_tokens: "Input tokens", output_tokens: "Output tokens" };
+  const titles = { duration_s: "Task duration in seconds", input_tokens: "Input tokens", output_tokens: "Output tokens" };
   return data.distributions.flatMap((each) => {
     const written = each.quantity === "duration_s" ? seconds : short;
     const most = Math.max(...each.groups.flatMap((group) => group.counts));
@@ -252,7 +252,7 @@ function distributions(data) {
   });
 }
 
-/** The same for those who hear the page. */
+/** The same numbers for screen readers. */
 function histogramTable(name, counts, edges, written) {
   const rows = counts.flatMap((count, place) =>
     count ? [make("tr", null, make("th", { scope: "row" }, binText(edges, place, written)), make("td", null, whole(count)))] : []
@@ -291,7 +291,7 @@ function confusions(groups) {
       );
     })
   );
-  return tables.length ? [make("h2", null, "Targets against answers"), make("div", { class: "several" }, tables)] : [];
+  return tables.length ? [make("h2", null, "Targets and answers"), make("div", { class: "several" }, tables)] : [];
 }
 
 function errors(data, groups) {
@@ -303,20 +303,20 @@ function errors(data, groups) {
         make("th", { scope: "row" }, group.name),
         make("td", null, make("code", null, error.kind)),
         make("td", { class: "number" }, ofAll(error.count, group.counts.results)),
-        make("td", { class: "said" }, error.example)
+        make("td", { class: "prose" }, error.example)
       )
     )
   );
   if (!rows.length) return [];
-  return [make("h2", null, "Errors by kind"), table("Errors by kind", ["", "kind", right("n of N"), "one of them said"], rows)];
+  return [make("h2", null, "Errors by kind"), table("Errors by kind", ["", "kind", right("n of N"), "example"], rows)];
 }
 
 function showOrigin(data) {
   fill(byId("origin"), null, [
-    make("h2", null, "How it was run"),
+    make("h2", null, "Configuration"),
     ...data.batches.map((batch) =>
       make("details", null, make("summary", null, `Manifest of ${batch.name}`), make("pre", null, plain(batch.manifest, 2)))
     ),
-    make("p", { class: "remark" }, `Written ${data.created}. Intervals as the summary gives them; n of N is how many results a number is of.`),
+    make("p", { class: "remark" }, `Written ${data.created}. Intervals are those of the summary. n of N: the number is based on n of N results.`),
   ]);
 }

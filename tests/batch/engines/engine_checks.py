@@ -1,8 +1,9 @@
-"""What every engine guarantees, as checks: `local`, `ray` and any other pass all of them."""
+"""The guarantees of every engine, as checks. Engines of several processes pass further ones, in PROCESS_CHECKS."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,14 +17,15 @@ import pytest
 from aiohttp import web
 
 from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch.engines import Engine
+from evaluator.batch.engines import Engine, LocalEngine
+from evaluator.batch.engines.pool import ClusterLost
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Sample, Verdict
-from evaluator.batch.scorers import make_scorers
-from evaluator.batch.session import unrecorded_tasks
+from evaluator.batch.scorers import make_scorers, scorer
+from evaluator.batch.session import find_unrecorded
 from evaluator.batch.work import Done, Variant, Work, Worker
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.pacing import BatchBudget, Pace, Pacer
+from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.record.store import TaskStore
 
 TEMPLATES = (
@@ -106,12 +108,12 @@ async def serving() -> AsyncIterator[Server]:
 
 @dataclass(slots=True)
 class Bench:
-    """A worker that asks `server`, works for it, and an engine that runs them. What is handed in is kept."""
+    """A worker that asks `server`, its work, and an engine that runs them. `done` collects what is handed in."""
 
     engine: Engine
     server: Server
     folder: Path
-    pacer: Pacer = field(default_factory=lambda: Pacer(Pace.fixed(64)))
+    limiter: RateLimiter = field(default_factory=lambda: RateLimiter(Pace.fixed(64)))
     scorers: list[Any] = field(default_factory=lambda: ["exact"])
     template: str = "ask"
     done: list[Done] = field(default_factory=list[Done])
@@ -128,10 +130,10 @@ class Bench:
             backoff_s=(),
         )  # fmt: skip
         evaluator = Evaluator(library, profile, tasks_dir=None, roots=[self.folder], profiles={}, **self.options)
-        async with evaluator.behind(self.pacer, self.folder / "tasks") as own:
-            refused = lambda: None if self.pacer.refused is None else str(self.pacer.refused)  # noqa: E731
+        async with evaluator.with_limiter(self.limiter, self.folder / "tasks") as own:
+            refused = lambda: None if self.limiter.refused is None else str(self.limiter.refused)  # noqa: E731
             yield Worker(
-                own, make_scorers(self.scorers), self.pacer, refused, (), self.unrecorded, "repeat",
+                own, make_scorers(self.scorers), refused, (), self.unrecorded, "repeat",
             )  # fmt: skip
 
     def _templates(self) -> Path:
@@ -231,7 +233,7 @@ async def what_on_done_raises_ends_the_run(bench: Bench) -> None:
     assert bench.server.asked.total() < 30
 
 
-async def cancelling_cancels_what_is_in_flight_and_a_later_run_goes_on_with_it(bench: Bench) -> None:
+async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Bench) -> None:
     bench.template = "twice"
     bench.server.hold()
     running = asyncio.ensure_future(bench.run(bench.works(9)))
@@ -244,41 +246,25 @@ async def cancelling_cancels_what_is_in_flight_and_a_later_run_goes_on_with_it(b
     assert bench.engine.in_flight() == 0 and not bench.done
     assert Counter(task.status for task in bench.store.list()) in ({"aborted": CONCURRENCY}, {})
     bench.server.let_go()
-    bench.unrecorded = unrecorded_tasks(bench.store, {})
+    bench.unrecorded = find_unrecorded(bench.store, {})
     await bench.run(bench.works(9))
     assert bench.verdicts == {Verdict.PASSED: 9} and set(bench.samples.values()) == {1}
     assert len(list(bench.store.list())) == 9
 
 
-async def work_that_is_not_begun_when_it_stops_is_handed_in_as_pending(bench: Bench) -> None:
-    bench.server.hold()
-    bench.pacer = Pacer(Pace.fixed(2))
-    running = asyncio.ensure_future(bench.run(bench.works(10)))
-    # Three samples may run where two calls may; the others that were taken wait for their turn.
-    await bench.server.until(lambda: bench.server.open == 2)
-    bench.is_stopping = True
-    bench.server.let_go()
-    await running
-    begun = [done for done in bench.done if done.result is not None]
-    pending = [done for done in bench.done if done.result is None]
-    assert len(begun) in (2, 3) and len(begun) + len(pending) == 10
-    assert {done.pending for done in pending} == {"asked to stop"}
-    assert bench.server.asked.total() == len(begun)
-
-
 async def calls_at_once_are_bounded_over_all_processes(bench: Bench) -> None:
-    bench.pacer = Pacer(Pace.fixed(2))
+    bench.limiter = RateLimiter(Pace.fixed(2))
     await bench.run(bench.works(16))
     assert bench.verdicts == {Verdict.PASSED: 16}
     assert bench.server.most_open <= 2
-    [state] = bench.pacer.state()
+    [state] = bench.limiter.state()
     assert (state.requests, state.in_flight) == (16, 0)
 
 
 async def one_budget_holds_over_all_processes(bench: Bench) -> None:
-    bench.pacer = Pacer(Pace.fixed(64), budget=BatchBudget(max_tokens=300))
+    bench.limiter = RateLimiter(Pace.fixed(64), budget=BatchBudget(max_tokens=300))
     await bench.run(bench.works(40))
-    spent = bench.pacer.spent()
+    spent = bench.limiter.spent()
     assert (spent.input_tokens, spent.output_tokens) == (5 * spent.turns, 5 * spent.turns)
     assert 0 < 10 * spent.turns <= 300 and bench.server.asked.total() == spent.turns
     assert sum(bench.samples.values()) == spent.turns
@@ -292,7 +278,7 @@ async def what_is_only_judged_anew_makes_no_call(bench: Bench) -> None:
     asked = bench.server.asked.total()
     bench.done, bench.scorers = [], ["includes", {"type": "regex", "pattern": "question"}]
     again = [
-        Work(work.sample, 1, work.cell, work.variant, work.identity, "anew", judged=earlier[work.sample.id].result)
+        Work(work.sample, 1, work.cell, work.variant, work.identity, "anew", answered=earlier[work.sample.id].result)
         for work in bench.works(4)
     ]
     await bench.run(again)
@@ -307,9 +293,158 @@ CHECKS: list[Check] = [
     each_work_is_done_once_and_handed_in_in_the_callers_loop,
     what_next_work_raises_ends_the_run_after_cancelling,
     what_on_done_raises_ends_the_run,
-    cancelling_cancels_what_is_in_flight_and_a_later_run_goes_on_with_it,
-    work_that_is_not_begun_when_it_stops_is_handed_in_as_pending,
+    cancelling_cancels_work_in_flight_and_a_later_run_resumes_it,
     calls_at_once_are_bounded_over_all_processes,
     one_budget_holds_over_all_processes,
     what_is_only_judged_anew_makes_no_call,
 ]
+
+
+# -- engines of several processes -------------------------------------------------------------------------------------
+
+
+def repeated(bench: Bench) -> int:
+    """How many calls were made again."""
+    return sum(times - 1 for times in bench.server.asked.values())
+
+
+async def work_that_has_not_started_when_it_stops_is_handed_in_as_pending(bench: Bench) -> None:
+    bench.is_stopping = True
+    await bench.run(bench.works(10))
+    assert {done.pending for done in bench.done} == {"stop requested"}
+    assert len(bench.done) == 10 and not bench.server.asked
+
+
+async def two_processes_share_the_work(bench: Bench) -> None:
+    seen = bench.folder / "seen"
+    seen.mkdir()
+
+    @scorer(name="seen")
+    def note_process(output: str) -> bool:
+        (seen / str(os.getpid())).touch()
+        return True
+
+    bench.scorers = [note_process]
+    bench.server.hold()
+    running = asyncio.ensure_future(bench.run(bench.works(CONCURRENCY)))
+    await bench.server.until(lambda: bench.server.open == CONCURRENCY)
+    bench.server.let_go()
+    await running
+    assert bench.verdicts == {Verdict.PASSED: CONCURRENCY}
+    assert len(list(seen.iterdir())) == 2 and str(os.getpid()) not in os.listdir(seen)
+
+
+@scorer
+def ends_the_process_for_s3(inputs: Any) -> bool:
+    if inputs["question"] == "question 3":
+        os._exit(3)
+    return True
+
+
+async def a_sample_that_ends_its_process_each_time_is_an_error(bench: Bench) -> None:
+    bench.scorers = [ends_the_process_for_s3]
+    await bench.run(bench.works(8))
+    assert set(bench.samples.values()) == {1} and len(bench.done) == 8
+    assert bench.verdicts == {Verdict.PASSED: 7, Verdict.ERROR: 1}
+    [crashed] = [done.result for done in bench.done if done.result and done.result.verdict is Verdict.ERROR]
+    assert crashed.sample_id == "s3" and crashed.failure is not None
+    assert "ended unexpectedly" in crashed.failure.message
+    # Steps that were complete before each of the three ends are not repeated.
+    assert bench.server.asked["question 3"] == 1 and max(bench.server.asked.values()) <= 3
+
+
+async def a_lost_process_gives_its_work_back(bench: Bench) -> None:
+    ended = bench.folder / "ended"
+
+    @scorer(name="ends_once")
+    def ends_once(inputs: Any) -> bool:
+        if inputs["question"] == "question 3":
+            try:
+                ended.touch(exist_ok=False)
+            except FileExistsError:
+                return True
+            os._exit(3)
+        return True
+
+    bench.scorers = [ends_once]
+    bench.template = "twice"
+    await bench.run(bench.works(8))
+    assert ended.exists()
+    assert bench.verdicts == {Verdict.PASSED: 8} and set(bench.samples.values()) == {1}
+    assert repeated(bench) <= CONCURRENCY and bench.server.asked["again: question 3"] == 1
+
+
+async def the_calls_of_a_lost_process_are_released_and_count_as_in_doubt(bench: Bench) -> None:
+    """Two calls may be in flight; if the lost process kept its permits, no further call could be made."""
+    bench.limiter = RateLimiter(Pace.fixed(2))
+    bench.scorers = [ends_the_process_for_s3]
+    await bench.run(bench.works(8))
+    assert bench.verdicts == {Verdict.PASSED: 7, Verdict.ERROR: 1}
+    [state] = bench.limiter.state()
+    assert state.in_flight == 0 and bench.server.most_open <= 2
+
+
+PROCESS_CHECKS: list[Check] = [
+    work_that_has_not_started_when_it_stops_is_handed_in_as_pending,
+    two_processes_share_the_work,
+    a_lost_process_gives_its_work_back,
+    a_sample_that_ends_its_process_each_time_is_an_error,
+    the_calls_of_a_lost_process_are_released_and_count_as_in_doubt,
+]
+
+
+async def task_files_are_sent_if_the_folder_is_not_shared(bench: Bench) -> None:
+    """For an engine that was made with `gather`."""
+    bench.template = "twice"
+    await bench.run(bench.works(12))
+    assert bench.verdicts == {Verdict.PASSED: 12}
+    tasks = list(bench.store.list())
+    assert {task.status for task in tasks} == {"completed"} and len(tasks) == 12
+    assert {done.result.task_id for done in bench.done if done.result} == {task.id for task in tasks}
+    assert {task.path.stat().st_mode & 0o777 for task in tasks} == {0o600}
+
+
+def answers(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for done in bench.done:
+        assert done.result is not None and done.work.sample.id not in found
+        result = done.result
+        found[result.sample_id] = result.verdict, result.content, result.scores, result.usage, result.failure
+    return found
+
+
+async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], share: int) -> None:
+    """Each sample has one result, the same as without the kill; at most `share` calls are repeated."""
+    bench.template = "twice"
+
+    def on_done(done: Done) -> None:
+        bench.keep(done)
+        if len(bench.done) == 10:
+            kill()
+
+    await bench.run(bench.works(60), None, on_done)
+    assert set(bench.samples.values()) == {1} and len(bench.done) == 60
+    assert repeated(bench) <= share
+    undisturbed = Bench(LocalEngine(CONCURRENCY), bench.server, bench.folder / "local", template="twice")
+    undisturbed.folder.mkdir()
+    await undisturbed.run(undisturbed.works(60))
+    assert answers(bench) == answers(undisturbed)
+    # A file without a header belongs to a task that had done nothing yet.
+    assert {task.status for task in bench.store.list() if task.header is not None} == {"completed"}
+
+
+async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(bench: Bench, kill: Callable[[], None]) -> None:
+    def on_done(done: Done) -> None:
+        bench.keep(done)
+        if len(bench.done) == 5:
+            bench.server.hold()
+            kill()
+
+    with pytest.raises(ClusterLost, match="no process is left to evaluate in; finished samples are stored"):
+        await bench.run(bench.works(30), None, on_done)
+    assert 5 <= len(bench.done) < 30 and bench.engine.in_flight() == 0
+    bench.server.let_go()
+    bench.engine = LocalEngine(CONCURRENCY)
+    done = set(bench.samples)
+    await bench.run([work for work in bench.works(30) if work.sample.id not in done])
+    assert bench.verdicts == {Verdict.PASSED: 30} and set(bench.samples.values()) == {1}

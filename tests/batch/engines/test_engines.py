@@ -1,31 +1,81 @@
-"""Each engine passes the checks that all engines pass."""
+"""Each engine passes the checks of all engines; the pool passes those of several processes, without Ray."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from evaluator.batch.definition import BatchLimits
 from evaluator.batch.engines import LocalEngine, make_engine
-from evaluator.errors import UsageError
-from tests.batch.engines.engine_checks import CHECKS, CONCURRENCY, Bench, Check, serving
+from evaluator.errors import MissingExtra, UsageError
+from tests.batch.engines.engine_checks import (
+    CHECKS,
+    CONCURRENCY,
+    PROCESS_CHECKS,
+    Bench,
+    Check,
+    a_batch_that_loses_all_processes_fails_and_can_be_resumed,
+    killed_processes_lose_nothing,
+    serving,
+    task_files_are_sent_if_the_folder_is_not_shared,
+)
+from tests.batch.engines.process_engine import ProcessEngine
+
+
+def run(check: Callable[..., Any], make: Callable[[], Any], folder: Path, *more: Callable[[Any], Any]) -> None:
+    async def main() -> None:
+        async with serving() as server:
+            engine = make()
+            await check(Bench(engine, server, folder), *(argument(engine) for argument in more))
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_local_engine(check: Check, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving() as server:
-            await check(Bench(LocalEngine(CONCURRENCY), server, tmp_path))
-
-    asyncio.run(run())
+    run(check, lambda: LocalEngine(CONCURRENCY), tmp_path)
 
 
-def test_an_engine_is_named_or_given() -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("check", [*CHECKS, *PROCESS_CHECKS], ids=lambda check: check.__name__)
+def test_a_pool_of_processes(check: Check, tmp_path: Path) -> None:
+    run(check, lambda: ProcessEngine(CONCURRENCY), tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_pool_whose_processes_do_not_share_the_folder(tmp_path: Path) -> None:
+    run(task_files_are_sent_if_the_folder_is_not_shared, lambda: ProcessEngine(CONCURRENCY, gather=True), tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_pool_with_a_killed_process(tmp_path: Path) -> None:
+    run(
+        killed_processes_lose_nothing, lambda: ProcessEngine(CONCURRENCY), tmp_path,
+        lambda engine: engine.lose_one, lambda engine: CONCURRENCY // 2,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_a_pool_that_loses_all_processes(tmp_path: Path) -> None:
+    run(
+        a_batch_that_loses_all_processes_fails_and_can_be_resumed, lambda: ProcessEngine(CONCURRENCY), tmp_path,
+        lambda engine: engine.lose_all,
+    )  # fmt: skip
+
+
+def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
     own = LocalEngine(3)
-    assert make_engine(own, BatchLimits()) is own
-    assert make_engine(None, BatchLimits()).name == make_engine("local", BatchLimits()).name == "local"
-    assert make_engine("ray", BatchLimits()).name == "ray"
+    assert make_engine(own, 64) is own
+    assert make_engine(None, 64).name == make_engine("local", 64).name == "local"
     with pytest.raises(UsageError, match="expected local or ray"):
-        make_engine("slurm", BatchLimits())
+        make_engine("slurm", 64)
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    assert make_engine("ray", 64).name == "ray"
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[ray\]'"):
+        make_engine("ray", 64)

@@ -1,4 +1,4 @@
-"""A process of a cluster says what came of each sample, whatever ended it; one that closes says nothing more."""
+"""A Host sends the result of each sample, whatever ended it; after closing it sends nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.recipe import make_recipe
@@ -19,8 +17,6 @@ from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError
 from tests.batch.engines.engine_checks import Bench, serving
 
-pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
-
 
 @asynccontextmanager
 async def a_host(judged_by: Any, folder: Path) -> AsyncIterator[tuple[Host, Bench]]:
@@ -28,42 +24,42 @@ async def a_host(judged_by: Any, folder: Path) -> AsyncIterator[tuple[Host, Benc
         bench = Bench(LocalEngine(1), server, folder, scorers=[judged_by])
         async with bench.worker() as worker:
             host = Host()
-            opened = await host.open(pickle.dumps(make_recipe(worker)), None, 1)
+            opened = await host.open(pickle.dumps(make_recipe(worker)[0]), None, 1)
             assert not isinstance(opened, Exception)
             yield host, bench
             await host.close()
 
 
-async def heard(host: Host) -> tuple[Any, ...]:
-    """What it says of the sample; its calls are let in meanwhile."""
+async def result_message(host: Host) -> tuple[Any, ...]:
+    """The message about the sample. Permits for its calls are granted meanwhile."""
     while True:
         for packed in await host.listen():
             kind, *rest = pickle.loads(packed)
-            if kind == "enter":
-                await host.post([pickle.dumps(("entered", rest[0]))])
+            if kind == "acquire":
+                await host.post([pickle.dumps(("acquired", rest[0]))])
             elif kind in ("done", "raised"):
                 return kind, *rest
 
 
-async def said_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
+async def message_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
     async with a_host(judged_by, folder) as (host, bench):
         await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
-        return await heard(host)
+        return await result_message(host)
 
 
-def test_a_scorer_that_waits_for_what_was_cancelled_is_an_error_of_its_sample(tmp_path: Path) -> None:
+def test_a_scorer_that_awaits_a_cancelled_future_is_an_error_of_its_sample(tmp_path: Path) -> None:
     @scorer
     async def waits(output: str) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
         await future
 
-    kind, _, result, *_ = asyncio.run(said_of_a_sample(waits, tmp_path))
+    kind, _, result, *_ = asyncio.run(message_of_a_sample(waits, tmp_path))
     assert kind == "done" and result.verdict is Verdict.ERROR
     assert "CancelledError" in result.scores["waits"].error
 
 
-def test_a_sample_whose_task_cancels_itself_is_heard_of(tmp_path: Path) -> None:
+def test_a_sample_whose_task_cancels_itself_is_reported(tmp_path: Path) -> None:
     @scorer
     async def cancels(output: str) -> None:
         task = asyncio.current_task()
@@ -71,22 +67,22 @@ def test_a_sample_whose_task_cancels_itself_is_heard_of(tmp_path: Path) -> None:
         task.cancel()
         await asyncio.sleep(0)
 
-    kind, number, error = asyncio.run(said_of_a_sample(cancels, tmp_path))
+    kind, number, error = asyncio.run(message_of_a_sample(cancels, tmp_path))
     assert (kind, number, type(error), str(error)) == ("raised", 1, ConfigurationError, "CancelledError")
 
 
-def test_a_host_that_closes_cancels_its_samples_and_says_nothing_of_them(tmp_path: Path) -> None:
+def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:
     async def run() -> None:
         async with a_host("exact", tmp_path) as (host, bench):
             bench.server.hold()
             await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
-            hearing = asyncio.ensure_future(heard(host))
+            receiving = asyncio.ensure_future(result_message(host))
             await bench.server.until(lambda: bench.server.open == 1)
             await host.close()
             await bench.server.until(lambda: bench.server.open == 0)
             for _ in range(10):
                 await asyncio.sleep(0)
-            assert not hearing.done()
-            hearing.cancel()
+            assert not receiving.done()
+            receiving.cancel()
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.batch.records import Failure, SampleResult, Score, verdict_of
-from evaluator.results import Usage
+from evaluator.errors.results import Usage
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>",

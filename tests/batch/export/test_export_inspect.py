@@ -36,13 +36,13 @@ def test_samples_summaries_and_header_are_in_the_archive(tmp_path: Path) -> None
     assert zinc["scores"]["includes"]["reason"] == "scoring_failed"
 
 
-def test_a_folder_takes_a_log_for_each_template_and_variant(tmp_path: Path) -> None:
+def test_a_folder_gets_a_log_for_each_template_and_variant(tmp_path: Path) -> None:
     export(many(40), MANIFEST, "inspect", tmp_path / "logs")
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.rpartition("_")[0] for name in names] == [
         "answer_large", "answer_small", "explain_large", "explain_small",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="holds one template and variant; name a folder"):
+    with pytest.raises(UsageError, match="holds one template and variant; give a folder"):
         export(many(40), MANIFEST, "inspect", tmp_path / "out.eval")
     with pytest.raises(UsageError, match="no result"):
         export([], MANIFEST, "inspect", tmp_path / "out.eval")

@@ -1,4 +1,4 @@
-"""JUnit XML is valid, counts what it holds, and says why something failed."""
+"""JUnit XML is valid, has correct counts, and gives the reason of a failure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_verdict_is_its_own_outcome(tmp_path: Path) -> None:
     assert unscored.find("skipped").get("message") == "includes could not judge: there is no target"
 
 
-def test_an_unknown_cost_is_no_property_and_a_known_one_is_a_number(tmp_path: Path) -> None:
+def test_only_a_known_cost_is_a_property(tmp_path: Path) -> None:
     root = written(EACH, tmp_path / "out.xml")
     costs = [
         [each.get("value") for each in case.iterfind(".//property[@name='cost_usd']")] for case in root.iter("testcase")
@@ -57,7 +57,7 @@ def test_an_unknown_cost_is_no_property_and_a_known_one_is_a_number(tmp_path: Pa
     assert "None" not in {each.get("value") for each in root.iter("property")}
 
 
-def test_a_suite_holds_one_template_and_variant_and_counts_its_own(tmp_path: Path) -> None:
+def test_a_suite_has_one_template_and_variant_with_its_own_counts(tmp_path: Path) -> None:
     root = written(many(400), tmp_path / "out.xml")
     suites = {suite.get("name"): suite for suite in root}
     assert set(suites) == {
@@ -72,7 +72,7 @@ def test_a_suite_holds_one_template_and_variant_and_counts_its_own(tmp_path: Pat
     assert sum(int(suite.get("tests")) for suite in suites.values()) == 400
 
 
-def test_hostile_texts_are_text_and_what_xml_forbids_is_shown(tmp_path: Path) -> None:
+def test_hostile_texts_are_text_and_forbidden_characters_are_escaped(tmp_path: Path) -> None:
     root = written(hostile(), tmp_path / "out.xml")
     assert len(root) == len(HOSTILE) and {each.tag for each in root.iter()} == {
         "testsuites", "testsuite", "testcase", "properties", "property", "failure", "error", "skipped",
@@ -83,14 +83,14 @@ def test_hostile_texts_are_text_and_what_xml_forbids_is_shown(tmp_path: Path) ->
     assert shown[5:7] == ["half \\ud83d of a pair", "line\r\nbreak\ttab\rend"]
 
 
-def test_a_dot_in_a_variant_makes_no_package(tmp_path: Path) -> None:
+def test_a_dot_in_a_variant_does_not_create_a_package(tmp_path: Path) -> None:
     root = written([result(variant="gpt-4.1"), result(variant="")], tmp_path / "out.xml")
     assert [case.get("classname") for case in root.iter("testcase")] == ["answer.gpt-4_1", "answer"]
     assert [suite.get("name") for suite in root] == ["answer × gpt-4.1", "answer"]
 
 
 @pytest.mark.parametrize(("scores", "reason"), [({}, "no scorer"), (UNSCORED.scores, "includes could not judge")])
-def test_what_is_skipped_says_why(scores: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_a_skipped_result_has_a_reason(scores: dict[str, Any], reason: str, tmp_path: Path) -> None:
     root = written([result(scores=scores)], tmp_path / "out.xml")
     assert root.find(".//skipped").get("message").startswith(reason)
 
@@ -140,13 +140,13 @@ STOP = "the last session ended with: asked to stop"
         (0, None, 4, {"metals": "4 of 4 results are pending"}),
     ],
 )  # fmt: skip
-def test_what_is_not_finished_is_not_green(
+def test_an_unfinished_batch_is_not_green(
     tmp_path: Path, count: int, manifest: Any, total: Any, says: dict[str, str]
 ) -> None:
     root = written([result(f"s{i}") for i in range(count)], tmp_path / "out.xml", manifest, total)
     assert incomplete(root) == says
 
 
-def test_what_is_pending_of_no_one_suite_has_a_suite_of_its_own(tmp_path: Path) -> None:
+def test_pending_results_of_no_single_suite_get_their_own_suite(tmp_path: Path) -> None:
     root = written([result(), result(variant="large")], tmp_path / "out.xml", total=5)
     assert incomplete(root) == {"metals": "3 of 5 results are pending"}

@@ -1,4 +1,4 @@
-"""Markdown has the summary and what failed, and shows texts as texts."""
+"""Markdown has the summary and the failed results, and shows texts as plain text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_counts_and_lists_what_failed(tmp_path: Path) -> None:
     assert "gold" not in errors + failed
 
 
-def test_it_says_how_many_it_leaves_out(tmp_path: Path) -> None:
+def test_the_number_of_omitted_results_is_stated(tmp_path: Path) -> None:
     failed = (result(str(n), scores=EACH[1].scores) for n in range(MAX_SHOWN + 5))
     export(failed, {}, "markdown", tmp_path / "out.md")
     text = (tmp_path / "out.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_it_says_how_many_it_leaves_out(tmp_path: Path) -> None:
     assert text.count("| `answer` | `small` |") == MAX_SHOWN
 
 
-def test_rows_stay_rows_whatever_is_in_them(tmp_path: Path) -> None:
+def test_hostile_texts_do_not_break_a_row(tmp_path: Path) -> None:
     export(hostile(), {"name": HOSTILE[0]}, "markdown", tmp_path / "out.md")
     text = (tmp_path / "out.md").read_text(encoding="utf-8")
     rows = text.partition("## Failed results")[2].strip().splitlines()[2:]

@@ -1,4 +1,4 @@
-"""CSV, JSON Lines, Parquet and frames hold what the results hold, typed, and nothing that a spreadsheet would run."""
+"""CSV, JSON Lines, Parquet and frames have all values with types, and nothing that a spreadsheet would run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.batch.export import EXPORTERS, export, to_pandas, to_polars
-from evaluator.batch.export.delimited import guarded, unguarded
+from evaluator.batch.export.csv import guarded, unguarded
 from evaluator.batch.records import SampleResult, Score
 from evaluator.errors import MissingExtra, RecordError, UsageError
 from tests.batch.export.results import EACH, ERROR, HOSTILE, PASSED, hostile, many, result
@@ -28,7 +28,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, strict=True))
 
 
-def test_a_csv_row_says_what_the_result_says(tmp_path: Path) -> None:
+def test_a_csv_row_has_the_values_of_the_result(tmp_path: Path) -> None:
     export(EACH, {}, "csv", tmp_path / "out.csv")
     passed, failed, error, scorer_error, unscored = read_csv(tmp_path / "out.csv")
     assert {name: passed[name] for name in ("sample_id", "epoch", "verdict", "target", "cost_usd", "input_tokens")} == {
@@ -65,13 +65,13 @@ def test_every_csv_cell_reads_back_and_none_is_a_formula(tmp_path: Path) -> None
         ("-5", "-5"), ("+3.2e5", "+3.2e5"), ("a=b", "a=b"), ("'tis", "'tis"), ("", ""),
     ],
 )  # fmt: skip
-def test_what_begins_like_a_formula_gets_an_apostrophe(text: str, cell: str) -> None:
+def test_a_text_like_a_formula_gets_an_apostrophe(text: str, cell: str) -> None:
     assert guarded(text) == cell
 
 
 @given(st.text(alphabet="'=+-@\t\r\n 1a＝"))
 @example("'-5")
-def test_the_apostrophe_comes_off_again(text: str) -> None:
+def test_the_apostrophe_can_be_removed(text: str) -> None:
     assert unguarded(guarded(text)) == text
 
 
@@ -160,7 +160,7 @@ def test_parquet_is_written_in_row_groups(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_results(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if format == "parquet":
         pytest.importorskip("pyarrow", reason="needs pyarrow")
-    monkeypatch.setattr("evaluator.batch.export.parquet.ROWS_A_GROUP", 64)
+    monkeypatch.setattr("evaluator.batch.export.frames.ROWS_A_GROUP", 64)
     export(many(10), {}, format, tmp_path / "warm")
 
     def large(count: int) -> Iterator[SampleResult]:
@@ -179,7 +179,7 @@ def test_memory_does_not_grow_with_the_results(format: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("format", sorted(EXPORTERS))
-def test_a_file_is_replaced_whole_or_left_as_it_was(format: str, tmp_path: Path) -> None:
+def test_a_file_is_replaced_completely_or_left_unchanged(format: str, tmp_path: Path) -> None:
     if format == "parquet":
         pytest.importorskip("pyarrow", reason="needs pyarrow")
     path = tmp_path / "out.eval"
@@ -204,10 +204,10 @@ def test_a_link_at_the_path_is_replaced_and_its_target_left(tmp_path: Path) -> N
     assert (tmp_path / "other").read_text() == "other" and not (tmp_path / "out.csv").is_symlink()
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"nowhere/out\.csv: cannot be written: No such file"):
         export(EACH, {}, "csv", tmp_path / "nowhere" / "out.csv")
-    with pytest.raises(UsageError, match="'marckdown' is no format to export to; did you mean `markdown`"):
+    with pytest.raises(UsageError, match="unknown export format 'marckdown'; did you mean `markdown`"):
         export(EACH, {}, "marckdown", tmp_path / "out")
 
 

@@ -1,4 +1,4 @@
-"""The example rows are what their README says, and what can be computed of them is right."""
+"""The example rows match their README, and the computable ones are correct."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def of(subject: str, level: str = "") -> list[dict[str, Any]]:
     return [row for row in ROWS if row["subject"] == subject and row["id"].startswith(level)]
 
 
-def test_the_files_hold_as_many_rows_as_the_readme_says() -> None:
+def test_the_files_have_the_row_counts_of_the_readme() -> None:
     assert {name: len(lines) for name, lines in FILES.items()} == COUNTS
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     for name, count in COUNTS.items():
@@ -193,13 +193,13 @@ def test_a_row_has_the_shape_of_its_kind(row: dict[str, Any]) -> None:
         assert len(set(row["choices"])) == 4 and row["target"] in "ABCD"
 
 
-def test_ids_questions_and_workings_stand_once() -> None:
+def test_ids_questions_and_workings_are_unique() -> None:
     for field in ("id", "question", "working"):
         counts = Counter(row[field] for row in ROWS if field in row)
         assert [value for value, count in counts.items() if count > 1] == []
 
 
-def test_the_right_letters_are_spread() -> None:
+def test_the_correct_letters_are_evenly_distributed() -> None:
     letters = Counter(row["target"] for row in of("choice"))
     assert set(letters) == set("ABCD") and max(letters.values()) < len(of("choice")) / 2
 
@@ -220,7 +220,7 @@ def elements() -> list[tuple[str, str | None, int | None]]:
     return found
 
 
-def test_the_elements_are_all_118_once_with_their_symbols_and_numbers() -> None:
+def test_all_118_elements_occur_once_with_symbol_and_number() -> None:
     found = elements()
     assert len(SYMBOLS) == len(set(SYMBOLS)) == 118
     assert len({name for name, _, _ in found}) == len(found) == 118
@@ -258,14 +258,14 @@ def test_each_country_and_capital_is_asked_for_once() -> None:
 WORKED = [row for row in ROWS if "working" in row]
 
 
-def test_what_can_be_computed_says_how() -> None:
+def test_computable_rows_have_a_working() -> None:
     subjects = {"units", "arithmetic", "numbers"}
     assert [row["id"] for row in ROWS if row["subject"] in subjects and "working" not in row] == []
     assert all("working" in row for row in of("dates", "medium") + of("dates", "hard"))
 
 
 @pytest.mark.parametrize("row", WORKED, ids=lambda row: row["id"])
-def test_a_working_gives_the_target(row: dict[str, Any]) -> None:
+def test_a_working_computes_the_target(row: dict[str, Any]) -> None:
     answer = plain(value_of(ast.parse(row["working"], mode="eval").body))
     if row["kind"] == "choice":
         assert row["choices"]["ABCD".index(row["target"])] == str(answer)

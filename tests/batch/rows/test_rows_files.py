@@ -1,4 +1,4 @@
-"""Rows from files: what stands there is what comes, and what is wrong is told with its place."""
+"""Rows from files are read unchanged, and errors are reported with their position."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
         ("a.jsonl", b'{"id": 1, "x": "NaN", "y": NaN}\n', ":1:28: NaN is not JSON; write null"),
         ("a.jsonl", b'{"id": 1, "y": [-Infinity]}\n', ":1:17: -Infinity is not JSON"),
         ("a.jsonl", b'{"id": 1, "y": 1e999}\n', ":1:16: 1e999 is a number outside the range"),
-        ("a.jsonl", b'{"id": 1, "id": 2}\n', ":1: broken JSON: the name 'id' stands twice in one object"),
+        ("a.jsonl", b'{"id": 1, "id": 2}\n', ":1: broken JSON: the name 'id' occurs twice in one object"),
         ("a.jsonl", b'{"id": ' + b"9" * 5000 + b"}\n", ":1: broken JSON: Exceeds the limit"),
         ("a.jsonl", b'{"id": 1, "y": ' + b"[" * 300 + b"]" * 300 + b"}\n", ":1: the JSON is nested too deeply"),
         ("a.jsonl", b'{"id": 1, "y": ' + b"[" * 90_000 + b"]" * 90_000 + b"}\n", ":1: the JSON is nested too deeply"),
@@ -93,39 +93,39 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
         ("a.jsonl", '{"id": 1}\n'.encode("utf-16"), ":1:1: the text is not UTF-8 (UTF-16?)"),
         ("a.jsonl", b"", ": the file is empty"),
         ("a.jsonl", b"\n \n", ": there are no rows"),
-        ("a.json", b'{"id": 1}\n{"id": 2}', ":1:1: an array of objects was expected; name the file .jsonl"),
-        ("a.json", b"  \n ", ":2:2: an array of objects was expected"),
+        ("a.json", b'{"id": 1}\n{"id": 2}', ":1:1: expected an array of objects; name the file .jsonl"),
+        ("a.json", b"  \n ", ":2:2: expected an array of objects"),
         ("a.json", b"[]", ": there are no rows"),
         ("a.json", b'[{"id": 1},\n {"id": 2},]', ":2:12: broken JSON: Expecting value (found ']')"),
-        ("a.json", b'[{"id": 1}\n {"id": 2}]', ":2:2: broken JSON: a comma or the array's end was expected"),
+        ("a.json", b'[{"id": 1}\n {"id": 2}]', ":2:2: broken JSON: expected a comma or the end of the array"),
         ("a.json", b'[{"id": 1},\n  {"id": 2,\n "x": nul}]', ":3:7: broken JSON: Expecting value"),
         ("a.json", b'[{"id": 1}, 2]', ":1:13: a row is an object, not integer"),
-        ("a.json", b'[{"id": 1}] [', ":1:13: broken JSON: something follows the array"),
+        ("a.json", b'[{"id": 1}] [', ":1:13: broken JSON: unexpected text after the array"),
         ("a.json", b'[{"id": 1},\n {"id": 2', ":2:10: broken JSON: "),
-        ("a.json", b'[{"id": 1}', ":1:11: broken JSON: a comma or the array's end"),
+        ("a.json", b'[{"id": 1}', ":1:11: broken JSON: expected a comma or the end of the array"),
         ("a.json", b'[{"id": 1},\n{"x": \0', ":2:7: a NUL character"),
         ("a.json", b'[{"id": 1},\n{"x": NaN}]', ":2:7: NaN is not JSON"),
         ("a.json", b'[{"id": 1},\n{"\xc3\xa9": "\xe9"}]', ":2:8: the text is not UTF-8"),
-        ("a.csv", b"id,q\n1,a\n2,b,c\n", ":3: 3 fields, and the header has 2; quote a field that holds a delimiter"),
-        ("a.csv", b'id,q\n1,"a\nb"\n2\n', ":4: 1 fields, and the header has 2; 'q' is missing"),
+        ("a.csv", b"id,q\n1,a\n2,b,c\n", ":3: 3 fields, but the header has 2; quote a field that contains a delimiter"),
+        ("a.csv", b'id,q\n1,"a\nb"\n2\n', ":4: 1 fields, but the header has 2; 'q' is missing"),
         ("a.csv", b"id,,q\n1,2,3\n", ":1: field 2 of the header has no name"),
         ("a.csv", b"id,q,id\n1,2,3\n", ":1: the header names 'id' twice, in fields 1 and 3"),
-        ("a.csv", b"id;q\n1;2\n", ":1: the fields seem to be separated by ';', not by ','"),
+        ("a.csv", b"id;q\n1;2\n", ":1: the fields seem to be separated by ';'; save the file with ',' as separator"),
         ("a.csv", b'id,q\n1,"a\n2,b\n', ':2: a quote (") is opened in this row and never closed'),
-        ("a.csv", b'id,q\n1,"a"b\n', ':2: something follows a closing quote (")'),
+        ("a.csv", b'id,q\n1,"a"b\n', ':2: a closing quote (") is not followed by a delimiter'),
         ("a.csv", b"id,q\r1,a\r2,b", ":1: a carriage return outside quotes"),
         ("a.csv", b"id,q\n1,\0a\n", ":2:3: a NUL character"),
         ("a.csv", b"id,q\n1,\xff\n", ":2:3: the text is not UTF-8"),
-        ("a.csv", b"\n\n", ": the file holds no header"),
+        ("a.csv", b"\n\n", ": the file has no header"),
         ("a.csv", b"id,q\n", ": there are no rows"),
-        ("a.tsv", b"id\tq\n1\t2\t3\n", ":2: 3 fields, and the header has 2"),
-        ("a.jsonl.gz", b"no gzip", ":1: the compressed file is broken or cut off"),
-        ("a.jsonl.gz", gzip.compress(as_jsonl([{"id": n} for n in range(99)]), mtime=0)[:-12], "the compressed file is broken or cut off"),
+        ("a.tsv", b"id\tq\n1\t2\t3\n", ":2: 3 fields, but the header has 2"),
+        ("a.jsonl.gz", b"no gzip", ":1: the compressed file is broken or incomplete"),
+        ("a.jsonl.gz", gzip.compress(as_jsonl([{"id": n} for n in range(99)]), mtime=0)[:-12], "the compressed file is broken or incomplete"),
         ("a.parquet", b"no Parquet file at all", ": cannot be read as Parquet"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_wrong_with_a_file_is_told_with_its_place(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+def test_an_error_in_a_file_is_reported_with_its_position(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(RowError) as caught:
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(name: str, data: bytes
     assert message in str(caught.value)
 
 
-def test_a_bad_row_in_the_middle_ends_the_rows_after_those_before_it(tmp_path: Path) -> None:
+def test_reading_stops_at_an_invalid_row_after_the_rows_before_it(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(as_jsonl(ROWS) + b"{broken}\n" + as_jsonl([{"id": "c"}]))
 
@@ -152,7 +152,7 @@ def test_a_bad_row_in_the_middle_ends_the_rows_after_those_before_it(tmp_path: P
     assert f"{path}:3:2: broken JSON" in error
 
 
-def test_what_is_wrong_with_the_first_row_is_found_before_anything_runs(tmp_path: Path) -> None:
+def test_an_error_in_the_first_row_is_found_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"{broken}\n")
     with pytest.raises(RowError, match=r":1:2"):
@@ -164,11 +164,11 @@ def test_what_is_wrong_with_the_first_row_is_found_before_anything_runs(tmp_path
     [
         ("missing.jsonl", "cannot be read: No such file"),
         ("folder.jsonl", "is a folder"),
-        ("pipe.jsonl", "is no file that can be read twice"),
+        ("pipe.jsonl", "is not a regular file"),
         ("nul\0.jsonl", "cannot be read"),
     ],
 )
-def test_a_path_that_is_no_file_is_refused(name: str, message: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused(name: str, message: str, tmp_path: Path) -> None:
     import os
 
     (tmp_path / "folder.jsonl").mkdir()
@@ -178,18 +178,18 @@ def test_a_path_that_is_no_file_is_refused(name: str, message: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["rows", "rows.txt", "rows.parquet.gz", "rows.gz", ".gz", "rows.xlsx"])
-def test_an_unknown_format_is_refused_with_those_that_are_known(name: str, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(UsageError, match=r"the name does not tell the format; .*\.jsonl.*\.parquet"):
+    with pytest.raises(UsageError, match=r"unknown format; the name has to end in .*\.jsonl.*\.parquet"):
         open_rows(tmp_path / name)
 
 
-def test_a_folder_without_a_format_in_its_name_is_called_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_reported_as_a_folder(tmp_path: Path) -> None:
     with pytest.raises(RowError, match="is a folder"):
         open_rows(tmp_path)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_field(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.json", "a.csv"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + WRITERS[f"rows{Path(name).suffix}"](ROWS))
         assert [sample.id for sample in read(tmp_path / name)] == ["a", "b"]
@@ -231,22 +231,22 @@ def test_any_json_is_read_as_it_was_written(
     indent: int | None,
     chunk: int,
 ) -> None:
-    from evaluator.batch.rows import jsonl
+    from evaluator.batch.rows import json_rows
 
     path = tmp_path_factory.mktemp("rows") / "a.json"
     written = [{"row": row} for row in rows]
     path.write_text(json.dumps(written, ensure_ascii=ascii_only, indent=indent), encoding="utf-8", errors="replace")
     expected = json.loads(path.read_text(encoding="utf-8"))
-    before, jsonl._CHUNK = jsonl._CHUNK, chunk  # pieces end anywhere
+    before, json_rows._CHUNK = json_rows._CHUNK, chunk  # pieces end anywhere
     try:
-        assert [row for _, row in jsonl.read_array(path)] == expected
+        assert [row for _, row in json_rows.read_array(path)] == expected
     finally:
-        jsonl._CHUNK = before
+        json_rows._CHUNK = before
     lines = path.with_suffix(".jsonl")
     lines.write_text(
         "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in expected), encoding="utf-8", errors="replace"
     )
-    assert [row for _, row in jsonl.read_jsonl(lines)] == [
+    assert [row for _, row in json_rows.read_jsonl(lines)] == [
         json.loads(line) for line in lines.read_text(encoding="utf-8").split("\n")
     ]
 
@@ -259,15 +259,15 @@ FIELDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=[
 def test_any_csv_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str
 ) -> None:
-    from evaluator.batch.rows.delimited import read_delimited
+    from evaluator.batch.rows.csv_rows import read_csv
 
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows([("q", "a b"), *rows])
-    assert [row for _, row in read_delimited(path, delimiter)] == [{"q": q, "a b": a} for q, a in rows]
+    assert [row for _, row in read_csv(path, delimiter)] == [{"q": q, "a b": a} for q, a in rows]
 
 
-def test_a_broken_array_is_told_of_before_the_rest_is_read(tmp_path: Path) -> None:
+def test_a_broken_array_is_reported_before_the_rest_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'[{"id": 1},\n{"x" 2},\n' + b'{"y": "' + b"z" * 40_000_000 + b'"}]')
     tracemalloc.start()
@@ -277,8 +277,8 @@ def test_a_broken_array_is_told_of_before_the_rest_is_read(tmp_path: Path) -> No
     tracemalloc.stop()
 
 
-def test_a_line_without_end_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("text", "jsonl"):
+def test_a_line_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("text_lines", "json_rows"):
         monkeypatch.setattr(f"evaluator.batch.rows.{module}.MAX_ROW_BYTES", 1 << 20)
     for name, data in (("a.jsonl", b'{"x": "'), ("a.json", b'[{"x": "'), ("a.csv", b"id\n")):
         path = tmp_path / name
@@ -309,7 +309,7 @@ def test_memory_does_not_grow_with_the_rows(name: str, tmp_path: Path) -> None:
     assert many - few < 5000 * 200
 
 
-def test_the_description_is_the_files_own(tmp_path: Path) -> None:
+def test_the_description_matches_the_file(tmp_path: Path) -> None:
     import hashlib
 
     for name, rows in (("rows.jsonl", 2), ("rows.csv", None), ("rows.jsonl.gz", None), ("rows.parquet", 2)):
@@ -328,13 +328,13 @@ def test_the_description_is_the_files_own(tmp_path: Path) -> None:
     [(b"{}\n", 1), (b"{}", 1), (b"{}\n\n \t\n{}\r\n{}", 3), (b'{"x":"' + b" " * 3_000_000 + b'"}\n{}\n', 2)],
     ids=["one", "no end", "blank lines", "long"],
 )
-def test_the_rows_of_a_jsonl_file_are_its_lines_that_are_not_blank(data: bytes, rows: int, tmp_path: Path) -> None:
+def test_the_rows_of_a_jsonl_file_are_its_nonblank_lines(data: bytes, rows: int, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
     assert open_rows(path).total == rows == len(read(path))
 
 
-def test_the_file_is_closed_where_reading_stops_early(tmp_path: Path) -> None:
+def test_the_file_is_closed_when_reading_stops_early(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(as_jsonl([{"id": n} for n in range(100)]))
 
@@ -381,7 +381,7 @@ def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch
         open_rows(path)
 
 
-def test_a_parquet_row_that_is_no_json_is_told_by_its_place(tmp_path: Path) -> None:
+def test_a_parquet_row_without_a_json_form_is_reported_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(as_parquet([{"id": "a", "x": 1.5}, {"id": "b", "x": float("nan")}]))
     with pytest.raises(RowError, match=r"a\.parquet:row 1: x is nan") as caught:

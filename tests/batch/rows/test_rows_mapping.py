@@ -1,4 +1,4 @@
-"""What of a row is what, which rows are taken, and ids: by name, by path, by expression."""
+"""Mapping of rows by name, path and expression, selection of rows, and ids."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_a_field_a_path_or_an_expression_is_read(text: str, expected: Any) -> No
             "there is no field `txt`; did you mean `text`? (answers has: `a.b`, `text`)",
         ),
         ({"inputs": {"x": "answers.text.2"}}, "`answers.text.2`: answers.text has only 2 items"),
-        ({"inputs": {"x": "question.length"}}, "`question.length`: question is string, and has no field `length`"),
+        ({"inputs": {"x": "question.length"}}, "`question.length`: question is string and has no field `length`"),
         ({"metadata": ["subject"]}, "there is no field `subject`"),
-        ({"id": "answers"}, "list:row 0: the id is object; it must be a text or a whole number"),
+        ({"id": "answers"}, "list:row 0: the id is object, expected text or a whole number"),
         ({"id": "{{ ' ' }}"}, "the id is an empty text"),
-        ({"target": "{{ anwsers }}"}, "target:1:4: 'anwsers' is not defined; did you mean 'answers'?"),
+        ({"target": "{{ anwsers }}"}, "target:1:4: 'anwsers' is not defined; did you mean `answers`?"),
         ({"inputs": {"x": "{{ question + 1 }}"}}, "inputs.x:1:"),
     ],
 )
@@ -102,10 +102,10 @@ def test_a_mapping_that_does_not_fit_is_an_error_before_anything_runs(mapping: d
         ({"target": "{% include 'x' %}"}, "is not allowed"),
         ({"target": "{{ summarise(question) }}"}, "there is no function summarise() here"),
         ({"target": "T: {{ summarise(question) }}"}, "there is no function summarise() here"),
-        ({"inputs": {"x": " "}}, "inputs.x names no field"),
+        ({"inputs": {"x": " "}}, "inputs.x is empty"),
     ],
 )
-def test_an_expression_that_is_none_is_an_error_without_a_row(mapping: dict[str, Any], message: str) -> None:
+def test_an_invalid_expression_is_an_error_without_a_row(mapping: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_rows([ROW], RowMapping(**mapping))
     assert message in str(caught.value) and not isinstance(caught.value, RowError)
@@ -133,7 +133,7 @@ def test_a_row_is_data_and_never_an_expression() -> None:
         ({"metadata": []}, ["q"], {"q": 1}, 4, {}),
     ],
 )
-def test_what_is_not_mapped_goes_by_its_name(
+def test_unmapped_fields_are_used_by_name(
     mapping: dict[str, Any], declared: list[str] | None, inputs: Any, target: Any, metadata: Any
 ) -> None:
     row = {"id": "r", "q": 1, "c": 2, "k": 3, "target": 4}
@@ -141,15 +141,13 @@ def test_what_is_not_mapped_goes_by_its_name(
     assert (sample.inputs, sample.target, sample.metadata) == (inputs, target, metadata)
 
 
-def test_an_input_that_the_template_does_not_take_is_refused() -> None:
+def test_an_input_that_the_template_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no input `questoin` \(it takes: `question`\); did you mean `question`"):
         open_rows([ROW], RowMapping(inputs={"questoin": "question"}), declared=["question"])
 
 
 def test_a_row_without_a_required_input_is_an_error_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(
-        RowError, match=r"no field for the template's input `zebra`; say which field it is \(the row has"
-    ):
+    with pytest.raises(RowError, match=r"no field for the template's input `zebra`; map a field to it \(the row has"):
         open_rows([ROW], declared=["zebra"], required=["zebra"])
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "a", "q": 1}\n\n{"id": "b", "Q": 1}\n', encoding="utf-8")
@@ -178,7 +176,7 @@ ROWS = st.lists(
 
 @given(ROWS, st.randoms())
 @settings(max_examples=100, deadline=None)
-def test_an_id_made_of_content_stays_with_the_content_in_any_order(rows: list[dict[str, Any]], random: Any) -> None:
+def test_an_id_computed_from_content_does_not_depend_on_the_order(rows: list[dict[str, Any]], random: Any) -> None:
     def ids(given: list[dict[str, Any]]) -> list[tuple[str, str]]:
         samples = all_of(open_rows(given))
         assert len({sample.id for sample in samples}) == len(given)
@@ -188,7 +186,7 @@ def test_an_id_made_of_content_stays_with_the_content_in_any_order(rows: list[di
     assert ids(shuffled) == ids(rows)
 
 
-def test_rows_that_are_the_same_are_counted() -> None:
+def test_equal_rows_are_numbered() -> None:
     first, second, third, other = (sample.id for sample in all_of(open_rows([{"x": 1}] * 3 + [{"x": 2}])))
     # Results of earlier batches are found again by it: another value is a break.
     assert first == "e9a986caf601b7f4"
@@ -196,7 +194,7 @@ def test_rows_that_are_the_same_are_counted() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", None])
-def test_an_id_that_stands_twice_is_an_error_that_names_both_rows(name: str | None, tmp_path: Path) -> None:
+def test_a_duplicate_id_is_an_error_that_names_both_rows(name: str | None, tmp_path: Path) -> None:
     rows = [{"id": str(n % 5)} for n in range(9)]
     source: Any = rows
     if name is not None:
@@ -205,12 +203,12 @@ def test_an_id_that_stands_twice_is_an_error_that_names_both_rows(name: str | No
         source.write_text("\n".join(lines), encoding="utf-8")
     places = {"a.jsonl": ("a.jsonl:6", "line 1"), "a.csv": ("a.csv:7", "line 2"), None: ("list:row 5", "row 0")}
     here, earlier = places[name]
-    with pytest.raises(RowError, match=rf"{here} \(id '0'\): the id stands twice, first in {earlier};"):
+    with pytest.raises(RowError, match=rf"{here} \(id '0'\): the id is not unique, it is first in {earlier};"):
         all_of(open_rows(source))
 
 
 def test_a_later_row_with_an_id_where_the_first_has_none_is_an_error() -> None:
-    with pytest.raises(RowError, match=r"row 1: this row has the field `id`, and the first one has not"):
+    with pytest.raises(RowError, match=r"row 1: this row has the field `id`, but the first one does not"):
         all_of(open_rows([{"x": 1}, {"x": 2, "id": "b"}]))
 
 
@@ -233,9 +231,7 @@ NUMBERS = [{"id": n, "kind": "even" if n % 2 == 0 else "odd"} for n in range(20)
         ({"sample": 30}, list(range(20)), 20),
     ],
 )
-def test_a_selection_takes_the_rows_that_it_names(
-    selection: dict[str, Any], expected: list[int], total: int | None
-) -> None:
+def test_a_selection_selects_its_rows(selection: dict[str, Any], expected: list[int], total: int | None) -> None:
     rows = open_rows(NUMBERS, selection=Selection(**selection))
     assert [sample.place for sample in all_of(rows)] == expected == [sample.place for sample in all_of(rows)]
     assert rows.total == total
@@ -252,7 +248,7 @@ def test_a_sample_keeps_its_order_and_depends_on_its_seed_alone() -> None:
     assert all(place % 2 for place in drawn(where="kind == 'odd'"))
 
 
-def test_every_row_is_as_likely_to_be_drawn() -> None:
+def test_every_row_is_equally_likely_to_be_drawn() -> None:
     counts = [0] * 10
     for seed in range(2000):
         rows = open_rows(NUMBERS[:10], selection=Selection(sample=3, seed=seed))
@@ -265,15 +261,13 @@ def test_every_row_is_as_likely_to_be_drawn() -> None:
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ({"start": 20}, "no row is selected: there are only 20, and start is 20"),
-        ({"where": "id > 99"}, "no row is selected: `where` holds for none of 20"),
-        ({"where": "kind"}, "row 0: where gives 'even', expected true or false"),
-        ({"where": "knid == 'odd'"}, "where:1:1: 'knid' is not defined; did you mean 'kind'?"),
+        ({"start": 20}, "no row is selected: there are only 20 and start is 20"),
+        ({"where": "id > 99"}, "no row is selected: `where` is true for none of 20"),
+        ({"where": "kind"}, "row 0: where is 'even', expected true or false"),
+        ({"where": "knid == 'odd'"}, "where:1:1: 'knid' is not defined; did you mean `kind` or `id`?"),
     ],
 )
-def test_a_selection_that_takes_nothing_is_an_error_before_anything_runs(
-    selection: dict[str, Any], message: str
-) -> None:
+def test_an_empty_selection_is_an_error_before_anything_runs(selection: dict[str, Any], message: str) -> None:
     with pytest.raises(RowError) as caught:
         open_rows(NUMBERS, selection=Selection(**selection))
     assert message in str(caught.value)
@@ -282,17 +276,17 @@ def test_a_selection_that_takes_nothing_is_an_error_before_anything_runs(
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ({"limit": 0}, "limit is 0, expected a whole number from 1 on"),
+        ({"limit": 0}, "limit is 0, expected a whole number, at least 1"),
         ({"limit": True}, "limit is True"),
-        ({"start": -1}, "start is -1, expected a whole number from 0 on"),
+        ({"start": -1}, "start is -1, expected a whole number, at least 0"),
         ({"sample": 2.5}, "sample is 2.5"),
-        ({"start": 5, "stop": 5}, "no row lies between start 5 and stop 5"),
-        ({"stop": 0}, "no row lies between start 0 and stop 0"),
+        ({"start": 5, "stop": 5}, "there is no row between start 5 and stop 5"),
+        ({"stop": 0}, "there is no row between start 0 and stop 0"),
         ({"seed": "x"}, "seed is 'x'"),
         ({"where": " "}, "where is ' ', expected an expression"),
     ],
 )
-def test_a_selection_that_makes_no_sense_is_refused(selection: dict[str, Any], message: str) -> None:
+def test_an_invalid_selection_is_refused(selection: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Selection(**selection)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Rows from Python objects: lists, iterators, frames, `datasets`; what they hold becomes JSON or is refused."""
+"""Rows from lists, iterators, frames and `datasets`: values become JSON or are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Rows:
         (AsyncRows(), "test_rows_objects.AsyncRows", None),
     ],
 )
-def test_objects_that_can_be_gone_through_again_are(source: Any, kind: str, total: int | None) -> None:
+def test_repeatable_objects_can_be_read_again(source: Any, kind: str, total: int | None) -> None:
     rows = open_rows(source)
     assert all_of(rows) == all_of(rows) == SAMPLES
     assert rows.description == ({"kind": kind} if total is None else {"kind": kind, "rows": total})
@@ -70,22 +70,22 @@ def test_objects_that_can_be_gone_through_again_are(source: Any, kind: str, tota
 @pytest.mark.parametrize(
     "source", [iter(ROWS), (row for row in ROWS), asynchronous()], ids=["iter", "generator", "async"]
 )
-def test_an_iterator_is_gone_through_once(source: Any) -> None:
+def test_an_iterator_is_read_once(source: Any) -> None:
     rows = open_rows(source)
     assert rows.total is None
     assert all_of(rows) == SAMPLES
-    with pytest.raises(UsageError, match="gone through; give a list or a file"):
+    with pytest.raises(UsageError, match="already read; give a list or a file"):
         all_of(rows)
 
 
-def test_no_more_is_taken_from_an_iterator_than_was_asked_for() -> None:
+def test_no_more_rows_are_taken_from_an_iterator_than_requested() -> None:
     for selection in (Selection(limit=1), Selection(stop=1)):
         source = iter(ROWS)
         assert all_of(open_rows(source, selection=selection)) == SAMPLES[:1]
         assert next(source) is ROWS[1]
 
 
-def test_an_error_of_an_iterator_comes_through() -> None:
+def test_an_error_of_an_iterator_is_raised() -> None:
     def failing() -> Iterator[dict[str, Any]]:
         yield ROWS[0]
         raise OSError("the line is down")
@@ -150,13 +150,13 @@ def loop() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (float("nan"), "x is nan, which is no JSON value"),
+        (float("nan"), "x is nan, which is not a JSON value"),
         ([{"y": float("-inf")}], "x.0.y is -inf"),
         (Decimal("NaN"), "x is NaN"),
-        (b"bytes", "x is bytes, which has no JSON form; leave it out, or make it text"),
+        (b"bytes", "x is bytes, which has no JSON form; omit it or convert it to text"),
         ({1, 2}, "x is set"),
         (object(), "x is object"),
-        ({1: 2}, "x has the field 1: the name of a field is text"),
+        ({1: 2}, "x has the field 1, expected a text as name"),
         (loop(), "nested more than 100 deep, or contains itself"),
     ],
     ids=named,
@@ -179,20 +179,20 @@ def test_a_row_is_copied() -> None:
     [
         (
             {"train": ROWS, "test": ROWS},
-            "a mapping (dict) is one row or several sets of rows; give a list, or one of: train, test",
+            "a mapping (dict) is a row or several sets of rows; give a list, or one of: train, test",
         ),
-        (b"[]", "rows come from a file, a list, an iterator or a frame, not from bytes"),
-        (3, "not from int"),
+        (b"[]", "rows can be a file, a list, an iterator or a frame, not bytes"),
+        (3, "or a frame, not int"),
     ],
 )
-def test_an_object_that_gives_no_rows_is_refused(source: Any, message: str) -> None:
+def test_an_object_without_rows_is_refused(source: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_rows(source)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("row", ["text", 3, None, ["id"]])
-def test_a_row_that_is_no_object_is_an_error(row: Any) -> None:
+def test_a_row_that_is_not_an_object_is_an_error(row: Any) -> None:
     with pytest.raises(RowError, match=r"list:row 1: a row is an object .* not "):
         all_of(open_rows([ROWS[0], row]))
 
@@ -228,7 +228,7 @@ def test_a_pandas_frame_gives_its_rows_with_null_for_what_is_missing() -> None:
         (["id", " "], "a column is named ' '"),
     ],
 )
-def test_columns_of_a_pandas_frame_need_names_of_their_own(columns: list[Any], message: str) -> None:
+def test_columns_of_a_pandas_frame_need_unique_names(columns: list[Any], message: str) -> None:
     import pandas as pd
 
     with pytest.raises(RowError, match=message):
@@ -248,7 +248,7 @@ def test_a_polars_frame_gives_its_rows() -> None:
     ]  # fmt: skip
     with pytest.raises(RowError, match=r"polars\.DataFrame:row 1: x is nan"):
         all_of(open_rows(pl.DataFrame({"x": [1.0, float("nan")]})))
-    with pytest.raises(UsageError, match=r"not from polars\.LazyFrame; collect\(\) it first"):
+    with pytest.raises(UsageError, match=r"not polars\.LazyFrame; collect\(\) it first"):
         open_rows(frame.lazy())
 
 

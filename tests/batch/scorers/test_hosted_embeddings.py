@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers import judge, make_scorer
-from tests.batch.scorers.looking import seen
+from evaluator.batch.scorers import make_scorer, run_scorer
+from tests.batch.scorers.scorer_inputs import seen
 
 VECTORS = {"near": [1.0, 0.0], "target": [0.8, 0.6]}
 
@@ -41,7 +41,7 @@ def test_a_hosted_model_embeds_in_one_call_that_is_counted(monkeypatch: pytest.M
         monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{port}/v1")
         scorer = make_scorer("similarity:model=openai/text-embedding-3-small,pass_at=0.7")
         try:
-            return await judge(scorer, seen("near", "target"))
+            return await run_scorer(scorer, seen("near", "target"))
         finally:
             import litellm
 

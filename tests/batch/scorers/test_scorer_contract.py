@@ -1,4 +1,4 @@
-"""A scorer that crashes is an error and never a zero; what it does to what it sees, nobody else sees."""
+"""A scorer that fails is an error, never a zero; changes that it makes to its input are invisible to others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy
 import pytest
 
 from evaluator.batch.records import Score, Verdict, verdict_of
-from evaluator.batch.scorers import Scored, Scorer, judge, make_scorer, scorer
-from evaluator.batch.scorers.values import copied
-from evaluator.results import Usage
-from tests.batch.scorers.looking import score, seen
+from evaluator.batch.scorers import Scorer, ScorerInput, make_scorer, run_scorer, scorer
+from evaluator.batch.scorers.foreign_values import copied
+from evaluator.errors.results import Usage
+from tests.batch.scorers.scorer_inputs import score, seen
 
 
 class Unspeakable(Exception):
@@ -35,7 +35,7 @@ class Unspeakable(Exception):
         (ValueError("x" * 10_000), "ValueError: xxx"),
     ],
 )
-def test_what_a_scorer_raises_is_an_error(raised: BaseException, expected: str) -> None:
+def test_an_exception_of_a_scorer_is_an_error(raised: BaseException, expected: str) -> None:
     def crashes(output: str) -> bool:
         raise raised
 
@@ -54,7 +54,7 @@ def test_what_a_scorer_raises_is_an_error(raised: BaseException, expected: str) 
         (lambda: sys.exit("bye"), "SystemExit: bye"),
     ],
 )
-def test_what_ends_a_test_or_a_process_is_an_error_of_the_sample(ends: Any, expected: str) -> None:
+def test_an_exception_that_ends_a_test_or_process_is_an_error_of_the_sample(ends: Any, expected: str) -> None:
     def checks(output: str) -> None:
         ends()
 
@@ -66,20 +66,20 @@ def test_ctrl_c_passes_through() -> None:
     def interrupts(output: str) -> None:
         raise KeyboardInterrupt
 
-    coroutine = judge(make_scorer(interrupts), seen("x"))
+    coroutine = run_scorer(make_scorer(interrupts), seen("x"))
     with pytest.raises(KeyboardInterrupt):
         coroutine.send(None)
 
 
 @pytest.mark.parametrize("spec", ["waits", {"type": "majority", "repeats": 2}])
-def test_a_scorer_that_waits_for_what_was_cancelled_is_in_error(spec: Any) -> None:
+def test_waiting_for_something_cancelled_is_an_error(spec: Any) -> None:
     async def waits(*_: Any, **__: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
         await future
 
     given = score(scorer(name="waits")(lambda: waits()) if spec == "waits" else spec, "text", "text", evaluate=waits)
-    assert "CancelledError: something that it waited for was cancelled" in (given.error or "")
+    assert "CancelledError: something that the scorer waited for was cancelled" in (given.error or "")
 
 
 def test_cancelling_the_task_that_judges_passes_through() -> None:
@@ -90,7 +90,7 @@ def test_cancelling_the_task_that_judges_passes_through() -> None:
             begun.set()
             await asyncio.get_running_loop().create_future()
 
-        judging = asyncio.ensure_future(judge(make_scorer(waits), seen("x")))
+        judging = asyncio.ensure_future(run_scorer(make_scorer(waits), seen("x")))
         await begun.wait()
         judging.cancel()
         await asyncio.gather(judging, return_exceptions=True)
@@ -137,7 +137,7 @@ def test_cancelling_the_task_that_judges_passes_through() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_score_is_an_error_and_its_usage_is_kept(given: object) -> None:
+def test_an_invalid_score_is_an_error_and_its_usage_is_kept(given: object) -> None:
     result = score(lambda_of(given), "text")
     assert result.error and (result.value, result.passed) == (None, None)
     assert result.metadata == {} and Score.from_dict(result.to_dict()) == result
@@ -167,7 +167,7 @@ def lambda_of(given: object):
     ],
     ids=repr,
 )
-def test_numbers_and_truth_values_of_other_libraries_are_pythons_own(given: Any, value: float, passed: bool) -> None:
+def test_numbers_and_booleans_of_other_libraries_are_converted(given: Any, value: float, passed: bool) -> None:
     result = score(lambda_of(given), "text")
     assert (result.error, result.value, result.passed) == (None, value, passed)
     assert type(result.value) is type(value) and type(result.passed) is bool
@@ -180,10 +180,10 @@ def test_numbers_and_truth_values_of_other_libraries_are_pythons_own(given: Any,
         (None, "returned NoneType, expected a bool, a number or a Score; is a return missing?"),
         (Score(1.0, numpy.int64(1)), "passed='1' (numpy.int64), expected True, False or None"),  # type: ignore[arg-type]
         (Score(1.0, True, metadata=["a"]), "metadata=\"['a']\" (list), expected a mapping"),  # type: ignore[arg-type]
-        (Score(0.0, False, error="it broke"), "a value beside the error 'it broke'"),
+        (Score(0.0, False, error="it broke"), "a value with the error 'it broke'"),
     ],
 )
-def test_what_is_refused_is_named_with_its_type(given: object, expected: str) -> None:
+def test_a_refused_value_is_named_with_its_type(given: object, expected: str) -> None:
     assert expected in (score(lambda_of(given), "text").error or "")
 
 
@@ -195,7 +195,7 @@ class Spoils:
     def describe(self) -> dict[str, Any]:
         return {}
 
-    async def score(self, scored: Scored) -> Score:
+    async def score(self, scored: ScorerInput) -> Score:
         spoil(
             scored.sample.inputs, scored.sample.target, scored.sample.metadata, scored.outcome.parsed_content,
             scored.outcome.notes,
@@ -218,14 +218,14 @@ def spoils_as_a_function(inputs: Any, target: Any, metadata: Any, parsed: Any, r
 
 @pytest.mark.parametrize("spec", [Spoils(), spoils_as_a_function], ids=["scorer", "function"])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a majority"])
-def test_a_scorer_cannot_change_what_it_is_given(spec: Any, alone: bool) -> None:
+def test_a_scorer_cannot_change_its_input_for_others(spec: Any, alone: bool) -> None:
     def value() -> dict[str, Any]:
         return {"list": [{"deep": 1}, [2]], "gone": None}
 
     given = seen("text", value(), parsed=value(), inputs=value(), metadata=value())
     given = replace(given, outcome=replace(given.outcome, notes=value()))
     scorer = make_scorer(spec if alone else {"type": "majority", "graders": [spec, "json_equal"]})
-    assert asyncio.run(judge(scorer, given)).passed is True
+    assert asyncio.run(run_scorer(scorer, given)).passed is True
     sample, outcome = given.sample, given.outcome
     for left in (sample.inputs, sample.target, sample.metadata, outcome.parsed_content, outcome.notes):
         assert left == value()
@@ -240,7 +240,7 @@ def test_a_value_of_any_depth_is_copied() -> None:
     assert len(deep[0]) == 1
 
 
-def test_an_invalid_score_keeps_what_it_cost() -> None:
+def test_an_invalid_score_keeps_its_cost() -> None:
     used = Usage(input_tokens=7, cost_usd=0.25, turns=1)
     assert score(lambda_of(Score(None, True, usage=used))).usage == used
 
@@ -258,12 +258,12 @@ OTHERS = (
 
 
 @pytest.mark.parametrize(("spec", "target"), [(s, None) for s in TEXTS + OTHERS] + [(s, []) for s in TEXTS], ids=str)
-def test_without_a_target_there_is_no_judgement_and_no_call(spec: str, target: object) -> None:
+def test_without_a_target_there_is_no_score_and_no_call(spec: str, target: object) -> None:
     given = score(spec, "x", target)
     assert given.error is None
     assert (given.value, given.passed, given.explanation) == (None, None, "no target")
 
 
-def test_a_scorer_is_whatever_has_a_name_a_description_and_a_judgement() -> None:
+def test_any_object_with_name_describe_and_score_is_a_scorer() -> None:
     assert isinstance(make_scorer("exact"), Scorer)
     assert not isinstance(len, Scorer)

@@ -10,11 +10,11 @@ import pytest
 
 from evaluator import TemplateLibrary
 from evaluator.batch.records import Score
-from evaluator.batch.scorers import Scored, describe_scorer
+from evaluator.batch.scorers import ScorerInput, describe_scorer
 from evaluator.batch.scorers.fences import within_fences
 from evaluator.errors import MissingExtra, UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
-from tests.batch.scorers.test_graders import OWN, TEMPLATES, said
+from tests.batch.scorers.test_model_graded import OWN, TEMPLATES, said
 
 
 def test_a_scorer_that_changes_its_row_changes_no_prompt_no_result_and_no_other_scorer(run: Run, calls: Calls) -> None:
@@ -31,7 +31,7 @@ def test_a_scorer_that_changes_its_row_changes_no_prompt_no_result_and_no_other_
         def describe(self) -> dict[str, Any]:
             return {"type": "own"}
 
-        async def score(self, scored: Scored) -> Any:
+        async def score(self, scored: ScorerInput) -> Any:
             spoils(scored.sample.inputs, scored.sample.metadata, scored.sample.target, scored.outcome)
             return Score(1.0, True)
 
@@ -73,7 +73,7 @@ class Described:
             raise self.description
         return self.description
 
-    async def score(self, scored: Scored) -> Any:
+    async def score(self, scored: ScorerInput) -> Any:
         raise AssertionError("nothing is judged")
 
 
@@ -85,18 +85,18 @@ LOOP["loop"] = LOOP
     ("description", "expected"),
     [
         (RuntimeError("no weights"), r"describe\(\) failed: RuntimeError: no weights"),
-        ({"at": {1, 2}}, r"describe\(\) gave what is not a JSON value"),
-        ({"at": float("nan")}, r"describe\(\) gave what is not a JSON value"),
-        ({1: "a", "b": 2}, r"describe\(\) gave what is not a JSON value"),
-        (LOOP, r"describe\(\) gave what is not a JSON value"),
-        (["a"], r"describe\(\) gave list, expected a dict"),
-        (None, r"describe\(\) gave NoneType, expected a dict"),
-        ({"templates": "judge"}, r"templates that are no list of names"),
-        ({"templates": [3]}, r"templates that are no list of names"),
+        ({"at": {1, 2}}, r"the result of describe\(\) is not a JSON value"),
+        ({"at": float("nan")}, r"the result of describe\(\) is not a JSON value"),
+        ({1: "a", "b": 2}, r"the result of describe\(\) is not a JSON value"),
+        (LOOP, r"the result of describe\(\) is not a JSON value"),
+        (["a"], r"describe\(\) returned list, expected a dict"),
+        (None, r"describe\(\) returned NoneType, expected a dict"),
+        ({"templates": "judge"}, r"templates that are not a list of names"),
+        ({"templates": [3]}, r"templates that are not a list of names"),
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_a_description_that_is_none_is_said_before_anything_runs(
+def test_an_invalid_description_is_reported_before_anything_runs(
     run: Run, calls: Calls, tmp_path: Path, description: Any, expected: str
 ) -> None:
     with pytest.raises(UsageError, match=rf"^scorer 'described': .*{expected}"):
@@ -104,7 +104,7 @@ def test_a_description_that_is_none_is_said_before_anything_runs(
     assert calls == [] and not (tmp_path / "batch").exists()
 
 
-def test_an_error_of_ours_in_a_description_is_kept() -> None:
+def test_an_evaluator_error_in_a_description_is_raised_unchanged() -> None:
     with pytest.raises(MissingExtra):
         describe_scorer(Described(MissingExtra("nltk", "nltk")), TemplateLibrary())
 
@@ -134,7 +134,7 @@ MARKUP = "<p>Some <b>HTML</b> &amp; a <worker/> </p> if a </ b:"
     ],
     ids=["rubric", "reference", "pairwise"],
 )  # fmt: skip
-def test_an_answer_cannot_close_the_place_that_the_judge_is_shown_it_in(
+def test_an_answer_cannot_close_the_tag_around_it(
     run: Run, make_evaluator: Any, calls: Calls, spec: Any, judged: str, answer: str, tags: tuple[str, ...]
 ) -> None:
     calls.otherwise = lambda prompt: judged if "data" in prompt or "<" in prompt else answer + MARKUP

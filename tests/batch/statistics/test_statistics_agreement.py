@@ -1,4 +1,4 @@
-"""Judges' agreement: printed examples, statsmodels, the krippendorff package, and what must always hold."""
+"""Agreement of judges against printed examples, statsmodels, the krippendorff package, and invariants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judges(table: list[list[int]]) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize(
     ("level", "expected"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849), ("ratio", 0.797)]
 )
-def test_alpha_is_as_printed(level: Level, expected: float) -> None:
+def test_alpha_equals_printed_examples(level: Level, expected: float) -> None:
     found = krippendorff_alpha(OBSERVERS, level)
     assert found.value == pytest.approx(expected, abs=5e-4)
     assert (found.n, found.of, found.raters) == (11, 12, 4)
@@ -46,7 +46,7 @@ def test_alpha_is_as_printed(level: Level, expected: float) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @given(rows=ratings)
-def test_alpha_is_that_of_the_krippendorff_package(level: Level, rows: list[list[int | None]]) -> None:
+def test_alpha_equals_the_krippendorff_package(level: Level, rows: list[list[int | None]]) -> None:
     data = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
     judged = data[:, np.sum(~np.isnan(data), axis=0) > 1]
     assume(len(np.unique(judged[~np.isnan(judged)])) > 1)
@@ -57,7 +57,7 @@ def test_alpha_is_that_of_the_krippendorff_package(level: Level, rows: list[list
 
 @pytest.mark.parametrize("level", LEVELS)
 @given(values=st.lists(st.integers(0, 4), min_size=2), count=st.integers(2, 4))
-def test_judges_that_say_the_same_agree_perfectly(level: Level, values: list[int], count: int) -> None:
+def test_equal_ratings_are_perfect_agreement(level: Level, values: list[int], count: int) -> None:
     alpha, kappa = krippendorff_alpha([values] * count, level), cohen_kappa(values, values)
     if len(set(values)) == 1:
         assert alpha.value is None and kappa.value is None
@@ -65,14 +65,14 @@ def test_judges_that_say_the_same_agree_perfectly(level: Level, values: list[int
         assert alpha.value == pytest.approx(1) and kappa.value == pytest.approx(1)
 
 
-def test_kappa_is_as_printed() -> None:
+def test_kappa_equals_printed_examples() -> None:
     found = cohen_kappa(*judges(CARCINOMA))
     assert (found.value, found.se) == (pytest.approx(0.493, abs=5e-4), pytest.approx(0.057, abs=5e-4))
     assert (found.n, found.of, found.raters) == (118, 118, 2)
 
 
 @pytest.mark.parametrize(("weights", "wt"), [(None, None), ("linear", "linear"), ("quadratic", "quadratic")])
-def test_kappa_and_its_error_are_those_of_statsmodels(weights: Any, wt: str | None) -> None:
+def test_kappa_and_its_error_equal_statsmodels(weights: Any, wt: str | None) -> None:
     theirs = cohens_kappa(np.array(CARCINOMA), wt=wt)
     found = cohen_kappa(*judges(CARCINOMA), weights=weights)
     assert (found.value, found.se) == (pytest.approx(theirs.kappa), pytest.approx(theirs.std_kappa))
@@ -80,7 +80,7 @@ def test_kappa_and_its_error_are_those_of_statsmodels(weights: Any, wt: str | No
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
-def test_it_does_not_matter_who_judges_first(pairs: list[tuple[int, int]]) -> None:
+def test_kappa_is_symmetric(pairs: list[tuple[int, int]]) -> None:
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     for weights in (None, "linear", "quadratic"):
         one = cohen_kappa(first, second, weights)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_it_does_not_matter_who_judges_first(pairs: list[tuple[int, int]]) -> No
         assert one.value is None or -1 - 1e-9 <= one.value <= 1 + 1e-9
 
 
-def test_labels_in_order_weigh_as_numbers_do() -> None:
+def test_ordered_labels_weigh_like_numbers() -> None:
     names = ["poor", "fair", "good", "very good"]
     first, second = judges(CARCINOMA)
     worded = cohen_kappa([names[i] for i in first], [names[j] for j in second], "linear", names)
@@ -98,13 +98,13 @@ def test_labels_in_order_weigh_as_numbers_do() -> None:
     assert krippendorff_alpha(rows, "ordinal", "abcde").value == pytest.approx(0.815, abs=5e-4)
 
 
-def test_what_a_judge_left_out_is_n_of_n() -> None:
+def test_missing_ratings_reduce_n() -> None:
     found = cohen_kappa(["a", None, "b", "a"], ["a", "b", "b", None])
     assert (found.value, found.n, found.of) == (1, 2, 4)
 
 
 @pytest.mark.parametrize("rows", [[], [[], []], [[1, 2], [None, None]], [[1, 1], [1, 1]], [[1]]])
-def test_alpha_is_unknown_where_nothing_can_differ(rows: list[list[int | None]]) -> None:
+def test_alpha_is_unknown_for_equal_ratings(rows: list[list[int | None]]) -> None:
     assert krippendorff_alpha(rows).value is None
 
 
@@ -126,7 +126,7 @@ def test_ratings_that_do_not_fit_are_refused(call: Any) -> None:
         call()
 
 
-def test_counts_of_combinations_say_the_same_as_the_ratings_themselves() -> None:
+def test_counts_of_combinations_give_the_same_as_the_ratings() -> None:
     counts = {(i, j): count for i, row in enumerate(CARCINOMA) for j, count in enumerate(row)}
     assert cohen_kappa_of(counts, "quadratic") == cohen_kappa(*judges(CARCINOMA), "quadratic")
     three = {("y", "y", "n"): 2, ("n", None, "n"): 3, (None, None, "y"): 1, ("y", "n", None): 1, ("n", "n", "n"): 0}

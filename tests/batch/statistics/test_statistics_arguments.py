@@ -1,4 +1,4 @@
-"""Wrong arguments of statistics are refused and named; arrays of NumPy are as good as lists."""
+"""Invalid arguments of statistics are refused by name; NumPy arrays work like lists."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("confidence", [95, 1, 0, -0.5, 1 - 1e-16, math.nan, math.inf, "0.95", None])
 @pytest.mark.parametrize("name", WITH_CONFIDENCE)
-def test_a_confidence_that_is_not_within_0_and_1_is_refused(name: str, confidence: Any) -> None:
-    with pytest.raises(UsageError, match=f"confidence is {re.escape(repr(confidence))}, expected a number within 0"):
+def test_a_confidence_outside_0_and_1_is_refused(name: str, confidence: Any) -> None:
+    with pytest.raises(UsageError, match=f"confidence is {re.escape(repr(confidence))}, expected a number between 0"):
         WITH_CONFIDENCE[name](confidence)
 
 
-def test_a_confidence_in_percent_is_told_what_it_should_be() -> None:
+def test_a_confidence_in_percent_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match=r"did you mean 0\.95\?"):
         mean_interval([1, 2, 3], confidence=95)
 
 
 @pytest.mark.parametrize("quantile", [normal_quantile, lambda probability: student_quantile(probability, 4)])
 @pytest.mark.parametrize("probability", [0, 1, 1.5, -0.1, math.nan])
-def test_no_quantile_is_looked_for_that_is_not_there(quantile: Callable[[float], float], probability: float) -> None:
+def test_a_probability_without_a_quantile_is_refused(quantile: Callable[[float], float], probability: float) -> None:
     with pytest.raises(UsageError, match="has no quantile"):
         quantile(probability)
 
@@ -72,7 +72,7 @@ def test_no_quantile_is_looked_for_that_is_not_there(quantile: Callable[[float],
     [
         (lambda: krippendorff_alpha([[1, 2], [1, 2]], "Nominal"), "level is 'Nominal', .* nominal, ordinal, interval, ratio"),
         (lambda: krippendorff_alpha_of({}, 2, "rational"), "level is 'rational'"),
-        (lambda: krippendorff_alpha([[1, -2], [1, 2]], "ratio"), "from 0 on"),
+        (lambda: krippendorff_alpha([[1, -2], [1, 2]], "ratio"), "at least 0"),
         (lambda: krippendorff_alpha([["a", "b"], ["a", "b"]], "ratio", "ab"), "ratio ratings are finite numbers"),
         (lambda: krippendorff_alpha_of({("a", "b"): -1}, 2), "count of .* is -1, expected a whole number"),
         (lambda: cohen_kappa([1, 2], [1, 2], "Linear"), "weights is 'Linear', expected one of linear, quadratic"),
@@ -90,17 +90,17 @@ def test_no_quantile_is_looked_for_that_is_not_there(quantile: Callable[[float],
         (lambda: smallest_difference(0.1, 1.5), r"pairs is 1\.5"),
         (lambda: mean_interval([], ["a"]), "1 clusters for 0 values"),
         (lambda: proportion_interval([], ["a"]), "1 clusters for 0 values"),
-        (lambda: mean_interval([0.5, None]), "value 1 is None; statistics are of finite numbers"),
+        (lambda: mean_interval([0.5, None]), "value 1 is None, expected a finite number"),
         (lambda: mean_interval(["0.5"]), "value 0 is '0.5'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_and_named(call: Callable[[], Any], says: str) -> None:
+def test_invalid_arguments_are_refused_by_name(call: Callable[[], Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         call()
 
 
 @pytest.mark.parametrize("values", [[], [0.0, 1.0, 1.0], [0.2, 0.7, 0.9, 0.9]])
-def test_arrays_say_the_same_as_lists(values: list[float]) -> None:
+def test_arrays_give_the_same_as_lists(values: list[float]) -> None:
     array = np.array(values)
     assert mean_interval(array) == mean_interval(values)
     assert score_interval(array) == score_interval(values)
@@ -120,6 +120,6 @@ def test_ratings_may_be_arrays(level: Any) -> None:
     assert krippendorff_alpha(np.array([])).value is None
 
 
-def test_counts_may_be_numpys_and_come_back_as_json() -> None:
+def test_counts_may_be_numpys_and_are_json_in_results() -> None:
     found = proportion_of(np.int64(1), np.int64(3))
     assert found == proportion_of(1, 3) and json.loads(json.dumps(found.to_dict()))["n"] == 3

@@ -1,4 +1,4 @@
-"""Epochs reduced without bias, and the spread within samples told from that between them."""
+"""Epochs are reduced without bias, and the spread within samples is separated from that between them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_a_reducer_makes_one_number(name: str, values: list[float], expected: fl
     assert reducer(name).reduce(values) == pytest.approx(expected)
 
 
-def test_a_reducer_says_what_it_wants() -> None:
+def test_a_reducer_states_what_it_needs() -> None:
     assert reducer("pass@3").least == 3 and reducer("pass@3").of_passes
     assert reducer("max").least == 1 and not reducer("max").of_passes
 
 
 @pytest.mark.parametrize("name", ["", "sum", "pass@0", "pass@", "pass^-1", "pass@1.5", "Mean", "pass@2 "])
-def test_an_unknown_reducer_names_those_that_there_are(name: str) -> None:
+def test_an_unknown_reducer_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError, match="mean, median, mode, max, min, pass@k and pass"):
         reducer(name)
 
@@ -53,7 +53,7 @@ def chens_product(n: int, c: int, k: int) -> float:
 
 
 @given(st.integers(1, 200), st.data())
-def test_pass_at_k_is_chens(n: int, data: st.DataObject) -> None:
+def test_pass_at_k_equals_chens_estimator(n: int, data: st.DataObject) -> None:
     passed, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
     assert pass_at_k(n, passed, k) == pytest.approx(chens_product(n, passed, k), abs=1e-9)
 
@@ -75,13 +75,13 @@ def test_more_tries_pass_at_least_once_more_often_and_always_less_often(n: int, 
 
 
 @pytest.mark.parametrize(("n", "passed", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4), (0, 0, 1)])
-def test_what_cannot_be_is_refused(n: int, passed: int, k: int) -> None:
+def test_impossible_counts_are_refused(n: int, passed: int, k: int) -> None:
     for estimate in (pass_at_k, pass_hat_k):
         with pytest.raises(UsageError):
             estimate(n, passed, k)
 
 
-def test_the_mean_squares_are_those_of_scipys_analysis_of_variance() -> None:
+def test_the_mean_squares_equal_scipys_analysis_of_variance() -> None:
     samples = [[0.1, 0.4, 0.3], [0.9, 0.7], [0.5, 0.6, 0.9, 0.8]]
     found = variance(samples)
     assert found.within is not None and found.between is not None
@@ -92,7 +92,7 @@ def test_the_mean_squares_are_those_of_scipys_analysis_of_variance() -> None:
     assert (found.samples, found.values) == (3, 9)
 
 
-def test_known_components_are_found_again() -> None:
+def test_known_components_are_recovered() -> None:
     draw = np.random.default_rng(7)
     samples = [(centre + draw.normal(0, 0.5, 4)).tolist() for centre in draw.normal(0, 2, 3_000)]
     found = variance(samples)
@@ -116,6 +116,6 @@ def test_the_edges_of_variance(samples: list[list[float]], within: float | None,
     assert (found.within, found.between) == (pytest.approx(within), pytest.approx(between))
 
 
-def test_variance_refuses_what_is_not_finite() -> None:
+def test_variance_refuses_values_that_are_not_finite() -> None:
     with pytest.raises(UsageError):
         variance([[0.1, math.nan]])

@@ -1,4 +1,4 @@
-"""Means, proportions and their intervals: printed tables, SciPy, statsmodels, and what must always hold."""
+"""Means, proportions and their intervals against printed tables, SciPy, statsmodels, and invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLUSTERS = ["a", "a", "b", "c", "c", "c", "d", "d", "e", "e"]
 finite = st.floats(-1e6, 1e6)
 
 
-def test_the_mean_its_error_and_interval_are_scipys() -> None:
+def test_the_mean_its_error_and_interval_equal_scipy() -> None:
     found = mean_interval(VALUES)
     low, high = stats.t.interval(0.95, len(VALUES) - 1, np.mean(VALUES), stats.sem(VALUES))
     assert (found.mean, found.se) == (pytest.approx(np.mean(VALUES)), pytest.approx(stats.sem(VALUES)))
@@ -28,13 +28,13 @@ def test_the_mean_its_error_and_interval_are_scipys() -> None:
     assert (found.n, found.clusters, found.method) == (10, None, "t")
 
 
-def test_an_interval_at_another_confidence_is_scipys() -> None:
+def test_an_interval_at_another_confidence_equals_scipy() -> None:
     found = mean_interval(VALUES, confidence=0.8)
     expected = stats.t.interval(0.8, 9, np.mean(VALUES), stats.sem(VALUES))
     assert (found.low, found.high) == pytest.approx(expected)
 
 
-def test_clustered_errors_are_those_of_statsmodels() -> None:
+def test_clustered_errors_equal_statsmodels() -> None:
     groups = np.unique(CLUSTERS, return_inverse=True)[1]
     fit = sm.OLS(VALUES, np.ones(len(VALUES))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     found = mean_interval(VALUES, CLUSTERS)
@@ -43,7 +43,7 @@ def test_clustered_errors_are_those_of_statsmodels() -> None:
     assert found.clusters == 5
 
 
-def test_clustered_errors_are_millers_but_for_the_small_sample_factor() -> None:
+def test_clustered_errors_equal_millers_except_for_the_small_sample_factor() -> None:
     """Miller 2024: se² = se_CLT² + Σ_c Σ_i Σ_{j≠i} (x_i − x̄)(x_j − x̄) / n², with the variance over n."""
     mean, n = sum(VALUES) / len(VALUES), len(VALUES)
     pairs = [
@@ -60,7 +60,7 @@ def test_clustered_errors_are_millers_but_for_the_small_sample_factor() -> None:
     ("passed", "n", "low", "high"),
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_wilsons_interval_is_as_printed(passed: int, n: int, low: float, high: float) -> None:
+def test_wilsons_interval_equals_printed_examples(passed: int, n: int, low: float, high: float) -> None:
     """Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3."""
     found = proportion_of(passed, n)
     assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
@@ -68,7 +68,7 @@ def test_wilsons_interval_is_as_printed(passed: int, n: int, low: float, high: f
 
 
 @given(st.integers(1, 500), st.data())
-def test_wilsons_interval_is_statsmodels(n: int, data: st.DataObject) -> None:
+def test_wilsons_interval_equals_statsmodels(n: int, data: st.DataObject) -> None:
     passed = data.draw(st.integers(0, n))
     found = proportion_of(passed, n)
     assert (found.low, found.high) == pytest.approx(proportion_confint(passed, n, method="wilson"), abs=1e-12)
@@ -77,7 +77,7 @@ def test_wilsons_interval_is_statsmodels(n: int, data: st.DataObject) -> None:
 
 
 @given(st.lists(finite, min_size=2), st.booleans())
-def test_an_interval_holds_the_mean(values: list[float], clustered: bool) -> None:
+def test_an_interval_contains_the_mean(values: list[float], clustered: bool) -> None:
     found = mean_interval(values, [i // 2 for i in range(len(values))] if clustered and len(values) > 2 else None)
     assert found.low is not None and found.mean is not None and found.high is not None
     assert found.low <= found.mean <= found.high
@@ -131,7 +131,7 @@ def test_one_cluster_has_no_interval() -> None:
         assert found.mean is not None
 
 
-def test_nothing_is_no_proportion_and_one_of_one_has_wilsons_interval() -> None:
+def test_an_empty_proportion_is_unknown_and_one_of_one_has_wilsons_interval() -> None:
     assert proportion_of(0, 0).mean is None and proportion_of(0, 0).low is None
     assert proportion_of(1, 1).low == pytest.approx(0.2065, abs=5e-5)
 
@@ -142,7 +142,7 @@ def test_equal_values_have_no_error() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
+def test_values_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(UsageError, match="value 1 is"):
         mean_interval([0.5, bad])
     with pytest.raises(UsageError, match="value 0 is"):
@@ -151,7 +151,7 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
         proportion_interval([1, bad])
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="3 clusters for 2 values"):
         mean_interval([1, 2], ["a", "b", "c"])
     with pytest.raises(UsageError, match="3 of 2 is not a proportion"):
@@ -161,13 +161,13 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @given(st.lists(finite, min_size=1), st.lists(st.floats(0, 1), max_size=5))
-def test_percentiles_are_numpys(values: list[float], shares: list[float]) -> None:
+def test_percentiles_equal_numpy(values: list[float], shares: list[float]) -> None:
     found = percentiles(values, shares)
     assert found == pytest.approx([float(np.quantile(values, share)) for share in shares], abs=1e-6)
     assert percentiles([], shares) == [None] * len(shares)
 
 
-def test_an_estimate_says_in_json_how_it_was_made() -> None:
+def test_the_json_of_an_estimate_has_its_method() -> None:
     assert proportion_of(0, 0).to_dict() == {
         "mean": None, "se": None, "low": None, "high": None, "n": 0, "clusters": None, "method": "wilson", "confidence": 0.95,
     }  # fmt: skip

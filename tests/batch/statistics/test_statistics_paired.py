@@ -1,4 +1,4 @@
-"""Differences of pairs: printed tables, SciPy, statsmodels, and what must always hold."""
+"""Paired differences against printed tables, SciPy, statsmodels, and invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLEEP = [b - a for a, b in zip(SLEEP_A, SLEEP_B, strict=True)]
 counts = st.integers(0, 60)
 
 
-def test_the_paired_t_is_as_printed_for_students_sleep() -> None:
+def test_the_paired_t_equals_the_printed_one_for_students_sleep_data() -> None:
     """R's manual, `t.test` of `sleep`, paired: t = 4.0621, p = 0.002833, interval 0.7001142 to 2.4598858."""
     found = mean_difference(SLEEP)
     assert found.mean == pytest.approx(1.58) and found.se is not None
@@ -52,7 +52,7 @@ def test_the_paired_t_is_as_printed_for_students_sleep() -> None:
         ((30, 0, 0, 24), -0.0358, 0.0358),
     ],
 )
-def test_newcombes_interval_is_as_printed(cells: tuple[int, int, int, int], low: float, high: float) -> None:
+def test_newcombes_interval_equals_printed_examples(cells: tuple[int, int, int, int], low: float, high: float) -> None:
     """Newcombe, Statistics in Medicine 17 (1998) 2635, table III, method 10; his f − g is the other way round."""
     both, first_only, second_only, neither = cells
     found = mcnemar_difference(both, second_only, first_only, neither)
@@ -60,7 +60,7 @@ def test_newcombes_interval_is_as_printed(cells: tuple[int, int, int, int], low:
 
 
 @given(counts, counts, counts, counts)
-def test_mcnemars_p_is_statsmodels_and_the_sides_may_be_swapped(both: int, a: int, b: int, neither: int) -> None:
+def test_mcnemars_p_equals_statsmodels_and_is_symmetric(both: int, a: int, b: int, neither: int) -> None:
     found, swapped = mcnemar_difference(both, a, b, neither), mcnemar_difference(both, b, a, neither)
     assert found.p == swapped.p and found.se == swapped.se
     if found.n == 0:
@@ -76,7 +76,7 @@ def test_mcnemars_p_is_statsmodels_and_the_sides_may_be_swapped(both: int, a: in
     assert -1 <= found.low <= found.mean <= found.high <= 1
 
 
-def test_the_error_of_a_paired_proportion_is_that_of_its_differences() -> None:
+def test_the_error_of_a_paired_proportion_equals_that_of_its_differences() -> None:
     found = mcnemar_difference(40, 3, 9, 8)
     assert found.se == pytest.approx(mean_difference([0] * 48 + [-1] * 3 + [1] * 9).se)
 
@@ -96,7 +96,7 @@ def test_clustered_pairs_use_their_clusters() -> None:
 DIFFERENCES = [float(value) for value in np.random.default_rng(3).exponential(0.2, 80) - 0.12]
 
 
-def test_the_bootstraps_interval_is_scipys_but_for_the_draws() -> None:
+def test_the_bootstraps_interval_equals_scipy_except_for_the_draws() -> None:
     found = bootstrap_difference(DIFFERENCES, seed=1, resamples=20_000)
     scipys = stats.bootstrap(
         (DIFFERENCES,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(5)
@@ -134,7 +134,7 @@ def test_the_edges_of_a_difference(values: list[float], mean: float | None, p: f
         assert (found.mean, found.p) == (pytest.approx(mean), p)
 
 
-def test_what_is_not_finite_or_too_little_is_refused() -> None:
+def test_values_that_are_not_finite_or_too_few_are_refused() -> None:
     with pytest.raises(UsageError):
         mean_difference([0.1, math.nan])
     with pytest.raises(UsageError):
@@ -154,14 +154,14 @@ def test_the_pairs_needed_are_those_of_the_formula() -> None:
 
 
 @given(st.floats(0.01, 1), st.floats(0.005, 0.5), st.floats(0.5, 0.99))
-def test_what_is_needed_and_what_can_be_seen_agree(spread: float, difference: float, power: float) -> None:
+def test_pairs_needed_and_smallest_difference_agree(spread: float, difference: float, power: float) -> None:
     needed = pairs_needed(spread, difference, power)
     assert smallest_difference(spread, needed, power) <= difference * (1 + 1e-9)
     if needed > 2:
         assert smallest_difference(spread, needed - 1, power) > difference * (1 - 1e-9)
 
 
-def test_so_many_pairs_see_the_difference_as_often_as_the_power_says() -> None:
+def test_the_pairs_needed_have_the_requested_power() -> None:
     n, draw = pairs_needed(0.5, 0.1), np.random.default_rng(11)
     seen = sum((mean_difference(draw.normal(0.1, 0.5, n).tolist()).p or 0) < 0.05 for _ in range(400))
     assert 0.73 < seen / 400 < 0.87
@@ -178,7 +178,7 @@ def test_so_many_pairs_see_the_difference_as_often_as_the_power_says() -> None:
         lambda: smallest_difference(0.1, 0),
     ],
 )
-def test_a_size_that_cannot_be_is_refused(call: object) -> None:
+def test_an_impossible_size_is_refused(call: object) -> None:
     with pytest.raises(UsageError):
         call()  # type: ignore[operator]
 
@@ -194,7 +194,7 @@ def test_a_size_that_cannot_be_is_refused(call: object) -> None:
         ([2.0, 2.0], None, None, None, None),
     ],
 )
-def test_that_no_spread_was_seen_is_not_that_there_is_none(
+def test_no_observed_spread_does_not_mean_no_spread(
     differences: list[float], clusters: list[int] | None, low: float | None, high: float | None, p: float | None
 ) -> None:
     found = mean_difference(differences, clusters)
@@ -205,7 +205,7 @@ def test_that_no_spread_was_seen_is_not_that_there_is_none(
         assert (drawn.low, drawn.high, drawn.p, drawn.method) == (found.low, found.high, found.p, found.method)
 
 
-def test_the_bound_of_none_that_differs_is_scipys() -> None:
+def test_the_bound_for_unobserved_differences_equals_scipy() -> None:
     for units in (2, 7, 200):
         bound = stats.binomtest(0, units).proportion_ci().high
         assert mean_difference([0.0] * units).high == pytest.approx(bound)

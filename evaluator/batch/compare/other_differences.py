@@ -1,0 +1,57 @@
+"""Finds differences between the sides of a comparison, besides their answers, that may explain different scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluator.batch.compare.sides import SideSamples
+
+_MOST_CHARS = 40
+_DESCRIPTIONS = {"judges": "its judge's model or settings", "templates": "its templates", "source_sha256": "its source"}
+
+
+def other_differences(a: SideSamples, b: SideSamples, shared: Sequence[int]) -> Iterator[str]:
+    """Differences in the templates' names, in how answers were scored, and in the rows of the `shared` samples.
+
+    Scorers, with their settings, templates and judges, are compared by the manifests where both sides have one. Else
+    their names in the results are compared.
+    """
+    templates = [sorted({template for template, _ in side.groups}) for side in (a, b)]
+    if all(templates) and templates[0] != templates[1]:
+        yield f"the templates differ: {', '.join(templates[0])} and {', '.join(templates[1])}"
+    yield from _scorers(a, b)
+    for what, differs in (
+        ("inputs", sum(a.inputs(number) != b.inputs(number) for number in shared)),
+        ("target", sum(a.target(number) != b.target(number) for number in shared)),
+    ):
+        if differs:
+            yield f"the {what} of {differs:,} of {len(shared):,} samples on both sides differ"
+
+
+def _scorers(a: SideSamples, b: SideSamples) -> Iterator[str]:
+    if a.scorers is not None and b.scorers is not None and (only := set(a.scorers) ^ set(b.scorers)):
+        yield f"the scorers differ: only one side has {', '.join(sorted(only))}"
+    if a.declared is None or b.declared is None:
+        return
+    ours, theirs = a.declared.scorers or {}, b.declared.scorers or {}
+    for name in sorted(ours.keys() & theirs.keys()):
+        judges = [declared.judges.get(name, ()) for declared in (a.declared, b.declared)]
+        if what := list(_settings(ours[name], theirs[name], judges)):
+            yield f"the scorer {name} differs: {', '.join(what)}"
+    reasons = [declared.count_as_failed for declared in (a.declared, b.declared)]
+    if reasons[0] is not None and reasons[1] is not None and (only := set(reasons[0]) ^ set(reasons[1])):
+        yield f"only one side counts the error {', '.join(sorted(only))} as failed"
+
+
+def _settings(a: Mapping[str, Any], b: Mapping[str, Any], judges: Sequence[Collection[str]]) -> Iterator[str]:
+    for name in sorted(a.keys() | b.keys()):
+        if a.get(name) != b.get(name):
+            values = [json.dumps(side.get(name)) for side in (a, b)]
+            if name == "judges" and all(judges) and judges[0] != judges[1]:
+                yield f"its judge ({', '.join(judges[0])} and {', '.join(judges[1])})"
+            elif name in _DESCRIPTIONS or any(len(text) > _MOST_CHARS for text in values):
+                yield _DESCRIPTIONS.get(name, name)
+            else:
+                yield f"{name} ({values[0]} and {values[1]})"

@@ -1,0 +1,179 @@
+"""Results as rows of plain values, for formats that are tables.
+
+The columns are known only after every result was read, so rows go to a temporary file first: memory holds one row and
+the columns' names. A column has one type, determined by its values; where they differ, it is text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TextIO
+
+from evaluator.batch.records import SampleResult
+
+Kind = Literal["bool", "int", "float", "text", "time"]
+Row = dict[str, Any]
+
+_KIND_OF: dict[str, Kind] = {
+    "identity": "text", "sample_id": "text", "place": "int", "epoch": "int", "template": "text", "variant": "text",
+    "model": "text", "verdict": "text", "target": "text", "content": "text", "parsed": "text", "error.type": "text",
+    "error.kind": "text", "error.message": "text", "error.retryable": "bool", "input_tokens": "int",
+    "output_tokens": "int", "cached_tokens": "int", "reasoning_tokens": "int", "cost_usd": "float", "turns": "int",
+    "tool_calls": "int", "scoring_cost_usd": "float", "duration_s": "float", "started": "time", "cached_calls": "int",
+    "task_id": "int", "task_file": "text", "warnings": "text",
+}  # fmt: skip
+_FIRST = ("identity", "sample_id", "place", "epoch", "template", "variant", "model", "verdict")
+_LAST = ("duration_s", "started", "cached_calls", "task_id", "task_file")
+_SECTIONS = ("score.", "input.", "target", "metadata.")
+_EXACT, _WIDE = 2**53, 2**63
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """The columns of some results, with their types, and the rows."""
+
+    columns: Mapping[str, Kind]
+    spool: TextIO
+
+    def rows(self) -> Iterator[Row]:
+        """Every row, with a value of the column's type, or None, for each column."""
+        self.spool.seek(0)
+        for line in self.spool:
+            row = json.loads(line)
+            yield {name: _converted(kind, row.get(name)) for name, kind in self.columns.items()}
+
+
+@contextlib.contextmanager
+def result_table(results: Iterable[SampleResult]) -> Generator[ResultTable]:
+    """`results`, read once, as a table that can be read until the block ends."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
+        found: dict[str, set[str]] = {name: set() for name in _KIND_OF}
+        for result in results:
+            row: Row = {}
+            for name, value in _cells(result):
+                kinds = found.setdefault(name, set())
+                if value is not None:
+                    row[name] = value
+                    kinds.add(_value_kind(name, value))
+            spool.write(json.dumps(row) + "\n")
+        yield ResultTable({name: _column_kind(name, found[name]) for name in sorted(found, key=_section)}, spool)
+
+
+def to_columns(results: Iterable[SampleResult]) -> tuple[dict[str, Kind], dict[str, list[Any]]]:
+    """The types and the values of each column, in memory."""
+    with result_table(results) as table:
+        values: dict[str, list[Any]] = {name: [] for name in table.columns}
+        for row in table.rows():
+            for name, value in row.items():
+                values[name].append(value)
+        return dict(table.columns), values
+
+
+def clean(text: str) -> str:
+    """`text` with unpaired surrogates, which UTF-8 cannot encode, as U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def as_text(value: Any) -> str:
+    """A text unchanged, anything else as JSON."""
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _section(name: str) -> int:
+    """The rank of a column: first the fixed ones, then scores, inputs, target and metadata, then the others."""
+    if name in _FIRST:
+        return -1
+    return next((place for place, prefix in enumerate(_SECTIONS) if name.startswith(prefix)), len(_SECTIONS))
+
+
+def _cells(result: SampleResult) -> Iterator[tuple[str, Any]]:
+    """The columns and values of a result. Optional parts of a score have a column only where a score has them."""
+    for name in _FIRST:
+        yield name, _plain(getattr(result, name))
+    for name, score in result.scores.items():
+        column = clean(f"score.{name}")
+        yield f"{column}.value", score.value
+        yield f"{column}.passed", score.passed
+        yield f"{column}.explanation", clean(score.explanation)
+        if score.answer is not None:
+            yield f"{column}.answer", clean(score.answer)
+        if score.error is not None:
+            yield f"{column}.error", clean(score.error)
+        if score.metadata:
+            yield f"{column}.metadata", as_text(dict(score.metadata))
+    for prefix, values in (("input", result.inputs), ("metadata", result.metadata)):
+        for name, value in values.items():
+            yield clean(f"{prefix}.{name}"), _plain(value)
+    yield "target", _plain(result.target)
+    yield "content", clean(result.content)
+    yield "parsed", _plain(result.parsed)
+    if result.failure is not None:
+        for name, value in result.failure.to_dict().items():
+            yield f"error.{name}", _plain(value)
+    yield from result.usage.to_dict().items()
+    yield "scoring_cost_usd", result.scoring_usage.cost_usd
+    for name in _LAST:
+        value = getattr(result, name)
+        yield name, None if value == "" else _plain(value)
+    yield "warnings", _plain(list(result.warnings) or None)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float)) else as_text(value)
+
+
+def _value_kind(name: str, value: Any) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "int" if abs(value) <= _EXACT else "wide" if -_WIDE <= value < _WIDE else "text"
+        case float():
+            return "float"
+        case _:
+            return "time" if _KIND_OF.get(name) == "time" and _time(value) is not None else "text"
+
+
+def _column_kind(name: str, found: set[str]) -> Kind:
+    """The one type for all values. Integers become floats only where none loses a digit."""
+    usual = _KIND_OF.get(name, "text")
+    if name.startswith("score."):
+        usual = "float" if name.endswith(".value") else "bool" if name.endswith(".passed") else "text"
+    if not found:
+        return usual
+    if found == {"bool"}:
+        return "bool"
+    if found <= {"int", "wide"}:
+        return "float" if usual == "float" else "int"
+    if found <= {"int", "float"}:
+        return "float"
+    return "time" if found == {"time"} else "text"
+
+
+def _converted(kind: Kind, value: Any) -> Any:
+    if value is None:
+        return None
+    match kind:
+        case "text":
+            return as_text(value)
+        case "float":
+            return float(value)
+        case "time":
+            return _time(value)
+        case _:
+            return value
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None

@@ -1,0 +1,355 @@
+"""The options of a batch, each declared once: its default, its check, and its flag on the command line.
+
+`run_batch` takes the fields of `BatchOptions` as keyword arguments, a TOML file has them as keys, `evaluator batch` has
+their flags, and the manifest stores them. A new option is a new field here and a new parameter of `run_batch`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from evaluator.batch.rows import Selection
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.results import FailureReason
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
+
+if TYPE_CHECKING:
+    from evaluator.batch.engines.base import Engine
+    from evaluator.batch.progress import Display
+    from evaluator.models.cache import ResponseCache
+
+OnChanged = Literal["leave", "run", "keep"]
+State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
+Check = Callable[[str, Any], Any]
+"""Takes an option's name and value. Returns the value as it is stored. Raises UsageError if it is invalid."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """Ends a running session early: nothing new starts, samples in flight are finished. `reason` is shown.
+
+    `ask` may be called from any thread and from a signal handler. Only the first call has an effect.
+    """
+
+    state: State | None = None
+    reason: str = ""
+    _listeners: list[Callable[[], object]] = field(
+        default_factory=list[Callable[[], object]], init=False, repr=False, compare=False
+    )
+
+    def ask(self, state: State = "stopped", reason: str = "stop requested") -> None:
+        if self.state is None:
+            self.reason, self.state = reason, state
+            for listener in tuple(self._listeners):
+                listener()
+
+    @contextmanager
+    def calling(self, listener: Callable[[], object]) -> Generator[None]:
+        """Inside the context, `ask` calls `listener` in the thread that calls `ask`."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def check_text(name: str, value: Any) -> str:
+    """A string that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} is {value!r}, expected a string")
+    return value
+
+
+def check_texts(name: str, value: Any) -> tuple[str, ...]:
+    """One string, or several without duplicates."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        raise UsageError(f"{name} is {value!r}, expected a list of strings")
+    texts = tuple(check_text(name, item) for item in cast("Sequence[Any]", items))
+    for text in texts:
+        if texts.count(text) > 1:
+            raise UsageError(f"{name} names {text!r} twice")
+    return texts
+
+
+def check_table(name: str, value: Any) -> dict[str, Any]:
+    """A mapping."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is {value!r}, expected a table")
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def check_names(given: Iterable[str], known: Iterable[str], where: str = "") -> None:
+    """Raises: UsageError, for a name that is not in `known`, with the nearest one."""
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"expected one of {listed(names, len(names))}"
+            raise UsageError(f"{where}{name} is unknown; {hint}")
+
+
+def check_table_of_texts(name: str, value: Any) -> dict[str, str]:
+    return {key: check_text(f"{name}.{key}", inner) for key, inner in check_table(name, value).items()}
+
+
+def _at_least(least: int) -> Check:
+    def check(name: str, value: Any) -> int:
+        if type(value) is not int or value < least:
+            raise UsageError(f"{name} is {value!r}, expected an integer, at least {least}")
+        return value
+
+    return check
+
+
+def _positive(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise UsageError(f"{name} is {value!r}, expected a number above 0")
+    return value
+
+
+def _one_of(choices: Sequence[str]) -> Check:
+    def check(name: str, value: Any) -> str:
+        if value not in choices:
+            raise UsageError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def _path(name: str, value: Any) -> str:
+    return check_text(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _cache(name: str, value: Any) -> Any:
+    return _path(name, value) if isinstance(value, (str, Path)) else value
+
+
+def _objects(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        raise UsageError(f"{name} is {value!r}, expected a list")
+    return tuple(cast("Iterable[Any]", value))
+
+
+def _thresholds(name: str, value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, str) else _objects(name, value)
+
+
+def _reasons(name: str, value: Any) -> tuple[str, ...]:
+    reasons = check_texts(name, value)
+    check_names(reasons, get_args(FailureReason), f"{name}: ")
+    return reasons
+
+
+def _selection(name: str, value: Any) -> Selection:
+    if isinstance(value, Selection):
+        return value
+    table = check_table(name, value)
+    check_names(table, SELECT_FLAGS, f"{name}.")
+    return Selection(**table)
+
+
+def _limits(name: str, value: Any) -> BatchLimits:
+    if isinstance(value, BatchLimits):
+        return value
+    table = check_table(name, value)
+    check_names(table, (each.name for each in fields(BatchLimits)), f"{name}.")
+    return BatchLimits(**table)
+
+
+# -- declarations ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How an option is written on the command line. `several`: the flag may be repeated."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    type: type = str
+    several: bool = False
+    choices: Sequence[str] = ()
+    default: str | None = None
+
+
+def option(default: Any, check: Check | None = None, flag: Flag | None = None, *, in_file: bool = True) -> Any:
+    """A dataclass field that is an option. `in_file`: a TOML file may have it, and the manifest stores it."""
+    return field(default=default, metadata={"check": check, "flag": flag, "in_file": in_file})
+
+
+def check_options(options: Any) -> None:
+    """Checks and normalizes the fields of a dataclass made of `option`s; None stands for the default."""
+    for each in fields(options):
+        value, check = getattr(options, each.name), each.metadata.get("check")
+        if value is None and each.default is not MISSING:
+            object.__setattr__(options, each.name, each.default)
+        elif check is not None and value is not each.default:
+            object.__setattr__(options, each.name, check(each.name, value))
+
+
+def options_to_dict(options: Any) -> dict[str, Any]:
+    """The options that a file may have, as JSON; empty ones are left out."""
+    found: dict[str, Any] = {}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if isinstance(value, (Selection, BatchLimits)):
+            value = {f.name: v for f in fields(value) if (v := getattr(value, f.name)) != f.default}
+        elif isinstance(value, tuple):
+            value = list(cast("tuple[Any, ...]", value))
+        if each.metadata.get("in_file") and value not in (None, [], {}, ""):
+            found[each.name] = value
+    return found
+
+
+def flags_of(options: type[Any]) -> Iterator[tuple[str, Flag]]:
+    """The flags of a dataclass of options, each with the name of its option, such as `epochs` or `limits.max_cost`."""
+    for each in fields(options):
+        if each.metadata.get("flag"):
+            yield each.name, each.metadata["flag"]
+        elif each.name == "select":
+            yield from ((f"select.{name}", flag) for name, flag in SELECT_FLAGS.items())
+        elif each.name == "limits":
+            yield from ((f"limits.{name}", flag) for name, flag in flags_of(BatchLimits))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of a whole batch; None: no limit.
+
+    `concurrency`: tasks at once, and the most calls in flight to one endpoint. `requests_per_minute` and
+    `tokens_per_minute` hold for each model and endpoint. `max_cost` in US dollars, `max_tokens` input and output
+    together, `max_time` in seconds: reserved before each call, for tasks and their judges. `stop_after`: the session
+    ends after this many samples in a row with the same error; 0: never.
+    """
+
+    concurrency: int = option(64, _at_least(1), Flag("--concurrency", "Tasks at once. Default: 64.", type=int))
+    requests_per_minute: float | None = option(
+        None, _positive, Flag("--rpm", "Requests per minute to each model.", type=float)
+    )
+    tokens_per_minute: float | None = option(
+        None, _positive, Flag("--tpm", "Tokens per minute to each model.", type=float)
+    )
+    max_cost: float | None = option(
+        None, _positive, Flag("--max-cost", "US dollars for the whole session.", type=float)
+    )
+    max_tokens: int | None = option(None, _at_least(1), Flag("--max-tokens", "Tokens for the whole session.", type=int))
+    max_time: float | None = option(None, _positive, Flag("--max-time", "Seconds for the whole session.", type=float))
+    stop_after: int = option(
+        20, _at_least(0),
+        Flag("--stop-after", "Stop after this many samples in a row with the same error; 0: never. Default: 20.",
+             type=int),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+SELECT_FLAGS: Mapping[str, Flag] = {
+    "limit": Flag("--limit", "At most this many rows.", type=int),
+    "sample": Flag("--sample", "This many rows, drawn at random with --seed.", type=int),
+    "seed": Flag("--seed", "Seed of --sample. Default: 0.", type=int),
+    "where": Flag("--where", "Only rows for which this is true, e.g. \"subject == 'physics'\".", "EXPRESSION"),
+    "start": Flag("--start", "Rows from this position on, counted from 0.", type=int),
+    "stop": Flag("--stop", "Rows before this position.", type=int),
+}
+"""The fields of `Selection`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """The options of a batch, besides its templates and rows. `run_batch` documents each option.
+
+    Values are checked and stored in one form: lists as tuples, tables as `Selection` and `BatchLimits`.
+
+    Raises: UsageError, for an invalid value.
+    """
+
+    name: str = option("", check_text)
+    inputs: Mapping[str, str] | None = option(
+        None, check_table_of_texts,
+        Flag("--map", "Take an input from this field, or from an expression in {{ … }}.", "INPUT=FIELD", several=True),
+    )  # fmt: skip
+    id: str | None = option(
+        None, check_text, Flag("--id", "The field that identifies a row. Default: id, or its content.", "FIELD")
+    )
+    target: str | None = option(
+        None, check_text, Flag("--target", "The field with the right answer. Default: target.", "FIELD")
+    )
+    scorers: tuple[Any, ...] = option(
+        (), _objects,
+        Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",
+             "NAME[:ARG=VALUE,…]", several=True),
+    )  # fmt: skip
+    epochs: int = option(1, _at_least(1), Flag("--epochs", "How often each sample is evaluated.", type=int))
+    reducers: tuple[str, ...] | None = option(
+        None, check_texts,
+        Flag("--epochs-by", "How epochs become one number: mean, mode, max, pass@3, pass^3 …", "REDUCER", several=True),
+    )  # fmt: skip
+    models: tuple[str, ...] = option(
+        (), check_texts, Flag("--model", "A model to evaluate with.", "MODEL", several=True)
+    )
+    handlers: tuple[str, ...] = option((), check_texts, Flag("--handler", "A handler profile.", "NAME", several=True))
+    select: Selection = option(Selection(), _selection)
+    metadata: tuple[str, ...] | None = option(
+        None, check_texts,
+        Flag("--metadata", "A field to store with each result. Default: all that are left.", "FIELD", several=True),
+    )  # fmt: skip
+    cluster: str | None = option(
+        None, check_text, Flag("--cluster", "The metadata field whose equal values are not independent.", "FIELD")
+    )
+    group_by: str | None = option(
+        None, check_text, Flag("--group-by", "Show the numbers for each value of this metadata field.", "FIELD")
+    )
+    thresholds: tuple[Any, ...] = option(
+        (), _thresholds,
+        Flag("--threshold", "A condition on the numbers, e.g. 'accuracy >= 0.8'.", "CONDITION", several=True),
+    )  # fmt: skip
+    count_as_failed: tuple[str, ...] = option(
+        (), _reasons,
+        Flag("--count-as-failed", "Errors with this reason count as failed answers, e.g. output_format_failure.",
+             "REASON", several=True),
+    )  # fmt: skip
+    limits: BatchLimits = option(BatchLimits(), _limits)
+    output: str | None = option(
+        None, _path, Flag("--output", "The batch's folder. Default: a new folder in batches/.", "FOLDER")
+    )
+    cache: ResponseCache | str | None = option(
+        None, _cache,
+        Flag("--cache", "Answer calls that were made before from this file; see: evaluator cache.", "FILE"),
+    )  # fmt: skip
+    resume: bool = option(False, in_file=False)
+    retry_errors: bool = option(
+        False, None, Flag("--retry-errors", "With --resume: run samples again that ended with an error.", type=bool),
+        in_file=False,
+    )  # fmt: skip
+    on_changed: OnChanged = option(
+        "leave", _one_of(get_args(OnChanged)),
+        Flag("--changed", "With --resume: what to do with results whose template, row or model has changed.",
+             choices=get_args(OnChanged), default="leave"),
+        in_file=False,
+    )  # fmt: skip
+    unfinished: OnUnfinished = option(
+        "ask", _one_of(ON_UNFINISHED),
+        Flag("--unfinished", "With --resume: what to do about a side effect that was started and has no recorded end.",
+             choices=ON_UNFINISHED, default="stop"),
+        in_file=False,
+    )  # fmt: skip
+    engine: Engine | str | None = option(
+        None, None, Flag("--engine", "Where samples are evaluated.", choices=("local", "ray"), default="local"),
+        in_file=False,
+    )  # fmt: skip
+    display: Display | None = option(None, in_file=False)
+    stop: Stop | None = option(None, in_file=False)
+
+    def __post_init__(self) -> None:
+        check_options(self)

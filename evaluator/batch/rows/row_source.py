@@ -1,0 +1,309 @@
+"""Opens a source of rows and yields its samples, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sized,
+)
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from evaluator.batch.records import Sample
+from evaluator.batch.rows.csv_rows import read_csv
+from evaluator.batch.rows.frame_rows import count_parquet, is_pandas, is_polars, read_pandas, read_parquet
+from evaluator.batch.rows.json_rows import read_array, read_jsonl
+from evaluator.batch.rows.json_values import Rows, read_object, read_objects
+from evaluator.batch.rows.mapping import Getter, Mapper, RowMapping, expression
+from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.selection import Reservoir, Selection
+from evaluator.batch.rows.text_lines import check_file, fingerprint
+from evaluator.errors import ExpressionError, UsageError
+
+AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
+
+_FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
+    ".jsonl": ("jsonl", read_jsonl),
+    ".ndjson": ("jsonl", read_jsonl),
+    ".json": ("json", read_array),
+    ".csv": ("csv", partial(read_csv, delimiter=",")),
+    ".tsv": ("tsv", partial(read_csv, delimiter="\t")),
+    ".parquet": ("parquet", read_parquet),
+}
+_MAX_HOLD_S = 0.005
+_SAME_NAMES, _ALL = RowMapping(), Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """A source of rows: how to read and count them, and whether they can be read again."""
+
+    kind: str
+    name: str
+    read: Callable[[], Rows | AsyncRows]
+    count: Callable[[], int | None] | None = None
+    path: Path | None = None
+    is_repeatable: bool = True
+    is_live: bool = False
+
+
+class RowSource:
+    """The samples of a source: `async for sample in rows`, each time from the first one.
+
+    Rows are read on demand and not kept, except those of a `sample`. Reading yields to the event loop every few
+    milliseconds. An iterator can be read only once. An asynchronous generator is closed when reading stops.
+
+    Iterating raises: RowError, at the first row that cannot be used, after the samples before it, and if no row is
+    selected. UsageError, for an iterator that was read before.
+    """
+
+    def __init__(
+        self,
+        origin: _Origin,
+        mapping: RowMapping,
+        selection: Selection,
+        declared: Collection[str] | None,
+        required: Collection[str],
+    ) -> None:
+        self._origin, self._selection, self._is_used = origin, selection, False
+        self._pass = partial(_Pass, origin.name, mapping, declared=declared, required=required)
+        # Errors in the mapping and the first row are found here, before anything runs.
+        probe = self._pass(replace(selection, sample=None, limit=1))
+        if origin.is_repeatable and isinstance(rows := origin.read(), Generator):
+            with closing(rows):
+                any(probe.take(line, row) or probe.is_done for line, row in rows)
+            probe.finish()
+
+    @cached_property
+    def description(self) -> Mapping[str, Any]:
+        """The source as JSON: `kind`; for a file also `path`, `bytes` and `sha256` of the file on disk; `rows` before
+        any selection, where that is cheap to count.
+
+        The first use reads the whole file, about 1 s per gigabyte; `total` uses it.
+
+        Raises: RowError, if the file cannot be read.
+        """
+        description: dict[str, Any] = {"kind": self._origin.kind}
+        rows = None if self._origin.count is None else self._origin.count()
+        if self._origin.path is not None:
+            is_plain = self._origin.kind == "jsonl" and self._origin.path.suffix.lower() != ".gz"
+            size, digest, lines = fingerprint(self._origin.path, count_lines=is_plain)
+            rows = lines if rows is None else rows
+            description |= {"path": str(self._origin.path), "bytes": size, "sha256": digest}
+        return description if rows is None else {**description, "rows": rows}
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the rows can be read again: false for an iterator."""
+        return self._origin.is_repeatable
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the rows come from an asynchronous iterator: each may take any time, and there may be no last one."""
+        return self._origin.is_live
+
+    @property
+    def total(self) -> int | None:
+        """The number of samples; None if only reading them can tell: for iterators, CSV, JSON arrays, compressed files,
+        and with `where`. Raises: as `description`."""
+        return self._selection.expected(self.description.get("rows"))
+
+    def __aiter__(self) -> AsyncGenerator[Sample, None]:
+        return self._samples()
+
+    async def _samples(self) -> AsyncGenerator[Sample, None]:
+        if self._is_used and not self._origin.is_repeatable:
+            raise UsageError("the rows come from an iterator that was already read; give a list or a file instead")
+        self._is_used = True
+        this = self._pass(self._selection)
+        rows = self._origin.read()
+        async with aclosing(rows if isinstance(rows, AsyncGenerator) else _yielding(rows)) as pairs:
+            async for line, row in pairs:
+                if (sample := this.take(line, row)) is not None:
+                    yield sample
+                if this.is_done:
+                    break
+        for sample in this.finish():
+            yield sample
+
+    def read_ahead(self) -> Iterator[Sample | None]:
+        """The samples, or with `sample` those that it draws from, without using up the source. A final None means that
+        there may be more that cannot be read now: those of an iterator, those that have to be waited for, and those
+        after a row that cannot be used, which is reported when the batch reaches it."""
+        selection = self._selection
+        rows = self._origin.read() if self.is_repeatable else None
+        if not isinstance(rows, Generator):
+            yield None
+            return
+        this = self._pass(selection if selection.sample is None else replace(selection, sample=None, limit=None))
+        with closing(rows):
+            try:
+                for line, row in rows:
+                    if (sample := this.take(line, row)) is not None:
+                        yield sample
+                    if this.is_done:
+                        return
+            except UsageError:
+                yield None
+
+
+class _Pass:
+    """One pass over rows: selects them and maps them to samples."""
+
+    def __init__(
+        self,
+        source: str,
+        mapping: RowMapping,
+        selection: Selection,
+        *,
+        declared: Collection[str] | None,
+        required: Collection[str],
+    ) -> None:
+        self.is_done = False
+        self._source, self._selection = source, selection
+        self._start, self._stop, self._limit = selection.start or 0, selection.stop, selection.limit
+        self._where = None if selection.where is None else expression(selection.where, "where")
+        self._sampled: Reservoir[tuple[int, int | None, dict[str, Any]]] | None = (
+            None if selection.sample is None else Reservoir(selection.sample, selection.seed)
+        )
+        self._mapper = Mapper(mapping, source, declared, required)
+        self._place = self._selected = 0
+
+    def take(self, line: int | None, row: dict[str, Any]) -> Sample | None:
+        """The sample of the next row, if it is selected now. Raises: RowError."""
+        place = self._place
+        self._place += 1
+        self.is_done = self._place == self._stop
+        if place < self._start or (self._where is not None and not self._holds(self._where, row, place, line)):
+            return None
+        self._selected += 1
+        if self._sampled is not None:
+            self._sampled.offer((place, line, row))
+            return None
+        self.is_done = self.is_done or self._selected == self._limit
+        return self._mapper.sample(row, place, line)
+
+    def finish(self) -> Iterator[Sample]:
+        """The samples drawn by `sample`, after all rows. Raises: RowError, if no row was selected."""
+        if not self._place:
+            raise RowError("there are no rows", source=self._source)
+        if not self._selected:
+            why = f"there are only {self._place:,} and start is {self._start:,}"
+            if self._place > self._start:
+                why = f"`where` is true for none of {self._place - self._start:,}"
+            raise RowError(f"no row is selected: {why}", source=self._source)
+        return self._drawn()
+
+    def _drawn(self) -> Iterator[Sample]:
+        if self._sampled is None:
+            return
+        for number, (place, line, row) in enumerate(self._sampled.drawn()):
+            if number == self._limit:
+                return
+            yield self._mapper.sample(row, place, line)
+
+    def _holds(self, where: Getter, row: dict[str, Any], place: int, line: int | None) -> bool:
+        try:
+            value = where(row)
+        except ExpressionError as error:
+            message = f"{error.span}: {error.message}"
+            raise RowError(message, source=self._source, line=line, place=place) from error
+        if value.__class__ is not bool:
+            message = f"where is {value!r:.60}, expected true or false"
+            raise RowError(message, source=self._source, line=line, place=place)
+        return value
+
+
+def open_rows(
+    source: Any,
+    mapping: RowMapping = _SAME_NAMES,
+    selection: Selection = _ALL,
+    *,
+    declared: Collection[str] | None = None,
+    required: Collection[str] = (),
+) -> RowSource:
+    """The samples of `source`.
+
+    `source`: a file, whose name determines the format: .jsonl or .ndjson, .json (one array), .csv, .tsv, each also with
+    .gz, or .parquet; a list, an iterable, an iterator or an asynchronous one of mappings, such as a Hugging Face
+    `Dataset`; a DataFrame of pandas or Polars.
+
+    `declared`: the names of the template's inputs; None if unknown. `required`: those of them that each row must have.
+
+    Raises: RowError, for a source that cannot be read and a mapping that does not fit its first selected row (for an
+    iterator, when it is read); UsageError, for an object without rows, an unknown format, an invalid expression, an
+    input that the template does not have; MissingExtra, for Parquet without pyarrow.
+    """
+    return RowSource(_origin(source), mapping, selection, declared, required)
+
+
+def _origin(source: Any) -> _Origin:
+    if isinstance(source, str | os.PathLike):
+        return _file(Path(source))
+    kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
+    if isinstance(source, Mapping):
+        message = f"a mapping ({kind}) is a row or several sets of rows; give a list, or one of: {', '.join(source)}"
+        raise UsageError(message[:200])
+    if is_polars(source):
+        return _Origin(kind, kind, lambda: read_objects(source.iter_rows(named=True), kind), partial(len, source))
+    if is_pandas(source):
+        return _Origin(kind, kind, partial(read_pandas, source, kind), partial(len, source))
+    if isinstance(source, AsyncIterable):
+        read = partial(_read_async, source, kind)
+        return _Origin(kind, kind, read, is_repeatable=not isinstance(source, AsyncIterator), is_live=True)
+    if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray):
+        count = partial(len, source) if isinstance(source, Sized) else None
+        read = partial(read_objects, source, kind)
+        return _Origin(kind, kind, read, count, is_repeatable=not isinstance(source, Iterator))
+    hint = "; collect() it first" if hasattr(source, "collect") else ""
+    raise UsageError(f"rows can be a file, a list, an iterator or a frame, not {kind}{hint}")
+
+
+def _file(path: Path) -> _Origin:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    is_compressed = suffixes[-1:] == [".gz"]
+    suffix = suffixes[-2 if is_compressed else -1] if len(suffixes) > is_compressed else ""
+    if suffix not in _FORMATS or (is_compressed and suffix == ".parquet"):
+        known = ", ".join(_FORMATS)
+        if not path.is_dir():
+            raise UsageError(f"{path}: unknown format; the name has to end in {known}, or a text format with .gz")
+    check_file(path)
+    kind, read = _FORMATS[suffix]
+    count = partial(count_parquet, path) if kind == "parquet" else None
+    return _Origin(kind, str(path), partial(read, path), count, path)
+
+
+async def _yielding(rows: Rows) -> AsyncRows:
+    """The rows; other tasks of the event loop run every few milliseconds."""
+    with closing(rows):
+        since = time.perf_counter()
+        for row in rows:
+            yield row
+            if time.perf_counter() - since > _MAX_HOLD_S:
+                await asyncio.sleep(0)
+                since = time.perf_counter()
+
+
+async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:
+    rows, place = aiter(source), 0
+    async with AsyncExitStack() as stack:
+        if isinstance(rows, AsyncGenerator):
+            # Its resources are freed when reading stops, not by the garbage collector.
+            await stack.enter_async_context(aclosing(cast("AsyncGenerator[Any]", rows)))
+        async for row in rows:
+            yield None, read_object(row, kind, place)
+            place += 1

@@ -1,0 +1,188 @@
+"""Python functions as scorers, also loaded from a module or file.
+
+A function's parameters select what it gets: `output` (the text), `parsed`, `target`, `inputs`, `metadata`, `result`
+(the TaskResult), `recording` (the task file, read only for this parameter). Lists and mappings are copies. The function
+returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A
+function that is not async runs on the event loop: make it async if it waits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import marshal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, overload
+
+from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
+from evaluator.batch.scorers.contract import (
+    LeavesInputUnchanged,
+    ScorerInput,
+    binary_score,
+    copy_outcome,
+    exception_text,
+    graded_score,
+)
+from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
+from evaluator.errors import UsageError
+
+_ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
+    "output": lambda scored: scored.outcome.content,
+    "parsed": lambda scored: copied(scored.outcome.parsed_content),
+    "target": lambda scored: copied(scored.sample.target),
+    "inputs": lambda scored: copied(dict(scored.sample.inputs)),
+    "metadata": lambda scored: copied(dict(scored.sample.metadata)),
+    "result": lambda scored: copy_outcome(scored.outcome),
+    "recording": lambda scored: scored.recording(),
+}
+# The module names of imported files, which encode their paths, and the files' own names.
+_FILES: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScorer(LeavesInputUnchanged):
+    """A scorer made from a function; calling it calls the function. `pass_at` is for numbers.
+
+    `describe` has the hash of the function's source, not of what it calls or of values that it closes over.
+    Raises: UsageError, for parameters that scorers do not get, or an invalid name.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    pass_at: float = 0.5
+    wants: tuple[str, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not fits(self.pass_at, float) or not 0 <= self.pass_at <= 1:
+            raise UsageError(f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]")
+        object.__setattr__(self, "wants", _wanted(self.function, self.name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def describe(self) -> dict[str, Any]:
+        function = self.function.func if isinstance(self.function, partial) else self.function
+        module = getattr(function, "__module__", "")
+        where = f"{_FILES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        more = {}
+        if isinstance(self.function, partial):
+            more["arguments"] = repr((self.function.args, sorted(self.function.keywords.items())))
+        return {
+            "type": "function", "function": where, "source_sha256": _source_sha256(function), "pass_at": self.pass_at,
+            **more,
+        }  # fmt: skip
+
+    async def score(self, scored: ScorerInput) -> Score:
+        given = self.function(**{name: _ARGUMENTS[name](scored) for name in self.wants})
+        if inspect.isawaitable(given):
+            given = await given
+        if isinstance(given, Score):
+            return given
+        found = plain_scalar(given)
+        if isinstance(found, bool):
+            return binary_score(found)
+        if isinstance(found, int | float):
+            return graded_score(found, self.pass_at)
+        hint = "; is a return missing?" if given is None else ""
+        raise UsageError(f"{self.name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
+
+
+def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
+    if not callable(function):
+        raise UsageError(f"{name} is a {type(function).__name__}, expected a function")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: its parameters cannot be read: {exception_text(error)}") from error
+    wants: list[str] = []
+    for parameter in parameters:
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if by_name and parameter.name in _ARGUMENTS:
+            wants.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            hint = f"{suggestion(parameter.name, _ARGUMENTS)} (parameters: {', '.join(_ARGUMENTS)})"
+            raise UsageError(f"{name} has the parameter {str(parameter)!r}, which scorers do not get{hint}")
+    return tuple(wants)
+
+
+def _source_sha256(function: Any) -> str:
+    """The hash of the source, or of the compiled code where the source is not available."""
+    target = function if hasattr(function, "__code__") or isinstance(function, type) else type(function)
+    target = inspect.unwrap(getattr(target, "__func__", target))
+    try:
+        data = inspect.getsource(target).encode("utf-8", "surrogatepass")
+    except (OSError, TypeError):
+        code = getattr(target, "__code__", None)
+        data = repr(target).encode() if code is None else marshal.dumps(code)
+    return sha256(data).hexdigest()
+
+
+@overload
+def scorer(function: Callable[..., Any], /) -> FunctionScorer: ...
+@overload
+def scorer(*, name: str | None = None, pass_at: float = 0.5) -> Callable[[Callable[..., Any]], FunctionScorer]: ...
+def scorer(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, pass_at: float = 0.5
+) -> FunctionScorer | Callable[[Callable[..., Any]], FunctionScorer]:
+    """Decorates a function to make it a scorer, named after the function unless `name` is given.
+
+    Raises: UsageError, as FunctionScorer does.
+    """
+    if function is None:
+        return partial(function_scorer, name=name, pass_at=pass_at)
+    return function_scorer(function, name, pass_at)
+
+
+def function_scorer(function: Callable[..., Any], name: str | None = None, pass_at: float = 0.5) -> FunctionScorer:
+    """A function as a scorer. Raises: UsageError; a lambda needs a `name`."""
+    called = name or getattr(function, "__name__", None) or type(function).__name__
+    if called == "<lambda>":
+        raise UsageError("a lambda has no name; give one, as in make_scorer(function, name='close')")
+    return FunctionScorer(function, called, pass_at)
+
+
+def load_function(path: str) -> Any:
+    """The object at `module:name` or `file.py:name`; importing it runs its module once.
+
+    Raises: UsageError, for a missing file, module or name, or a failed import.
+    """
+    place, _, attribute = path.rpartition(":")
+    try:
+        module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:
+        raise UsageError(f"scorer {path!r}: {place} cannot be imported: {exception_text(error)}") from error
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [name for name in vars(module) if not name.startswith("_")]
+            raise UsageError(f"scorer {path!r}: {place} has no {attribute!r}{suggestion(attribute, known)}")
+        found = getattr(found, part)
+    return found
+
+
+def _file_module(place: str) -> Any:
+    path = Path(place).resolve()
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name], _FILES[name] = module, path.name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

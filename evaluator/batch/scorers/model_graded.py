@@ -1,0 +1,304 @@
+"""`graded`, `reference`, `rubric`: a template of the library judges. Any template whose answer has a score can be used.
+
+A judge that fails, or whose answer is not a valid judgement, is an error of the scorer, never a zero. Its usage is
+counted in either case.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, cast
+
+from evaluator.batch.records import Score
+from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
+from evaluator.batch.scorers.result_scorer import (
+    ResultScorer,
+    check_expression,
+    evaluate,
+    names_in,
+    question_of,
+    text_or_json,
+)
+from evaluator.errors import UsageError
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.language.types import describe as type_of
+
+_REASONS = ("reason", "explanation", "feedback", "advice")
+_POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
+# The judge sees this after a criterion's name, and may repeat it.
+_WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
+
+
+class InvalidJudgement(Exception):
+    """A judge's answer is not a valid judgement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGradedScorer(ResultScorer):
+    """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat` makes otherwise
+    equal calls distinct. `inputs` gives the template's inputs as expressions over `output`, `parsed`, `target`,
+    `inputs` and `metadata`; the default is the scorer's own inputs."""
+
+    template: str
+    inputs: Mapping[str, str] | None = None
+    model: str | None = None
+    repeat: int = 1
+
+    def check(self) -> None:
+        for name, expression in (self.inputs or {}).items():
+            check_expression(self.type, f"inputs.{name}", expression)
+
+    def describe(self) -> dict[str, Any]:
+        described = ResultScorer.describe(self)
+        return {**described, "inputs": None if self.inputs is None else dict(self.inputs), "templates": [self.template]}
+
+    def needs_target(self) -> bool:
+        """Whether an expression reads the target."""
+        return any("target" in names_in(expression) for expression in (self.inputs or {}).values())
+
+    def judge_inputs(self, scored: ScorerInput) -> dict[str, Any]:
+        if self.inputs is None:
+            return self.own_inputs(scored)
+        return {name: evaluate(expression, scored) for name, expression in self.inputs.items()}
+
+    def own_inputs(self, scored: ScorerInput) -> dict[str, Any]:
+        return {
+            "question": question_of(scored.sample.inputs),
+            "reference": text_or_json(scored.sample.target),
+            "answer": self.text(scored),
+        }
+
+    async def ask(self, scored: ScorerInput, inputs: Mapping[str, Any]) -> TaskResult | TaskError:
+        options: dict[str, Any] = {}
+        if self.model is not None:
+            options["model"] = self.model
+        if self.repeat != 1:
+            options["repeat"] = self.repeat
+        return await scored.evaluate(self.template, inputs, **options)
+
+    async def score(self, scored: ScorerInput) -> Score:
+        if scored.sample.target is None and self.needs_target():
+            return NO_TARGET
+        answer = await self.ask(scored, self.judge_inputs(scored))
+        return judgement(answer, self.read, self.about())
+
+    def about(self) -> dict[str, Any]:
+        """The judge, for the metadata."""
+        return {"template": self.template, **({} if self.model is None else {"model": self.model})}
+
+    def read(self, parsed: Any) -> Score:
+        """The judge's parsed answer as a score. Raises: InvalidJudgement."""
+        raise NotImplementedError
+
+
+def judgement(answer: TaskResult | TaskError, read: Callable[[Any], Score], about: Mapping[str, Any]) -> Score:
+    """A judge's answer as a score, with its usage, the model that was asked and the id of its task."""
+    model = answer.notes.get("model")
+    named = {"model": model} if isinstance(model, str) else {}
+    metadata = {**about, **named, "task_ids": [] if answer.task_id is None else [answer.task_id]}
+    if isinstance(answer, TaskError):
+        return Score(None, None, error=f"the judge failed: {answer}", metadata=metadata, usage=answer.usage)
+    try:
+        score = read(answer.parsed_content)
+    except InvalidJudgement as error:
+        return Score(
+            None, None, error=f"the judge's answer is not a judgement: {error}", metadata=metadata, usage=answer.usage
+        )
+    return replace(score, metadata={**metadata, **score.metadata}, usage=answer.usage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedScorer(ModelGradedScorer):
+    """Any judge template: its answer is a boolean, a number, or an object with `correct` or `passed` (a boolean),
+    `score` (a number, at most `out_of`), or both. Without `pass_at` the boolean decides, else 0.5."""
+
+    type: ClassVar[str] = "graded"
+    out_of: float = 1.0
+    pass_at: float | None = None
+
+    def check(self) -> None:
+        ModelGradedScorer.check(self)
+        if self.out_of <= 0:
+            raise UsageError(f"{self.type}: out_of is {self.out_of!r}, expected a number above 0")
+
+    def needs_target(self) -> bool:
+        return self.inputs is None or ModelGradedScorer.needs_target(self)
+
+    def read(self, parsed: Any) -> Score:
+        fields = _fields_of(parsed)
+        correct = parsed if isinstance(parsed, bool) else fields.get("correct", fields.get("passed"))
+        number = parsed if isinstance(parsed, int | float) and not isinstance(parsed, bool) else fields.get("score")
+        if correct is None and number is None:
+            raise InvalidJudgement(f"expected the field score, correct or passed, got {_shape(parsed)}")
+        if correct is not None and not isinstance(correct, bool):
+            raise InvalidJudgement(f"correct is {correct!r:.60}, expected true or false")
+        value = float(bool(correct)) if number is None else points(number, self.out_of, "score") / self.out_of
+        if correct is not None and value == float(not correct):
+            raise InvalidJudgement(f"it contradicts itself: correct is {str(correct).lower()} and score {number}")
+        score = graded_score(value, 0.5 if self.pass_at is None else self.pass_at, explanation=_reason(fields))
+        return replace(score, passed=correct) if correct is not None and self.pass_at is None else score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceScorer(GradedScorer):
+    """A judge compares the text with the target: `question`, `reference` and `answer` are its inputs."""
+
+    type: ClassVar[str] = "reference"
+    template: str = "grade_against_reference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RubricScorer(ModelGradedScorer):
+    """A judge gives points for each criterion; the value is their share of `out_of`, the sum of the maximum points.
+
+    `rubric` is a table of criteria to maximum points, or a text with `(4 points)` or similar for each; without one, the
+    target is the rubric. `out_of` is needed where the text does not state the points. The inputs of the template are
+    `rubric`, and `task` and `work` or those of `inputs`. The sum is computed here, not taken from the judge.
+
+    Criteria of a table are matched by name, each judged once, in any order; case, spaces and punctuation do not matter.
+    Those of a text are matched by position.
+    """
+
+    type: ClassVar[str] = "rubric"
+    template: str = "grade_with_rubric"
+    rubric: str | Mapping[str, float] | None = None
+    out_of: float | None = None
+    pass_at: float = 0.5
+
+    def check(self) -> None:
+        ModelGradedScorer.check(self)
+        if self.rubric is not None:
+            _scale(self.rubric, self.out_of)
+
+    def needs_target(self) -> bool:
+        return self.rubric is None or ModelGradedScorer.needs_target(self)
+
+    def own_inputs(self, scored: ScorerInput) -> dict[str, Any]:
+        return {"task": question_of(scored.sample.inputs), "work": self.text(scored)}
+
+    def judge_inputs(self, scored: ScorerInput) -> dict[str, Any]:
+        rubric = scored.sample.target if self.rubric is None else self.rubric
+        return {"rubric": _rubric_text(rubric), **ModelGradedScorer.judge_inputs(self, scored)}
+
+    async def score(self, scored: ScorerInput) -> Score:
+        rubric = scored.sample.target if self.rubric is None else self.rubric
+        if rubric is None:
+            return NO_TARGET
+        most, limits = _scale(rubric, self.out_of)
+        names = list(cast("Mapping[str, float]", rubric)) if isinstance(rubric, Mapping) else None
+        answer = await self.ask(scored, self.judge_inputs(scored))
+        return judgement(answer, partial(self._read, most=most, limits=limits, names=names), self.about())
+
+    def _read(self, parsed: Any, most: float, limits: list[float] | None, names: list[str] | None) -> Score:
+        criteria: Any = _fields_of(parsed).get("criteria")
+        if not isinstance(criteria, list) or not criteria:
+            raise InvalidJudgement(f"expected the field criteria, got {_shape(parsed)}")
+        rows = [_fields_of(row) for row in cast("list[Any]", criteria)]
+        if names:
+            rows = _by_name(rows, names)
+        if limits is not None and len(rows) != len(limits):
+            raise InvalidJudgement(f"it has {len(rows)} criteria, the rubric {len(limits)}")
+        limits = limits or [most] * len(rows)
+        given = [points(row.get("points"), limit, "points") for row, limit in zip(rows, limits, strict=True)]
+        if sum(given) > most:
+            raise InvalidJudgement(f"it gave {sum(given):g} points of {most:g}")
+        names = names or [str(row.get("criterion", "")) for row in rows]
+        return graded_score(
+            sum(given) / most,
+            self.pass_at,
+            answer=f"{sum(given):g} of {most:g}",
+            explanation=_reason(_fields_of(parsed)),
+            metadata={"criteria": [{"criterion": n, "points": p} for n, p in zip(names, given, strict=True)]},
+        )
+
+
+def _by_name(rows: list[Mapping[str, Any]], names: list[str]) -> list[Mapping[str, Any]]:
+    """The judge's rows in the order of the rubric. Raises: InvalidJudgement, unless each criterion occurs once."""
+    exact = {name.strip(): name for name in names}
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(_folded(name), []).append(name)
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        written = str(row.get("criterion", "")).strip()
+        spellings = (written, _WITH_POINTS.sub("", written).strip())
+        # Names such as "C" and "C#" are equal without punctuation: they have to be written exactly.
+        near = [folded.get(_folded(each), []) for each in spellings]
+        matches = [exact[each] for each in spellings if each in exact] or [each[0] for each in near if len(each) == 1]
+        if not matches:
+            raise InvalidJudgement(f"the rubric has no criterion {written!r:.60}; it has {', '.join(names)[:200]}")
+        name = matches[0]
+        if name in found:
+            raise InvalidJudgement(f"it judges {name!r:.60} twice")
+        found[name] = row
+    if missing := [name for name in names if name not in found]:
+        raise InvalidJudgement(f"it does not judge {', '.join(missing)[:200]}")
+    return [found[name] for name in names]
+
+
+def _folded(name: str) -> str:
+    """A criterion's name without case, spaces and punctuation."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(c for c in text if unicodedata.category(c)[0] not in "PZC")
+
+
+def _rubric_text(rubric: Any) -> str:
+    if isinstance(rubric, Mapping):
+        rows = cast("Mapping[str, float]", rubric).items()
+        return "\n".join(f"{name} ({n:g} {'point' if n == 1 else 'points'})" for name, n in rows)
+    return text_or_json(rubric)
+
+
+def _scale(rubric: Any, out_of: float | None) -> tuple[float, list[float] | None]:
+    """The maximum sum, and the maximum points of each criterion where the rubric states them.
+
+    Raises: UsageError, where it states none and there is no `out_of`, or the two differ.
+    """
+    each: list[float] | None
+    if isinstance(rubric, Mapping):
+        each = []
+        for name, most in cast("Mapping[str, Any]", rubric).items():
+            if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
+                raise UsageError(f"rubric: {name!r} has {most!r:.40} points, expected a number above 0")
+            each.append(float(most))
+    elif isinstance(rubric, str):
+        each = [float(number) for number in _POINTS.findall(rubric)] or None
+    else:
+        raise UsageError(f"a rubric is text, or a table of criteria to points, not {type_of(rubric)}")
+    if out_of is not None and out_of <= 0:
+        raise UsageError(f"rubric: out_of is {out_of!r}, expected a number above 0")
+    if not each:
+        if out_of is None:
+            raise UsageError("rubric: its criteria have no '(N points)'; give out_of, the maximum sum")
+        return out_of, None
+    if out_of is not None and out_of != sum(each):
+        raise UsageError(
+            f"rubric: the sum of its points is {sum(each):g}, but out_of is {out_of:g}; leave out one of them"
+        )
+    return sum(each), each
+
+
+def points(value: Any, most: float, what: str) -> float:
+    """A number of a judge's answer. Raises: InvalidJudgement, unless it is a number in [0, most]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise InvalidJudgement(f"{what} is {value!r:.60}, expected a number from 0 to {most:g}")
+    return float(value)
+
+
+def _reason(fields: Mapping[str, Any]) -> str:
+    return next((str(fields[name]) for name in _REASONS if fields.get(name)), "")
+
+
+def _fields_of(parsed: Any) -> Mapping[str, Any]:
+    """An object of a judge's answer; empty for any other value."""
+    return cast("Mapping[str, Any]", parsed) if isinstance(parsed, Mapping) else {}
+
+
+def _shape(parsed: Any) -> str:
+    """The type of a judge's answer and its keys, for a message."""
+    keys = ", ".join(map(str, _fields_of(parsed)))
+    return f"{type_of(parsed)} with {keys[:120]}" if keys else type_of(parsed)

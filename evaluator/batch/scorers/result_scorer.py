@@ -1,0 +1,143 @@
+"""The base of scorers that score a part of the result: the scored text or value, and the target as texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, suggestion
+from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput
+from evaluator.errors import ExpressionError, UsageError
+from evaluator.language.analysis import analyse_expression
+from evaluator.language.types import describe as type_of
+from evaluator.nodes import Expression, Span, Text
+
+NAMES = ("output", "parsed", "target", "inputs", "metadata")
+MAX_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultScorer(BuiltinScorer):
+    """A scorer with `of`, an expression over `output`, `parsed`, `target`, `inputs` and `metadata` for what is scored,
+    such as `parsed.answer`. The default is the text, or the parsed value where that is a text."""
+
+    of: str | None = None
+
+    def __post_init__(self) -> None:
+        BuiltinScorer.__post_init__(self)
+        if self.of is not None:
+            check_expression(self.type, "of", self.of)
+
+    def text(self, scored: ScorerInput) -> str:
+        """The scored text. Raises: UsageError, where `of` gives an array or object."""
+        if self.of is not None:
+            return as_text(evaluate(self.of, scored), f"of={self.of!r}")
+        parsed = scored.outcome.parsed_content
+        return parsed if isinstance(parsed, str) else scored.outcome.content
+
+    def value(self, scored: ScorerInput) -> Any:
+        """The scored value: that of `of`, else the parsed content, else the text."""
+        if self.of is not None:
+            return evaluate(self.of, scored)
+        parsed = scored.outcome.parsed_content
+        return scored.outcome.content if parsed is None else parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScorer(ResultScorer):
+    """A scorer that compares the text with the target, which may be a list of texts. Without a target: no score."""
+
+    async def score(self, scored: ScorerInput) -> Score:
+        wanted = targets(scored)
+        return await self.compare(self.text(scored), wanted) if wanted else NO_TARGET
+
+    async def compare(self, text: str, wanted: list[str]) -> Score:
+        """The score of a text against at least one target."""
+        raise NotImplementedError
+
+
+def check_expression(kind: str, argument: str, expression: str) -> None:
+    """Raises: UsageError, for an invalid expression, one that calls a function or names something unknown."""
+    try:
+        found = analyse_expression(_parsed(expression))
+    except ExpressionError as error:
+        raise UsageError(f"{kind}: {argument} is {expression!r}: {error.message}") from error
+    for reference in found.references:
+        if reference.name not in NAMES:
+            hint = f"{suggestion(reference.name, NAMES)} (names: {', '.join(NAMES)})"
+            raise UsageError(f"{kind}: {argument} is {expression!r}: {reference.name!r} is not known{hint}")
+    if found.calls:
+        raise UsageError(f"{kind}: {argument} is {expression!r}: templates cannot be called here")
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names that a checked expression reads."""
+    return frozenset(reference.name for reference in analyse_expression(_parsed(expression)).references)
+
+
+def evaluate(expression: str, scored: ScorerInput) -> Any:
+    """The expression's value for one result. Raises: ExpressionError, for a missing value."""
+    from evaluator.language.sandbox import evaluate_expression_sync
+    from evaluator.language.scopes import Scope, plain
+
+    sample, outcome = scored.sample, scored.outcome
+    scope = Scope(
+        {
+            "output": outcome.content,
+            "parsed": plain(outcome.parsed_content, "parsed"),
+            "target": plain(sample.target, "target"),
+            "inputs": plain(sample.inputs, "inputs"),
+            "metadata": plain(sample.metadata, "metadata"),
+        }
+    )
+    return evaluate_expression_sync(_parsed(expression), scope)
+
+
+@lru_cache(maxsize=256)
+def _parsed(expression: str) -> Expression:
+    return Expression(Text(expression, Span()))
+
+
+def targets(scored: ScorerInput) -> list[str]:
+    """The correct answers as texts: the target, or its items; empty without a target.
+
+    Raises: UsageError, for an object, or an array in the array.
+    """
+    target = scored.sample.target
+    if target.__class__ is str:
+        return [target]
+    if target is None:
+        return []
+    if isinstance(target, list | tuple):
+        return [as_text(item, "the target") for item in cast("list[Any]", target)]
+    return [as_text(target, "the target")]
+
+
+def as_text(value: Any, what: str) -> str:
+    """A text unchanged; a number or a boolean as JSON. Raises: UsageError, for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise UsageError(f"{what} is {type_of(value)}, expected text; use json_equal or json_subset to compare structures")
+
+
+def text_or_json(value: Any) -> str:
+    """A text unchanged, any other value as JSON, for a judge to read."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
+
+
+def shown(text: str) -> str:
+    """A text for an explanation, quoted and cut after 200 characters."""
+    return repr(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…")
+
+
+def question_of(inputs: Mapping[str, Any]) -> str:
+    """The question: the input `question`, else the only input, else all of them as JSON."""
+    if "question" in inputs:
+        return text_or_json(inputs["question"])
+    return text_or_json(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))

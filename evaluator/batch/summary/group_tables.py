@@ -1,0 +1,152 @@
+"""The tables of one template and variant, for a terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from evaluator.batch.statistics import Agreement, Estimate
+from evaluator.batch.summary.parts import (
+    Amount,
+    GroupSummary,
+    JudgeAgreement,
+    Part,
+    Percentiles,
+    ScorerSummary,
+    Spending,
+)
+from evaluator.batch.summary.tables import UNKNOWN, Table, number
+
+_MEASURES = {"cohen_kappa": "Cohen's κ", "krippendorff_alpha": "Krippendorff's α"}
+
+
+def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) -> Iterable[Table]:
+    """Every table of a group that has something in it."""
+    if group.part.scorers:
+        head = ["scorer", "n of N", "mean", "± se", "interval", "passed", "failed"]
+        rows = [_scorer_row(name, scorer) for name, scorer in group.part.scorers.items()]
+        yield Table(f"Scorers: {group.name}", head, rows, list(_missing_values(group.part.scorers)))
+    if group.by:
+        yield outcome_table(f"By {group_by}: {group.name}", group.by, group_by)
+    if group.reduced:
+        rows = [
+            [
+                f"{reduced.reducer} of {reduced.scorer or 'passed'}",
+                f"{reduced.n:,} of {reduced.of:,}",
+                *_mean_cells(reduced.estimate),
+            ]
+            for reduced in group.reduced
+        ]
+        head = ["", "n of N samples", "mean", "± se", "interval"]
+        yield Table(f"Epochs, up to {group.epochs}: {group.name}", head, rows)
+    if group.agreement:
+        head = ["judges", "measure", "n of N", "value", "interval", "all equal"]
+        yield Table(f"Agreement: {group.name}", head, [_agreement_row(found) for found in group.agreement])
+    if group.variance:
+        rows = [
+            [name or "passed", number(found.within), number(found.between), f"{found.samples:,}", f"{found.values:,}"]
+            for name, found in group.variance.items()
+        ]
+        yield Table(f"Variance: {group.name}", ["", "within samples", "between samples", "samples", "values"], rows)
+    if shows_spending:
+        yield Table(f"Used: {group.name}", lines=[*spending_lines(group.spending), duration_line(group.durations)])
+    for name, confusion in group.confusion.items():
+        rows = [
+            [target, *(f"{count:,}" for count in counts), f"{missing:,}"]
+            for target, counts, missing in zip(confusion.targets, confusion.counts, confusion.no_answer, strict=True)
+        ]
+        title = f"Answers of {name} by target, {confusion.n:,} of {confusion.of:,}: {group.name}"
+        yield Table(title, ["target ↓ answer →", *confusion.answers, "no answer"], rows)
+
+
+def outcome_table(title: str, parts: Mapping[str, Part], first: str) -> Table:
+    """The share of passed results for each part, with bounds if some results were not judged."""
+    head = [first, "passed", "share", "interval", "N", "error", "unscored", "pending"]
+    rows: list[list[str]] = []
+    lines: list[str] = []
+    for name, part in parts.items():
+        accuracy, counts = part.accuracy, part.counts
+        rows.append([
+            name,
+            f"{accuracy.passed:,} of {accuracy.judged:,}",
+            _percent(accuracy.estimate.mean),
+            _percent_interval(accuracy.estimate),
+            f"{accuracy.of:,}",
+            f"{counts.error:,}",
+            f"{counts.unscored:,}",
+            UNKNOWN if counts.pending is None else f"{counts.pending:,}",
+        ])  # fmt: skip
+        if rest := counts.results - counts.judged:
+            bounds = f"{_percent(accuracy.if_failed)} to {_percent(accuracy.if_passed)}"
+            lines.append(f"{name}: {bounds} if all {rest:,} error or unscored results had failed or passed")
+    return Table(title, head, rows, lines)
+
+
+def spending_lines(spending: Spending) -> Iterable[str]:
+    yield cost_line(spending)
+    cached = f", {spending.cached_calls:,} calls from the cache" if spending.cached_calls else ""
+    yield f"tokens: {_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} out{cached}"
+
+
+def cost_line(spending: Spending) -> str:
+    scoring = spending.scoring_cost_usd
+    scoring_cost = "" if scoring.total == 0 else f", and scoring {_money(scoring)}"
+    return f"cost: {_money(spending.cost_usd)}{scoring_cost}"
+
+
+def duration_line(found: Percentiles) -> str:
+    if found.n == 0:
+        return f"duration: {UNKNOWN}"
+    return f"duration: p50 {number(found.p50)} s, p90 {number(found.p90)} s, p99 {number(found.p99)} s, of {found.n:,}"
+
+
+def _money(amount: Amount) -> str:
+    if amount.known_for == amount.of:
+        return f"${amount.known:.4f}"
+    return f"unknown; ${amount.known:.4f} for {amount.known_for:,} of {amount.of:,} results with a known cost"
+
+
+def _tokens(amount: Amount) -> str:
+    known = "" if amount.known_for == amount.of else f" ({amount.known_for:,} of {amount.of:,} known)"
+    return f"{amount.known:,.0f}{known}"
+
+
+def _scorer_row(name: str, scorer: ScorerSummary) -> list[str]:
+    counts = (f"{scorer.passed:,}", f"{scorer.failed:,}")
+    return [name, f"{scorer.n:,} of {scorer.of:,}", *_mean_cells(scorer.value), *counts]
+
+
+def _mean_cells(estimate: Estimate) -> tuple[str, str, str]:
+    """The mean, its standard error (below 1 with two digits) and its interval."""
+    se = estimate.se
+    return (number(estimate.mean), number(se) if se is None or se >= 1 else f"{se:.2g}", _interval(estimate))
+
+
+def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
+    """Why results have no value from a scorer."""
+    for name, scorer in scorers.items():
+        counts = {"errors": scorer.errors, "unscored": scorer.unscored, "without an answer to score": scorer.absent}
+        if reasons := [f"{count:,} {why}" for why, count in counts.items() if count]:
+            yield f"{name}: {', '.join(reasons)}, of {scorer.of:,}"
+
+
+def _agreement_row(found: JudgeAgreement) -> list[str]:
+    agreement = found.agreement
+    names = " and ".join(found.judges) if len(found.judges) == 2 else f"all {len(found.judges)}"
+    if found.votes_of is not None:
+        names = f"{found.votes_of}: {names}"
+    counts, value = f"{agreement.n:,} of {agreement.of:,}", number(agreement.value)
+    return [names, _MEASURES[found.measure], counts, value, _interval(agreement), _percent(found.same)]
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def _percent_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return UNKNOWN
+    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
+
+
+def _interval(found: Estimate | Agreement) -> str:
+    return UNKNOWN if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"

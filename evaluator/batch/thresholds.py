@@ -1,0 +1,391 @@
+"""Thresholds that a batch has to meet: `accuracy >= 0.8`, `mean(f1)[variant=small] >= 50%`, `cost <= 2`.
+
+A threshold is incomplete, and not met, if results are pending or their number is unknown, if errors reduce the results
+that the number is based on, or if the number is unknown. A threshold that a batch can never decide is refused before
+the batch runs.
+
+    METRIC [ "(" SCORER or COUNT ")" ] [ "[" template=NAME, variant=NAME "]" ] OPERATOR NUMBER [ "%" ]
+
+Without a scope, accuracy and other shares and means have to meet the threshold for every template and variant, so that
+a good one does not hide a bad one. Counts, the share of errors, cost and durations are those of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from evaluator.batch.summary import Amount, BatchSummary, GroupSummary, Percentiles, ReducedScore, VerdictCounts
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, listed
+
+_THRESHOLD = re.compile(
+    r"\s*(?P<metric>[a-z][a-z0-9_]*(?:[@^][0-9]+)?)\s*(?:\(\s*(?P<argument>[^()]*?)\s*\))?\s*"
+    r"(?:\[(?P<scope>[^\[\]]*)\])?\s*(?P<operator>>=|<=|==|!=|>|<)\s*"
+    r"(?P<value>[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(?P<percent>%?)\s*"
+)
+_PASSES = re.compile(r"pass[@^]([1-9][0-9]*)")
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_COUNTS = ("passed", "failed", "errors", "unscored", "pending")
+_AMOUNTS = {
+    "cost": "cost_usd",
+    "scoring_cost": "scoring_cost_usd",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+}
+_DURATIONS = ("p50_duration", "p90_duration", "p99_duration")
+_OF_PASSED = ("accuracy", "accuracy_low", "accuracy_if_failed")
+_OF_SCORER = ("mean", "mean_low", "pass_rate", "pass_rate_low")
+_OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
+_SHARES = (*_OF_PASSED, "pass_rate", "pass_rate_low", "error_rate")
+_TOTAL_UNKNOWN = "the total number of results is unknown"
+# Errors and pending results do not make these incomplete, as they count them.
+_ALWAYS_KNOWN = ("errors", "error_rate", "pending")
+METRICS = (
+    *_OF_PASSED,
+    *(f"{name}(SCORER)" for name in _OF_SCORER),
+    *("pass@K", "pass^K", "pass@K(SCORER)", "pass^K(SCORER)"),
+    *_OF_RESULTS,
+)
+"""Every metric, as it is written in a threshold."""
+
+
+class ThresholdStatus(StrEnum):
+    MET = "met"
+    MISSED = "missed"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Compares a `metric` (of `scorer`, for `template` and `variant`) by `operator` with `value`."""
+
+    metric: str
+    operator: str
+    value: float
+    scorer: str | None = None
+    template: str | None = None
+    variant: str | None = None
+
+    @property
+    def reducer(self) -> str | None:
+        """The reducer of epochs that the threshold needs: pass@k or pass^k, None for other metrics."""
+        return self.metric if _PASSES.fullmatch(self.metric) else None
+
+    def __str__(self) -> str:
+        scorer = f"({self.scorer})" if self.scorer is not None else ""
+        scope = ", ".join(
+            f"{name}={value}"
+            for name, value in (("template", self.template), ("variant", self.variant))
+            if value is not None
+        )
+        return f"{self.metric}{scorer}{f'[{scope}]' if scope else ''} {self.operator} {self.value:.12g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdResult:
+    """Whether a threshold is met. `value`, None if unknown, is based on `n` of `of` results.
+
+    `where` is the template and variant, empty for the whole batch; `reason` is empty if the threshold is met.
+    """
+
+    threshold: Threshold
+    status: ThresholdStatus
+    value: float | None
+    n: int
+    of: int
+    where: str = ""
+    reason: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.status is ThresholdStatus.MET
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"threshold": str(self.threshold), "status": self.status.value}
+
+    def __str__(self) -> str:
+        where = f" for {self.where}" if self.where else ""
+        value = "unknown" if self.value is None else f"{self.value:.6g}"
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of {self.of:,}){reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """`unknown`: why there is no value. `faults`: the number of results on which the scorer failed."""
+
+    value: float | None
+    n: int
+    of: int
+    unknown: str = ""
+    faults: int = 0
+
+
+def parse_threshold(text: str) -> Threshold:
+    """The threshold in `text`.
+
+    Raises: UsageError, if it is invalid or its metric unknown, with the known ones.
+    """
+    found = _THRESHOLD.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8")
+    metric, scorer = found["metric"], found["argument"] or None
+    plain = _PASSES.fullmatch(metric)
+    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS):
+        raise UsageError(f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}")
+    if metric in _OF_SCORER and scorer is None:
+        raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
+    if scorer is not None and not plain and metric not in _OF_SCORER:
+        raise UsageError(f"{text!r}: {metric} takes no scorer; remove ({scorer})")
+    value = float(found["value"]) / (100 if found["percent"] else 1)
+    if not math.isfinite(value):
+        raise UsageError(f"{text!r}: {found['value']} is too large")
+    return Threshold(metric, found["operator"], value, scorer, **_scope(text, found["scope"]))
+
+
+def check_fit(
+    thresholds: Sequence[Threshold],
+    *,
+    scorers: Collection[str],
+    cells: Collection[tuple[str, str]],
+    epochs: int,
+    reducers: Sequence[str] | None,
+    bounded: Collection[str] = (),
+) -> tuple[str, ...] | None:
+    """Checks that a batch can decide `thresholds`, before it runs. Returns: the reducers that it needs.
+
+    The batch has `scorers`, a result for each of `cells` (template, variant) and `epochs`, and is reduced by
+    `reducers` (see `summarise`). Scorers in `bounded` give only values in [0, 1], and so do their means.
+
+    Returns: `reducers` and those that thresholds name; None if there are none.
+    Raises: UsageError, for a scorer, template or variant that the batch does not have (with the nearest name), for k
+    above `epochs`, also in `reducers`, for a share that is outside 0 and 1 or never met, and if no scorer judges.
+    """
+    needed: dict[str, None] = {}
+    for name in reducers or ():
+        _check_epochs("reducers", name, epochs)
+    for threshold in thresholds:
+        _check_judged(threshold, scorers)
+        _check_scope(threshold, cells)
+        if threshold.reducer is not None:
+            _check_epochs(str(threshold), threshold.reducer, epochs)
+            needed[threshold.reducer] = None
+        if threshold.metric in _SHARES or threshold.reducer is not None or (threshold.scorer in bounded):
+            _check_share(threshold)
+    if reducers is None:
+        reducers = None if not needed else ["mean"] if epochs > 1 else []
+    return None if reducers is None else tuple(dict.fromkeys((*reducers, *needed)))
+
+
+def _check_epochs(where: str, name: str, epochs: int) -> None:
+    """Raises: UsageError, if `name` is pass@k or pass^k with k above `epochs`."""
+    found = _PASSES.fullmatch(name)
+    if found is not None and (k := int(found[1])) > epochs:
+        raise UsageError(f"{where}: {name} needs {k:,} epochs, and the batch has {epochs:,}")
+
+
+def _check_judged(threshold: Threshold, scorers: Collection[str]) -> None:
+    if threshold.scorer is not None and threshold.scorer not in scorers:
+        hint = did_you_mean(threshold.scorer, scorers) or f"its scorers are {listed(scorers)}"
+        raise UsageError(f"{threshold}: the batch has no scorer {threshold.scorer!r}; {hint}")
+    if not scorers and (threshold.metric in _OF_PASSED or threshold.reducer is not None):
+        raise UsageError(f"{threshold}: the batch has no scorer, so no result passes or fails")
+
+
+def _check_scope(threshold: Threshold, cells: Collection[tuple[str, str]]) -> None:
+    for what, name, known in (
+        ("template", threshold.template, {template for template, _ in cells}),
+        ("variant", threshold.variant, {variant for _, variant in cells}),
+    ):
+        if name is not None and name not in known:
+            hint = did_you_mean(name, sorted(known)) or f"expected one of {listed(known)}"
+            raise UsageError(f"{threshold}: the batch has no {what} {name!r}; {hint}")
+    if (
+        threshold.template is not None
+        and threshold.variant is not None
+        and (threshold.template, threshold.variant) not in cells
+    ):
+        raise UsageError(
+            f"{threshold}: the batch does not have the template {threshold.template!r} with {threshold.variant!r}"
+        )
+
+
+def _check_share(threshold: Threshold) -> None:
+    if not 0 <= threshold.value <= 1:
+        hint = f"; did you mean {threshold.value:.6g}%?" if 2 <= threshold.value <= 100 else ""
+        raise UsageError(f"{threshold}: {threshold.metric} is between 0 and 1{hint}")
+    if (threshold.operator, threshold.value) in ((">", 1), ("<", 0)):
+        raise UsageError(f"{threshold}: this is never met, as {threshold.metric} is between 0 and 1")
+
+
+def check_thresholds(
+    summary: BatchSummary, thresholds: Sequence[Threshold], *, allow_errors: bool = False
+) -> list[ThresholdResult]:
+    """One result per threshold; for shares and means without a scope the worst of all groups, incomplete before missed.
+
+    Errors make a threshold incomplete unless they are allowed, by `allow_errors` or by a threshold on `errors` or
+    `error_rate` of the same results. Pending results, an unknown total and an `unfinished` summary always do.
+
+    Raises: UsageError, if a threshold names a template, variant, scorer or reducer that the summary does not have, with
+    those that it has.
+    """
+    on_errors = [threshold for threshold in thresholds if threshold.metric in ("errors", "error_rate")]
+
+    def allowed(group: GroupSummary | None) -> bool:
+        return allow_errors or any(_holds_for(threshold, group) for threshold in on_errors)
+
+    return [_check(summary, threshold, allowed) for threshold in thresholds]
+
+
+def _scope(text: str, scope: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in (scope or "").split(",") if scope is not None else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value or name not in ("template", "variant") or name in found:
+            raise UsageError(f"{text!r}: [{scope}] is not a scope; write [template=NAME, variant=NAME] or one of them")
+        found[name] = value
+    return found
+
+
+def _holds_for(threshold: Threshold, group: GroupSummary | None) -> bool:
+    """Whether a threshold includes all results of a group; of the whole batch, if `group` is None."""
+    template, variant = (None, None) if group is None else (group.template, group.variant)
+    return threshold.template in (None, template) and threshold.variant in (None, variant)
+
+
+def _check(
+    summary: BatchSummary, threshold: Threshold, allowed: Callable[[GroupSummary | None], bool]
+) -> ThresholdResult:
+    if threshold.template is None and threshold.variant is None:
+        if threshold.metric in _OF_RESULTS:
+            found = _total(threshold.metric, summary, summary.counts, summary.durations)
+            return _judged(threshold, found, summary, None, allowed(None))
+        if not summary.groups:
+            reason = "; ".join(filter(None, (summary.unfinished, "there is no result")))
+            return ThresholdResult(threshold, ThresholdStatus.INCOMPLETE, None, 0, summary.counts.total, "", reason)
+    groups = _groups(summary, threshold)
+    results = [_judged(threshold, _of_group(group, threshold), summary, group, allowed(group)) for group in groups]
+    return min(results, key=lambda result: (_ORDER[result.status], _margin(result)))
+
+
+_ORDER = {ThresholdStatus.INCOMPLETE: 0, ThresholdStatus.MISSED: 1, ThresholdStatus.MET: 2}
+
+
+def _margin(result: ThresholdResult) -> float:
+    """The distance from the threshold, positive on the right side, so that the smallest is the worst."""
+    if result.value is None:
+        return -math.inf
+    distance = result.value - result.threshold.value
+    if result.threshold.operator in ("<=", "<"):
+        return -distance
+    return -abs(distance) if result.threshold.operator == "==" else distance
+
+
+def _groups(summary: BatchSummary, threshold: Threshold) -> list[GroupSummary]:
+    found = [group for group in summary.groups if _holds_for(threshold, group)]
+    if not found:
+        known = ", ".join(f"template={group.template}, variant={group.variant}" for group in summary.groups)
+        raise UsageError(f"{threshold}: there are no such results; there are results of {known or 'nothing'}")
+    return found
+
+
+def _judged(
+    threshold: Threshold, found: _Number, summary: BatchSummary, group: GroupSummary | None, errors_allowed: bool
+) -> ThresholdResult:
+    counts = summary.counts if group is None else group.part.counts
+    pending = counts.pending if counts.pending is not None else summary.counts.pending
+    where = group.name if group is not None else ""
+    reasons = [summary.unfinished] if summary.unfinished else []
+    if threshold.metric != "pending":
+        if pending:
+            reasons.append(f"{pending:,} results are pending")
+        elif pending is None:
+            reasons.append(_TOTAL_UNKNOWN)
+    errors = max(counts.error, found.faults)
+    if errors and not errors_allowed and threshold.metric not in _ALWAYS_KNOWN:
+        reasons.append(f"{errors:,} of {counts.results:,} results are errors, and they are not allowed")
+    if found.value is None:
+        reasons.append(found.unknown)
+    if threshold.metric != "pending" and not pending and not counts.results:
+        reasons.append("there is no result")
+    reason = "; ".join(dict.fromkeys(reasons))
+    result = ThresholdResult(threshold, ThresholdStatus.INCOMPLETE, found.value, found.n, found.of, where, reason)
+    if reasons or found.value is None:
+        return result
+    if _OPERATORS[threshold.operator](found.value, threshold.value):
+        return replace(result, status=ThresholdStatus.MET)
+    reason = f"{found.value:.6g} is not {threshold.operator} {threshold.value:.6g}"
+    return replace(result, status=ThresholdStatus.MISSED, reason=reason)
+
+
+def _total(metric: str, holder: BatchSummary | GroupSummary, counts: VerdictCounts, durations: Percentiles) -> _Number:
+    """A metric that adds up results."""
+    if metric in _DURATIONS:
+        value: float | None = getattr(durations, metric.partition("_")[0])
+        return _Number(value, durations.n, counts.total, "there is no result")
+    if metric in _AMOUNTS:
+        return _amount(metric, getattr(holder.spending, _AMOUNTS[metric]), counts.total)
+    if metric == "total_cost":
+        own, scoring = holder.spending.cost_usd, holder.spending.scoring_cost_usd
+        known = min(own.known_for, scoring.known_for)
+        return _amount(metric, Amount(own.known + scoring.known, known, own.of), counts.total)
+    if metric == "error_rate":
+        share = counts.error / counts.results if counts.results else None
+        return _Number(share, counts.results, counts.total, "there is no result")
+    count: int | None = getattr(counts, {"errors": "error"}.get(metric, metric))
+    return _Number(None if count is None else float(count), counts.results, counts.total, _TOTAL_UNKNOWN)
+
+
+def _amount(metric: str, amount: Amount, of: int) -> _Number:
+    return _Number(amount.total, amount.known_for, of, f"{metric} is known for {amount.known_for:,} of {amount.of:,}")
+
+
+def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
+    accuracy, metric = group.part.accuracy, threshold.metric
+    if metric in _OF_PASSED:
+        value = {
+            "accuracy": accuracy.estimate.mean,
+            "accuracy_low": accuracy.estimate.low,
+            "accuracy_if_failed": accuracy.if_failed,
+        }[metric]
+        return _Number(value, accuracy.judged, accuracy.of, _no_number(threshold, "no result was judged"))
+    if metric in _OF_SCORER:
+        scorer = group.part.scorers.get(threshold.scorer or "")
+        if scorer is None:
+            known = ", ".join(group.part.scorers) or "none"
+            raise UsageError(f"{threshold}: {group.name} has no scorer {threshold.scorer!r}, only {known}")
+        estimate = scorer.value if metric.startswith("mean") else scorer.pass_rate
+        value = estimate.low if metric.endswith("_low") else estimate.mean
+        unknown = _no_number(threshold, "it scored nothing")
+        return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
+    if threshold.reducer is not None:
+        reduced = _reduced(group, threshold)
+        return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has that many judged epochs")
+    return _total(metric, group, group.part.counts, group.durations)
+
+
+def _no_number(threshold: Threshold, nothing: str) -> str:
+    if not threshold.metric.endswith("_low"):
+        return nothing
+    return f"{nothing}, or too few for an interval, or no result has the field to cluster by"
+
+
+def _reduced(group: GroupSummary, threshold: Threshold) -> ReducedScore:
+    for reduced in group.reduced:
+        if reduced.reducer == threshold.metric and reduced.scorer == threshold.scorer:
+            return reduced
+    known = [f"{found.reducer}({found.scorer})" if found.scorer else found.reducer for found in group.reduced]
+    raise UsageError(f"{threshold}: {group.name} was reduced only by {', '.join(known) or 'nothing'}")

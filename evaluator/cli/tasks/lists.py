@@ -1,0 +1,155 @@
+"""`evaluator tasks list-active`, `read`, `create`, `update`, `close`: task lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from evaluator.cli.common import echo_text, json_option, print_json, print_table, read_text
+from evaluator.cli.evaluator_options import tasks_option
+from evaluator.errors import UsageError
+from evaluator.errors.messages import visible
+from evaluator.record.task_lists import TaskList, TaskLists
+
+_TEMPLATE = """\
+# {title}
+
+The goal, and how to see that it is reached.
+
+## [PLANNER] Preparation
+
+- [ ] Write down what is part of the task and what is not
+- [ ] Write the steps of the section below
+
+## [WORKER] Implementation
+
+- [ ] First step
+
+## [PLANNER] Acceptance
+
+- [ ] Try the result
+"""
+
+
+@click.command("list-active", epilog="Example:  evaluator tasks list-active --role planner")
+@click.option("--role", metavar="ROLE", help="Show the next step of this role or of everybody.")
+@tasks_option
+@json_option
+def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
+    """List the task lists that are not closed, each with its next step."""
+    found = TaskLists(tasks_dir).list_active()
+    if as_json:
+        print_json([task.to_dict(role) for task in found])
+        return
+    rows = [[task.name, _progress(task), _next(task, role)] for task in found]
+    print_table(["name", "steps", "next"], rows)
+
+
+@click.command("read", epilog="Example:  evaluator tasks read 2026-03-02-move-the-archive")
+@click.argument("name")
+@click.option("--role", metavar="ROLE", help="Show the next step of this role.")
+@tasks_option
+@json_option
+def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
+    """Print the task list NAME, active or closed, and on standard error its version and next step.
+
+    NAME may omit its date if only one active task list has that name.
+    """
+    task = TaskLists(tasks_dir).read(name)
+    if as_json:
+        print_json({**task.to_dict(role), "content": task.content})
+        return
+    echo_text(task.content.removesuffix("\n"))
+    _print_next(task, role)
+
+
+@click.command("create", epilog="Example:  evaluator tasks create move-the-archive --content @plan.md")
+@click.argument("name")
+@click.option("--content", metavar="@FILE", help="A file with the text, - for standard input. Default: a few headings "
+              "and steps to start from.")  # fmt: skip
+@tasks_option
+@json_option
+def create(name: str, content: str | None, tasks_dir: Path, as_json: bool) -> None:
+    """Create the task list NAME: YYYY-MM-DD-name, or the name alone, which gets today's date (UTC)."""
+    text = _TEMPLATE.format(title=_title(name)) if content is None else _content(content)
+    _print_result(TaskLists(tasks_dir).create(name, text), None, as_json)
+
+
+@click.command(
+    "update", epilog="Example:  evaluator tasks update move-the-archive --content @plan.md --version 0a1b2c3d4e5f6071"
+)
+@click.argument("name")
+@click.option("--content", metavar="@FILE", required=True, help="A file with the whole text, - for standard input.")
+@click.option("--role", metavar="ROLE", help="Act in this role: the sections of other roles cannot be changed.")
+@click.option("--version", metavar="VERSION",
+              help="Only if the file still has the version that `read` showed; needed with --role.")  # fmt: skip
+@tasks_option
+@json_option
+def update(name: str, content: str, role: str | None, version: str | None, tasks_dir: Path, as_json: bool) -> None:
+    """Replace the text of the active task list NAME."""
+    if role is not None and version is None:
+        raise UsageError(
+            f"--role needs --version, the version that the change is based on; see: evaluator tasks read {name}"
+        )
+    _print_result(TaskLists(tasks_dir).update(name, _content(content), role=role, if_unchanged=version), role, as_json)
+
+
+@click.command("close", epilog="Example:  evaluator tasks close move-the-archive")
+@click.argument("name")
+@click.option("--role", metavar="ROLE", help="Act in this role: --force does not close over open steps of other roles.")
+@click.option("--force", is_flag=True, help="Close it even if steps are open.")
+@tasks_option
+@json_option
+def close(name: str, role: str | None, force: bool, tasks_dir: Path, as_json: bool) -> None:
+    """Move the task list NAME from active/ to done/. Refused, with the first open step, while steps are open."""
+    _print_result(TaskLists(tasks_dir).close(name, role=role, force=force), role, as_json)
+
+
+COMMANDS = (list_active, read, create, update, close)
+
+
+def _content(option: str) -> str:
+    """The text in `@FILE`, or on standard input for `@-` and `-`."""
+    path = option if option == "-" else option.removeprefix("@")
+    if path == "" or (path == option and path != "-"):
+        raise UsageError(f"--content {option[:200]!r}: expected @FILE, or - for standard input")
+    try:
+        return read_text(path)
+    except UsageError as error:
+        raise UsageError(f"--content {error}") from error
+
+
+def _title(name: str) -> str:
+    words = name.removesuffix(".md").lstrip("0123456789-").replace("-", " ")
+    return words.capitalize() or name
+
+
+def _print_result(task: TaskList, role: str | None, as_json: bool) -> None:
+    if as_json:
+        print_json(task.to_dict(role))
+        return
+    click.echo(str(task.path))
+    if task.state == "active":
+        _print_next(task, role)
+
+
+def _print_next(task: TaskList, role: str | None) -> None:
+    click.echo(f"version: {task.version}", err=True)
+    click.echo(f"steps: {_progress(task)}", err=True)
+    click.echo(f"next: {visible(_next(task, role), one_line=True)}", err=True)
+
+
+def _progress(task: TaskList) -> str:
+    return "-" if task.error is not None else f"{task.done}/{task.total}"
+
+
+def _next(task: TaskList, role: str | None) -> str:
+    if task.error is not None:
+        return task.error
+    step = task.next_step(role)
+    if step is not None:
+        return str(step)
+    if task.total == 0:
+        return "no steps"
+    return "none, all steps are done" if task.done == task.total else f"none for {role}"

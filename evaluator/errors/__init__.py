@@ -1,0 +1,245 @@
+"""The exceptions of this package, and `Diagnostic`, a finding about a source.
+
+    EvaluatorError              base of every exception that this package raises on purpose
+    ├── UsageError              caller: arguments that do not fit a call
+    │   └── RowError            caller: a row of a batch or its source; names file, line and column (`batch.rows`)
+    ├── ConfigurationError      caller: a profile, a key or a setting
+    │   └── MissingExtra        caller: an optional package; names the extra that installs it
+    ├── TemplateError           caller: a template; carries diagnostics with line and column
+    ├── ExpressionError         caller: an expression or a text that cannot be resolved
+    │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its limits
+    ├── RecordError             environment: a task file or its folder
+    │   ├── CorruptRecord       environment: a task file whose bytes are not what was written
+    │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished record
+    │   ├── TaskNotBegun        environment: a task file that ends inside its header
+    │   ├── TaskBusy            environment: a task that another process runs
+    │   ├── StepChanged         caller: a step that differs from the recorded one
+    │   └── StepUnfinished      environment: it is unknown whether a side effect took place
+    ├── ProviderError           environment: a call of a model backend failed
+    ├── ContextError            environment: memory failed to provide context
+    ├── ToolError               environment: a tool could not do what it was asked
+    ├── ClusterLost             environment: no node of a cluster is left (`batch.engines.pool`)
+    ├── SessionClosed           caller: a Handler was used after its task had ended
+    ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
+    │   └── CallRejected        a limit: a batch that stops or has spent its budget; ends the whole run
+    └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()` (`errors.results`)
+
+"Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and `Diagnostic` are values,
+not exceptions: they are returned, printed and recorded.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from evaluator.nodes import Span
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to do."""
+
+    severity: Severity
+    code: str
+    message: str
+    span: Span
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.span}: {self.severity}: {self.message} [{self.code}]"
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The diagnostic as a flat JSON object; `from_dict` reads it."""
+        own = {"severity": self.severity, "code": self.code, "message": self.message, "hint": self.hint}
+        return own | {"file": self.span.file, "line": self.span.line, "column": self.span.column}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Diagnostic:
+        span = Span(data["file"], data["line"], data["column"])
+        return cls(data["severity"], data["code"], data["message"], span, data["hint"])
+
+
+class EvaluatorError(Exception):
+    """Base of every exception that this package raises on purpose. Each can be pickled, with all its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception would call the constructor with `args`, which fails where the constructor has other arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class UsageError(EvaluatorError):
+    """A call with arguments that do not fit what was declared."""
+
+
+class ConfigurationError(EvaluatorError):
+    """A profile, key or setting is missing or wrong."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'evaluator[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class TemplateError(EvaluatorError):
+    """A template cannot be used; `diagnostics` say where and why."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__("\n".join(str(d) for d in diagnostics))
+        self.diagnostics = tuple(diagnostics)
+
+
+class ExpressionError(EvaluatorError):
+    """A text or an expression cannot be resolved. `code` is `undefined-variable`, `wrong-arity`, …"""
+
+    def __init__(self, message: str, span: Span, code: str = "expression") -> None:
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        self.code = code
+
+    def diagnostic(self) -> Diagnostic:
+        return Diagnostic("error", self.code, self.message, self.span)
+
+
+class SandboxError(ExpressionError):
+    """An expression uses something that the sandbox forbids, or exceeded its limit on time or size."""
+
+
+class RecordError(EvaluatorError):
+    """A task file or its folder cannot be read or written."""
+
+
+class CorruptRecord(RecordError):
+    """The bytes of a task file are not what was written. `line` counts from 1, `offset` in bytes."""
+
+    def __init__(self, path: str, line: int, offset: int, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message} (byte {offset})")
+        self.path, self.line, self.offset, self.message = path, line, offset, message
+
+
+class TaskNotBegun(RecordError):
+    """A task file ends inside its header: nothing was done, so there is nothing to resume."""
+
+
+class TaskBusy(RecordError):
+    """A task cannot be resumed because another process runs it."""
+
+
+class StepChanged(RecordError):
+    """A step of a resumed or replayed run differs from the recorded one.
+
+    `path` is the step's path; `recorded` and `now` are the two sides of the first difference, None if there is none to
+    show.
+    """
+
+    def __init__(self, path: str, message: str, recorded: str | None = None, now: str | None = None) -> None:
+        has_sides = recorded is not None or now is not None
+        sides = f": recorded {recorded or 'nothing'}, now {now or 'nothing'}" if has_sides else ""
+        super().__init__(f"{path}: {message}{sides}")
+        self.path, self.message, self.recorded, self.now = path, message, recorded, now
+
+
+class RecordIncomplete(RecordError):
+    """A replay reached a step whose end is not in the record: the recorded run was interrupted there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path}: the record ends here")
+        self.path = path
+
+
+class StepUnfinished(RecordError):
+    """A step with a side effect was started in an earlier run, and its result is unknown.
+
+    `can_tell`: instead of repeating the step, the model can be told about it (a tool call that is not a script).
+    """
+
+    def __init__(self, path: str, name: str, how: str, can_tell: bool = True) -> None:
+        super().__init__(f"{path}: {name} {how}; see what it did, then say whether to repeat it")
+        self.path, self.name, self.how, self.can_tell = path, name, how, can_tell
+
+
+ProviderErrorKind = Literal[
+    "rate_limit",
+    "server",
+    "timeout",
+    "connection",
+    "authentication",
+    "bad_request",
+    "not_found",
+    "context_length",
+    "content_filter",
+    "malformed_response",
+    "other",
+]
+
+
+class ProviderError(EvaluatorError):
+    """A model call failed.
+
+    `retryable`: the same call may succeed later. `maybe_billed`: it may have cost. `partial`: partial answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ProviderErrorKind = "other",
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        maybe_billed: bool = False,
+        partial: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind: ProviderErrorKind = kind
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        self.maybe_billed = maybe_billed
+        self.partial = partial
+
+
+class ContextError(EvaluatorError):
+    """Memory failed to provide context."""
+
+
+class ToolError(EvaluatorError):
+    """A tool could not do what it was asked; the model receives the text."""
+
+
+class SessionClosed(EvaluatorError):
+    """A Handler was used after the task that owned it had ended."""
+
+
+class LimitReached(EvaluatorError):
+    """A limit fired.
+
+    `resource` is one of turns, context, output, time, tokens, cost, depth; `used` and `limit` have its unit. `partial`:
+    partial answer.
+    """
+
+    def __init__(self, resource: str, used: float, limit: float, message: str, partial: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.used = used
+        self.limit = limit
+        self.message = message
+        self.partial = partial
+
+
+class CallRejected(LimitReached):
+    """A call that was not sent, because the batch was asked to stop or has spent its budget.
+
+    It ends the whole run that wanted the call; no task or model of the run sees it. The run can be resumed later.
+    """

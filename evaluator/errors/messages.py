@@ -1,0 +1,44 @@
+"""Parts of messages: suggestions for unknown names, lists of names, quoted text, text made safe for a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
+    """A hint that names up to three known names close to `name`, else `otherwise`."""
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(candidate.lower().replace("-", "_"), candidate)
+    near = get_close_matches(name.lower().replace("-", "_"), list(folded), n=3, cutoff=0.6)
+    if not near:
+        return otherwise
+    return "did you mean " + " or ".join(f"`{folded[match]}`" for match in near) + "?"
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """Names for a message, sorted, cut after `limit`; `nothing` where there are none."""
+    ordered = sorted(names)
+    shown = ", ".join(f"`{name}`" for name in ordered[:limit])
+    if len(ordered) > limit:
+        shown += f" and {len(ordered) - limit} more"
+    return shown or "nothing"
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """`text` quoted for a message, on one line, cut after `limit` characters."""
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= limit else flat[: limit - 1] + "…")
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    """`text` with every character escaped that a terminal would act on; with `one_line`, line feeds and tabs too."""
+    if one_line:
+        text = text.replace("\n", "\\n").replace("\t", "\\t")
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return _ACTING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,0 +1,247 @@
+"""The results of an evaluation: TaskResult or TaskError, two values with the same outer fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from math import inf
+from operator import attrgetter
+from typing import Any, Literal, NewType, NoReturn, TypeVar
+
+from evaluator.errors import Diagnostic, EvaluatorError
+from evaluator.nodes import Span
+
+TaskId = NewType("TaskId", int)
+_Figure = TypeVar("_Figure", int, float)
+
+
+class Status(StrEnum):
+    """The status of a result; a TaskError always has FAILED."""
+
+    COMPLETE = "COMPLETE"
+    CONTINUATION = "CONTINUATION"
+    FAILED = "FAILED"
+
+
+ErrorType = Literal["RESOURCE_EXHAUSTION", "TASK_FAILURE", "INVALID_OUTPUT", "VALIDATION_ERROR", "XML_PARSE_ERROR"]
+
+FailureReason = Literal[
+    "template_resolution_failure",
+    "input_validation_failure",
+    "no_matching_template",
+    "context_retrieval_failure",
+    "context_matching_failure",
+    "context_parsing_failure",
+    "xml_validation_failure",
+    "output_format_failure",
+    "execution_timeout",
+    "execution_halted",
+    "subtask_failure",
+    "tool_failure",
+    "provider_failure",
+    "unexpected_error",
+]
+
+ResourceName = Literal["turns", "context", "output", "time", "tokens", "cost", "depth"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never a guess of zero."""
+
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    reasoning_tokens: int | None = 0
+    cost_usd: float | None = 0.0
+    turns: int = 0
+    tool_calls: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """The sum; a figure that is unknown on one side is unknown in the sum."""
+        return Usage(  # in full: it runs for every call
+            _sum(self.input_tokens, other.input_tokens),
+            _sum(self.output_tokens, other.output_tokens),
+            _sum(self.cached_tokens, other.cached_tokens),
+            _sum(self.reasoning_tokens, other.reasoning_tokens),
+            _sum(self.cost_usd, other.cost_usd),
+            self.turns + other.turns,
+            self.tool_calls + other.tool_calls,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(zip(_USAGE_FIELDS, _usage_values(self), strict=True))
+
+    def without_invalid(self) -> Usage:
+        """The same usage with impossible figures (NaN, infinite, negative) as None; itself if there are none."""
+        values = self.to_dict()
+        wrong = {name: None for name, value in values.items() if value is not None and not 0 <= value < inf}
+        if not wrong:
+            return self
+        # Turns and tool calls are counted here and never unknown.
+        return Usage.from_dict({**values, **wrong, "turns": max(0, self.turns), "tool_calls": max(0, self.tool_calls)})
+
+    def non_zero(self) -> dict[str, Any]:
+        """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
+        return {name: value for name, value in self.to_dict().items() if value != 0}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Usage:
+        return cls(**{name: data[name] for name in _USAGE_FIELDS if name in data})
+
+
+_USAGE_FIELDS = tuple(each.name for each in fields(Usage))
+_usage_values = attrgetter(*_USAGE_FIELDS)
+
+
+def _sum(a: _Figure | None, b: _Figure | None) -> _Figure | None:
+    return None if a is None or b is None else a + b
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The limit that fired. `used` and `limit` are in the limit's unit: turns, tokens, seconds, US dollars, levels."""
+
+    name: ResourceName
+    used: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """A finished task.
+
+    `content` is the text that the model or script returned. `parsed_content` is the value read from it, if an output
+    format was declared and the text fits it; otherwise None, see `notes["warnings"]`. `notes` has `data_usage`,
+    `warnings`, `template`, `context` and what the operator adds.
+    """
+
+    status: Status
+    content: str
+    parsed_content: Any = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    usage: Usage = Usage()
+    task_id: TaskId | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.COMPLETE
+
+    def unwrap(self) -> TaskResult:
+        """This result itself; `TaskError.unwrap` raises."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "status": self.status.value,
+            "content": self.content,
+            "parsed_content": self.parsed_content,
+            "notes": dict(self.notes),
+            "usage": self.usage.to_dict(),
+            "task_id": self.task_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """A failed task: a value that `evaluate` returns. `unwrap()` raises it as TaskFailed.
+
+    `content` is the partial answer. `violations` are findings about a template, an input or an output. `retryable`:
+    the same evaluation may succeed later. `maybe_billed`: a call without an answer may have been charged. `details`
+    has what the operator adds (`failed_step`, `partial_results`, …).
+    """
+
+    type: ErrorType
+    message: str
+    reason: FailureReason | None = None
+    resource: Resource | None = None
+    location: Span | None = None
+    violations: tuple[Diagnostic, ...] = ()
+    content: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    usage: Usage = Usage()
+    retryable: bool = False
+    maybe_billed: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+    task_id: TaskId | None = None
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def status(self) -> Status:
+        return Status.FAILED
+
+    @property
+    def ok(self) -> Literal[False]:
+        return False
+
+    @property
+    def parsed_content(self) -> Any:
+        return None
+
+    def unwrap(self) -> NoReturn:
+        """Raises: TaskFailed, always. Its cause is the exception behind the failure, if there was one."""
+        raise TaskFailed(self) from self.cause
+
+    def __str__(self) -> str:
+        what = f"{self.type}({self.reason})" if self.reason else self.type
+        where = f" at {self.location}" if self.location else ""
+        return f"{what}{where}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "status": "FAILED",
+            "type": self.type,
+            "reason": self.reason,
+            "message": self.message,
+            "resource": None if self.resource is None else asdict(self.resource),
+            "location": None if self.location is None else asdict(self.location),
+            "violations": [violation.to_dict() for violation in self.violations],
+            "content": self.content,
+            "notes": dict(self.notes),
+            "usage": self.usage.to_dict(),
+            "retryable": self.retryable,
+            "maybe_billed": self.maybe_billed,
+            "details": dict(self.details),
+            "task_id": self.task_id,
+            "cause": None if self.cause is None else f"{type(self.cause).__name__}: {self.cause}",
+        }
+
+    def with_task(self, task_id: TaskId | None, usage: Usage) -> TaskError:
+        return replace(self, task_id=task_id, usage=usage)
+
+
+def outcome_from_dict(data: Mapping[str, Any]) -> TaskResult | TaskError:
+    """The result that `to_dict` turned into `data`. The cause of an error is only a text, in `details`.
+
+    Raises: KeyError, TypeError or ValueError, if `data` is something else.
+    """
+    shared: dict[str, Any] = {
+        "content": data["content"],
+        "notes": data["notes"],
+        "usage": Usage.from_dict(data["usage"]),
+        "task_id": None if data["task_id"] is None else TaskId(data["task_id"]),
+    }
+    if data["status"] != "FAILED":
+        return TaskResult(Status(data["status"]), parsed_content=data["parsed_content"], **shared)
+    resource, place, cause = data["resource"], data["location"], data["cause"]
+    return TaskError(
+        data["type"],
+        data["message"],
+        data["reason"],
+        resource=None if resource is None else Resource(**resource),
+        location=None if place is None else Span(**place),
+        violations=tuple(map(Diagnostic.from_dict, data["violations"])),
+        retryable=data["retryable"],
+        maybe_billed=data["maybe_billed"],
+        details=data["details"] if cause is None else {**data["details"], "cause": cause},
+        **shared,
+    )
+
+
+class TaskFailed(EvaluatorError):
+    """Raised by `unwrap()`; `error` is the TaskError."""
+
+    def __init__(self, error: TaskError) -> None:
+        super().__init__(str(error))
+        self.error = error

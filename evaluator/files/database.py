@@ -1,0 +1,160 @@
+"""SQLite databases that several processes open at once; the first of them creates the file.
+
+The file is published complete, in WAL mode, readable and writable by its owner only. Its header identifies it: an
+application id and a schema version. Only SQLite may open it: POSIX locks belong to the process, so closing any other
+descriptor of the file would drop the locks of every connection in this process. The next process to close the
+database would then take itself for the last one and delete the write-ahead log that is still in use.
+Source: "How To Corrupt An SQLite Database File", 2.2, sqlite.org/howtocorrupt.html.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from evaluator.errors import ConfigurationError
+
+# The errors of file systems without hard links: FAT, some network and FUSE file systems.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_RETRY_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of database. `tables`: the SQL statements that create it, divided by `;`. `incremental`: free pages can
+    be returned to the file system. `noun` and `instead` are for messages: its name, and what to do with a newer one."""
+
+    noun: str
+    application: int
+    schema: int
+    tables: str
+    instead: str
+    incremental: bool = False
+
+
+def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
+    """Opens the database at `path`; with `make`, creates it and its folder if they are missing.
+
+    Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several threads may use
+    it in turn.
+
+    Raises: ConfigurationError, for a database of a newer version or of another program; OSError or
+    sqlite3.Error, if it cannot be opened or is damaged.
+    """
+    if make and not path.exists():
+        _make(path, kind)
+    path.stat()
+    connection = _opened(path, busy_s)
+    try:
+        if _version(connection, path, kind) != kind.schema:
+            _fill(connection, path, kind, busy_s)  # an empty file
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Generator[None]:
+    """A transaction: committed at the end of the block, rolled back after an exception.
+
+    `DEFERRED` is for reading: all statements see one state of the database.
+    """
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # a full disk ends the transaction
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
+    place = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
+    connection = sqlite3.connect(place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _make(path: Path, kind: Format) -> None:
+    """Creates the database under a temporary name, so that no other process sees it incomplete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Mode 0600; the journal files that SQLite creates beside it take its mode.
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    try:
+        with closing(_opened(Path(name), 0.0)) as connection:
+            _fill(connection, path, kind, 0.0)
+        with suppress(FileExistsError):  # another process was faster
+            _link(name, path)
+    finally:
+        os.unlink(name)
+
+
+def _link(name: str, path: Path) -> None:
+    """Raises: FileExistsError."""
+    try:
+        os.link(name, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # An empty file, which every connection can fill.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
+    if kind.incremental:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    _log_ahead(connection, time.monotonic() + busy_s)
+    with transaction(connection):
+        if _version(connection, path, kind) == kind.schema:
+            return  # another connection was faster
+        for statement in kind.tables.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {kind.application}")
+        connection.execute(f"PRAGMA user_version = {kind.schema}")
+
+
+def _log_ahead(connection: sqlite3.Connection, until: float) -> None:
+    """Switches to WAL mode. If two connections do this at once, SQLite refuses one of them without waiting."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def _version(connection: sqlite3.Connection, path: Path, kind: Format) -> int:
+    """The schema's version; 0 for an empty database."""
+    # In one statement, which sees one state: another process may be filling the file.
+    version, application, tables = connection.execute(
+        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_user_version, pragma_application_id"
+    ).fetchone()
+    if application != kind.application and (tables or application or version):
+        raise ConfigurationError(
+            f"{path}: this database belongs to another program; name another file for the {kind.noun}"
+        )
+    if version > kind.schema:
+        raise ConfigurationError(
+            f"{path}: {kind.noun} of schema {version}, made by a newer evaluator; this one reads up to {kind.schema}. "
+            f"Upgrade, or {kind.instead}"
+        )
+    if 0 < version < kind.schema:
+        raise ConfigurationError(
+            f"{path}: {kind.noun} of schema {version}, made by an older evaluator; this one reads schema "
+            f"{kind.schema}; {kind.instead}"
+        )
+    return version

@@ -1,0 +1,123 @@
+"""Opens a path below a folder's descriptor without following a symbolic link or leaving the folder.
+
+On Linux this is one call of `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)`, which the kernel
+checks without a race. Where that call is missing (macOS, old kernels, strict containers), each component is opened
+with `openat(O_NOFOLLOW)` relative to the descriptor of the folder before it. Callers refuse `..` before; both ways
+refuse it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+_SYS_OPENAT2 = 437
+_RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS, NO_SYMLINKS, BENEATH
+_NO_LINKS = 0x02 | 0x04
+_AT_FDCWD = -100
+_TRIES = 16
+
+FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
+"""Flags for a folder; with `O_NOFOLLOW` a link is an error."""
+# Without O_NONBLOCK, opening a named pipe would wait for a writer.
+FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+"""Flags for reading a file. The caller checks with `os.fstat` that it is a regular one."""
+
+
+class _OpenAt2(Protocol):
+    def __call__(self, folder: int, path: bytes, flags: int, resolve: int) -> int: ...
+
+
+@cache
+def openat2() -> _OpenAt2 | None:
+    """A function that makes the system call; None where the kernel or a system call filter does not allow it."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+
+    def call(folder: int, path: bytes, flags: int, resolve: int) -> int:
+        how = struct.pack("QQQ", flags, 0, resolve)  # struct open_how: flags, mode, resolve
+        code = 0
+        for _ in range(_TRIES):
+            descriptor = syscall(
+                ctypes.c_long(_SYS_OPENAT2),
+                ctypes.c_long(folder),
+                ctypes.c_char_p(path),
+                ctypes.c_char_p(how),
+                ctypes.c_size_t(len(how)),
+            )
+            if descriptor >= 0:
+                return int(descriptor)
+            code = ctypes.get_errno()
+            if code not in (errno.EAGAIN, errno.EINTR):  # EAGAIN: a rename happened during the call
+                break
+        raise OSError(code, os.strerror(code))
+
+    try:
+        os.close(call(_AT_FDCWD, b".", FOLDER, _RESOLVE))
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG):
+            return None
+    return call
+
+
+def open_root(path: str) -> int:
+    """A descriptor of a folder by its resolved absolute path. Raises: OSError, also if a component is now a link."""
+    call = openat2()
+    if call is not None:
+        return call(_AT_FDCWD, os.fsencode(path), FOLDER, _NO_LINKS)
+    top = os.open("/", FOLDER)
+    try:
+        return _walk(top, [part for part in path.split("/") if part], FOLDER)
+    finally:
+        os.close(top)
+
+
+def open_beneath(folder: int, parts: Sequence[str], flags: int) -> int:
+    """A descriptor of the path with the components `parts` below the folder; of the folder itself without parts.
+
+    Raises: OSError; ELOOP or ENOTDIR for a link, EXDEV for a path that leaves the folder.
+    """
+    call = openat2()
+    if call is not None:
+        return call(folder, os.fsencode("/".join(parts) or "."), flags, _RESOLVE)
+    return _walk(folder, parts, flags)
+
+
+def make_beneath(folder: int, parts: Sequence[str]) -> int:
+    """A descriptor of the folder `parts` below `folder`; missing folders are created (mode 0777 and the umask).
+
+    Raises: OSError, as `open_beneath`.
+    """
+    current = os.open(".", FOLDER, dir_fd=folder)
+    for part in parts:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=current)
+            below = open_beneath(current, [part], FOLDER)  # refuses everything but a folder
+        finally:
+            os.close(current)
+        current = below
+    return current
+
+
+def _walk(folder: int, parts: Sequence[str], flags: int) -> int:
+    if any(part in ("..", "", ".") or "/" in part for part in parts):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    current = os.open(".", FOLDER, dir_fd=folder)
+    for index, part in enumerate(parts, 1):
+        try:
+            below = os.open(part, flags | os.O_NOFOLLOW if index == len(parts) else FOLDER, dir_fd=current)
+        finally:
+            os.close(current)
+        current = below
+    return current

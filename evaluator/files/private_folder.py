@@ -1,0 +1,51 @@
+"""Opens a folder that only this user can change: owned by the user, not a link, not writable by everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from evaluator.errors import RecordError
+from evaluator.files.open_below import FOLDER
+
+
+def open_private_folder(path: Path) -> int:
+    """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is missing.
+
+    Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or cannot be written.
+    """
+    try:
+        try:
+            descriptor = os.open(path, FOLDER)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700, parents=True)
+            descriptor = os.open(path, FOLDER)
+    except OSError as error:
+        if path.is_symlink():
+            raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
+        raise not_writable(path, error) from error
+    problem = _problem(path, os.fstat(descriptor))
+    if problem is not None:
+        os.close(descriptor)
+        raise RecordError(f"{path}: the task folder {problem}")
+    return descriptor
+
+
+def _problem(path: Path, status: os.stat_result) -> str | None:
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to this user ({os.geteuid()}); choose a folder of your own"
+    if status.st_mode & stat.S_IWOTH:
+        return f"can be written by everybody; run: chmod o-w '{path}'"
+    if os.access(path, os.W_OK | os.X_OK):
+        return None
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "is on a read-only file system; choose another folder"
+    return f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
+
+
+def not_writable(path: Path, error: OSError) -> RecordError:
+    """The error for a task file that cannot be created at `path`."""
+    return RecordError(f"{path}: no task file can be created: {error.strerror}; free space or choose another folder")

@@ -1,0 +1,332 @@
+"""Chooses the model that answers a task.
+
+The order is: an explicit argument, the template, the profile, `EVALUATOR_MODEL`, the first provider whose key or local
+server is found, the simulated model.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from evaluator.errors import ConfigurationError
+from evaluator.handler.config import HandlerConfig
+from evaluator.limits.call_limiter import CallLimiter
+from evaluator.models.backend import Backend
+
+if TYPE_CHECKING:
+    from evaluator.models.cache import ResponseCache
+
+SIMULATED = "simulated/default"
+NOTHING_FOUND = "no provider key and no local server was found"
+_FREE = ("simulated", "replay")
+
+# The default model for each provider's key. They are small and cheap on purpose.
+KEYS: tuple[tuple[str, str], ...] = (
+    ("OPENAI_API_KEY", "openai/gpt-4o-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic/claude-haiku-4-5"),
+    ("GEMINI_API_KEY", "gemini/gemini-2.5-flash"),
+    ("MISTRAL_API_KEY", "mistral/mistral-small-latest"),
+    ("GROQ_API_KEY", "groq/openai/gpt-oss-20b"),
+    ("OPENROUTER_API_KEY", "openrouter/openai/gpt-4o-mini"),
+)
+LOCAL_SERVERS: tuple[tuple[str, str], ...] = (
+    ("http://127.0.0.1:8000/v1", "vLLM or SGLang"),
+    ("http://127.0.0.1:11434/v1", "Ollama"),
+    ("http://127.0.0.1:1234/v1", "LM Studio"),
+    ("http://127.0.0.1:8080/v1", "llama.cpp"),
+)
+OPENAI_URL = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The backend that answers, the model's id as the backend expects it, and why it was chosen.
+
+    `is_stand_in`: the simulated model, because nothing else was found. `refused_schemas`: the kinds of schema that this
+    model of this backend does not accept, filled in by the Handlers that find out. `endpoint` says where the model is
+    reached, without secrets. Each attempt acquires a permit of `limiter`; `cache` holds earlier responses.
+    """
+
+    backend: Backend
+    model: str
+    label: str
+    why: str
+    is_stand_in: bool = False
+    refused_schemas: set[str] = field(default_factory=set[str], compare=False)
+    endpoint: str = ""
+    limiter: CallLimiter | None = field(default=None, compare=False)
+    cache: ResponseCache | None = field(default=None, compare=False)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether calls cost nothing and are never cached: simulated and replayed answers."""
+        return self.backend.name in _FREE
+
+
+class BackendPool:
+    """Makes one backend for each endpoint and key, so that connections are pooled, and finds the default model.
+
+    `given` answers everything instead. `notice` is called once with a line for the user when the simulated model
+    stands in for a real one.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        probe_local: bool = True,
+        given: Backend | None = None,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self.environ = environ
+        self.given = given
+        # Without it, concurrent choices would each create a separate backend and connection pool.
+        self.lock = threading.Lock()
+        self._probe_local = probe_local
+        self._notice = notice
+        self._backends: dict[tuple[object, ...], Backend] = {}
+        self._with_text_tools: dict[int, Backend] = {}
+        self._refused_schemas: dict[tuple[int, str], set[str]] = {}
+        self._default: tuple[str, str, str | None] | None = None
+
+    def default_model(self) -> tuple[str, str, str | None]:
+        """As `find_provider`, looked for once."""
+        if self._default is None:
+            self._default = find_provider(self.environ, probe_local=self._probe_local)
+            if self._default[0] == SIMULATED and self._notice is not None:
+                self._notice(
+                    "No provider key and no local server was found: answers are simulated. "
+                    "Set EVALUATOR_MODEL or a provider's key for real ones."
+                )
+        return self._default
+
+    def refused_schemas(self, backend: Backend, model: str) -> set[str]:
+        return self._refused_schemas.setdefault((id(backend), model), set())
+
+    def get(self, model: str, config: HandlerConfig, base_url: str | None) -> tuple[Backend, str]:
+        """The backend for `model`, and the model's id without the prefix that the backend does not know.
+
+        Raises: ConfigurationError, if there is no such backend or its key is missing.
+        """
+        if self.given is not None:
+            return self.given, model
+        prefix, _, rest = model.partition("/")
+        if prefix == "simulated" or config.backend == "simulated":
+            return self._simulated(config), model
+        if config.backend == "replay":
+            raise ConfigurationError("a replay backend answers from a task file: give it as `backend=` in Python")
+        key = self.key(config)
+        if config.backend == "litellm":
+            return self._litellm(base_url, key), model
+        if base_url is not None:
+            return self._compatible(base_url, key), rest if prefix in ("openai", "local") and rest else model
+        if prefix == "openai" or (config.backend == "openai_compatible" and not rest):
+            key = key or self.environ.get("OPENAI_API_KEY")
+            url = self.environ.get("OPENAI_BASE_URL", OPENAI_URL)
+            if key is None and url == OPENAI_URL:
+                raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
+            return self._compatible(url, key), rest or model
+        if config.backend == "openai_compatible":
+            raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
+        if not rest:
+            raise ConfigurationError(f"{model!r} names no provider; write provider/model, as in openai/{model}")
+        needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
+        if needed is not None and key is None and not self.environ.get(needed):
+            raise ConfigurationError(f"{model} needs {needed}, which is not set")
+        return self._litellm(None, key), model
+
+    def key(self, config: HandlerConfig) -> str | None:
+        """The API key that the profile names. Raises: ConfigurationError, if it is not set and a server needs one."""
+        value = self.environ.get(config.api_key_env) if config.api_key_env else None
+        # A server on this machine may ask for no key.
+        is_loopback = urlsplit(config.base_url or "").hostname in ("localhost", "127.0.0.1", "::1")
+        if config.api_key_env and not value and not is_loopback:
+            raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
+        return value or None
+
+    def with_text_tools(self, backend: Backend) -> Backend:
+        from evaluator.models.text_tools import TextToolsBackend
+
+        return self._with_text_tools.setdefault(id(backend), TextToolsBackend(backend))
+
+    def _simulated(self, config: HandlerConfig) -> Backend:
+        from evaluator.models.simulated import SimulatedBackend
+
+        settings = {"latency_s" if name == "latency" else name: value for name, value in config.simulated.items()}
+        key = ("simulated", config.seed, *sorted(settings.items()))
+        return self._once(key, lambda: SimulatedBackend(config.seed or 0, **settings))
+
+    def _compatible(self, base_url: str, api_key: str | None) -> Backend:
+        from evaluator.models.openai_compatible import OpenAICompatibleBackend
+
+        key = ("openai_compatible", base_url, api_key)
+        return self._once(key, lambda: OpenAICompatibleBackend(base_url, api_key))
+
+    def _litellm(self, base_url: str | None, api_key: str | None) -> Backend:
+        from evaluator.models.litellm_backend import LiteLLMBackend
+
+        return self._once(
+            ("litellm", base_url, api_key), lambda: LiteLLMBackend(base_url=base_url, api_key=api_key)
+        )  # fmt: skip
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Backend]) -> Backend:
+        if key not in self._backends:
+            self._backends[key] = make()
+        return self._backends[key]
+
+    async def aclose(self) -> None:
+        """Closes every backend that was made here; the given one belongs to its owner."""
+        for backend in self._backends.values():
+            await backend.aclose()
+        for made in (self._backends, self._with_text_tools, self._refused_schemas):
+            made.clear()
+
+
+class ModelChooser:
+    """Chooses models, and remembers its choices. `environ`, `probe_local`, `backend` and `notice`: see BackendPool.
+
+    Its choices carry `limiter`, and `cache` except for simulated and replayed answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        probe_local: bool = True,
+        backend: Backend | None = None,
+        notice: Callable[[str], None] | None = None,
+        cache: ResponseCache | None = None,
+        limiter: CallLimiter | None = None,
+        pool: BackendPool | None = None,
+    ) -> None:
+        self._pool = pool or BackendPool(os.environ if environ is None else environ, probe_local, backend, notice)
+        self._limiter = limiter
+        self._cache = cache
+        self._choices: dict[tuple[object, ...], ModelChoice] = {}
+
+    def with_limiter(self, limiter: CallLimiter, cache: ResponseCache | None) -> ModelChooser:
+        """A chooser that shares the backends of this one, whose choices use `limiter` and `cache`.
+
+        Closing either closes the backends.
+        """
+        return ModelChooser(limiter=limiter, cache=cache, pool=self._pool)
+
+    def choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+        """The model for one task.
+
+        Raises: ConfigurationError, if what was named cannot be used (an unknown backend, a missing key).
+        """
+        with self._pool.lock:
+            choice = self.chosen(explicit, template, config)
+            if choice is None:
+                choice = self._choose(explicit, template, config)
+                self._choices[_key(explicit, template, config)] = choice
+            return choice
+
+    def chosen(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice | None:
+        """An earlier decision of `choose`; None where it has still to decide, which may look for local servers."""
+        return self._choices.get(_key(explicit, template, config))
+
+    def _choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+        pool = self._pool
+        model, why, base_url = self._named(explicit, template, config)
+        # Naming a model in the call takes a task out of a simulated profile; a template's own model does not.
+        if explicit and config.backend == "simulated" and not explicit.startswith("simulated"):
+            config = config.override(backend="auto")
+        backend, bare = pool.get(model, config, base_url)
+        refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model)
+        # A record holds calls and results, not the text that a model without tool calling wrote for them.
+        if config.tool_calling == "text" and backend.name != "replay":
+            backend = pool.with_text_tools(backend)
+        cache = None if backend.name in _FREE else self._cache
+        return ModelChoice(
+            backend, bare, model, why, why == NOTHING_FOUND, refused, endpoint, self._limiter, cache
+        )  # fmt: skip
+
+    def _named(self, explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[str, str, str | None]:
+        """The model's label, why it was chosen, and the server that has it where that is known."""
+        pool, base_url = self._pool, config.base_url
+        for model, why in (
+            (explicit, "named in the call"),
+            (template, "named by the template"),
+            (config.model, f"named by the profile {config.name!r}"),
+            (pool.environ.get("EVALUATOR_MODEL"), "named by EVALUATOR_MODEL"),
+        ):
+            if model:
+                return model, why, base_url
+        if pool.given is not None:
+            return pool.given.name, "the backend that was given", base_url
+        if config.backend == "simulated":
+            return SIMULATED, f"the profile {config.name!r} is simulated", base_url
+        if base_url is None:
+            return pool.default_model()
+        model = first_model(base_url, pool.key(config))
+        if model is None:
+            raise ConfigurationError(
+                f"profile {config.name!r} names no model and {base_url} lists none; "
+                "is the server running? Give a model with <model> or --model"
+            )
+        return model, f"the first model that {base_url} lists", base_url
+
+    async def aclose(self) -> None:
+        """Closes the backends that were made here, see `BackendPool.aclose`."""
+        await self._pool.aclose()
+        self._choices.clear()
+
+
+def endpoint_of(backend: Backend, model: str) -> str:
+    """Where `model` is reached through `backend`, without secrets: a URL, else the provider, else the backend's name.
+
+    A backend of your own may declare it as an attribute `endpoint`.
+    """
+    declared = getattr(backend, "endpoint", None)
+    if isinstance(declared, str):
+        return declared
+    return model.partition("/")[0] if backend.name == "litellm" else backend.name
+
+
+def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
+    return (
+        explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name,
+        config.tool_calling,
+    )  # fmt: skip
+
+
+def find_provider(environ: Mapping[str, str], *, probe_local: bool = True) -> tuple[str, str, str | None]:
+    """`(model, why, base_url)` of the first provider whose key is set or whose local server answers."""
+    for variable, model in KEYS:
+        if environ.get(variable):
+            return model, f"{variable} is set", None
+    if probe_local:
+        for url, server in LOCAL_SERVERS:
+            model = first_model(url, None)
+            if model is not None:
+                return f"local/{model}", f"{server} answers at {url}", url
+    return SIMULATED, NOTHING_FOUND, None
+
+
+def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str | None:
+    """The first model id that an OpenAI-compatible server lists; None if none answers within `timeout_s`."""
+    import http.client
+    import json
+
+    parts = urlsplit(base_url)
+    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("GET", parts.path.rstrip("/") + "/models", headers=headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            return None
+        listed = json.loads(response.read(1_000_000))["data"]
+        name = listed[0]["id"]
+        return name if isinstance(name, str) else None
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()

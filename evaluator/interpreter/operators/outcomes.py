@@ -1,0 +1,77 @@
+"""The outcomes of operators: a result read as declared, or an error that keeps the results so far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from evaluator.errors.results import Status, TaskError, TaskResult
+from evaluator.handler.model_caller import MAYBE_BILLED
+from evaluator.interpreter.frame import ContextItem, Outcome, Run, join
+from evaluator.interpreter.prepared import Prepared
+from evaluator.nodes import OutputFormat
+from evaluator.output import parse_output
+
+
+def completed(run: Run, prepared: Prepared, content: str, parsed: Any, notes: dict[str, Any]) -> Outcome:
+    """The COMPLETE result of a task, read as its output format declares."""
+    result = TaskResult(Status.COMPLETE, content, parsed, notes, prepared.budget.usage)
+    return read_output(run, result, prepared.task.output, prepared.frame.path)
+
+
+def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path: str) -> Outcome:
+    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the text."""
+    if wanted is None or (wanted.type == "text" and wanted.schema is None):
+        return result
+    parsed = parse_output(result.content, wanted.type, wanted.schema)
+    warnings = list(parsed.warnings)
+    error = parsed.error
+    run.steps.note(
+        join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
+        {"warnings": warnings}, error=error.message if error else None,
+    )  # fmt: skip
+    notes = {**result.notes, "warnings": [*result.notes["warnings"], *warnings]}
+    if error is None:
+        return replace(result, parsed_content=parsed.value, notes=notes)
+    message = error.message
+    if error.expected and error.expected not in message:
+        message += f": expected {error.expected}, got {error.actual}"
+    return TaskError(
+        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT", message, "output_format_failure",
+        location=wanted.span, content=result.content, notes=notes, usage=result.usage, retryable=True,
+        details={"path": error.path, "expected": error.expected, "actual": error.actual},
+    )  # fmt: skip
+
+
+def failed(error: TaskError, prepared: Prepared, what: str, **details: Any) -> TaskError:
+    """The error of a task whose part `what` failed with `error`; `details` describe the task's progress."""
+    return replace(
+        error, message=f"{what} failed: {error.message}", details={**error.details, **details},
+        usage=prepared.budget.usage, notes={**prepared.notes(), **error.notes},
+    )  # fmt: skip
+
+
+def accumulate(
+    context: tuple[ContextItem, ...], prepared: Prepared, source: str, result: TaskResult
+) -> tuple[ContextItem, ...]:
+    """`context` with the parts of `result` that the task's policy passes on to later steps."""
+    policy = prepared.policy
+    text = _passed_on(result) if policy.accumulation_format == "notes_only" else result.content
+    return (*context, ContextItem(source, text)) if policy.accumulate_data and text else context
+
+
+def _passed_on(result: TaskResult) -> str:
+    """The notes of a result in words."""
+    # The inputs of a step concern that step only; the files and other sources that it read concern later ones.
+    sources = (str(name) for name in result.notes.get("data_usage", ()))
+    used = ", ".join(name for name in sources if not name.startswith("input:"))
+    # A warning about billing does not concern a model, and differs between a run and its resumption.
+    warnings = (str(warning) for warning in result.notes.get("warnings", ()))
+    warned = "; ".join(warning for warning in warnings if not warning.endswith(MAYBE_BILLED))
+    parts = [f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
+    return "\n".join(part for part in parts if part)
+
+
+def partial(result: TaskResult, prepared: Prepared) -> Any:
+    """A result as an entry of `partial_results`: its whole text or its notes, according to the policy."""
+    return result.content if prepared.policy.accumulation_format == "full_output" else dict(result.notes)

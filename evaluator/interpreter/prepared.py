@@ -1,0 +1,45 @@
+"""A task that is ready to run: its inputs bound, its texts resolved, with its context and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.context import Assembled, ContextPolicy
+from evaluator.interpreter.frame import ContextItem, Frame
+from evaluator.language.scopes import Scope
+from evaluator.limits.budget import Budget
+from evaluator.nodes import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    task: Task
+    scope: Scope
+    description: str
+    policy: ContextPolicy
+    context: Assembled
+    config: HandlerConfig
+    budget: Budget
+    frame: Frame
+    values: Mapping[str, Any]
+
+    def inside(
+        self, segment: str, scope: Scope | None = None, *, context: tuple[ContextItem, ...] | None = None
+    ) -> Frame:
+        """The frame of a node inside this task, one segment down, with this task's scope, context and budget."""
+        items = self.context.items if context is None else context
+        return self.frame.at(segment, scope=scope or self.scope, context=items, budget=self.budget)
+
+    def notes(self, **more: Any) -> dict[str, Any]:
+        """The notes that every result has; `more` is the operator's own."""
+        sources = [item.source for item in self.context.items]
+        return {
+            "template": self.task.name,
+            "data_usage": [*(f"input:{name}" for name in self.values), *sources],
+            "context": sources,
+            "warnings": list(self.context.warnings),
+            **more,
+        }

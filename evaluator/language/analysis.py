@@ -1,0 +1,259 @@
+"""The names and calls that a text or an expression refers to, found without evaluating it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jinja2 import nodes
+
+from evaluator.language.locating import LocatedError
+from evaluator.language.syntax import (
+    CACHE_SIZE,
+    CONSTANTS,
+    GLOBALS,
+    free_path,
+    has_markup,
+    is_undefined_name,
+    offset_of,
+    parse_expression,
+    parse_text,
+)
+from evaluator.nodes import Expression, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A free name that is read, with the constant part of its path. `offset` is where the name begins.
+
+    `optional`: the text itself provides for the name being undefined (`is defined`, `default`).
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    offset: int
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallReference:
+    """A call of a function template. `star`: further arguments come from `*x` or `**x`."""
+
+    name: str
+    positional: int
+    keywords: tuple[str, ...]
+    star: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The free names and calls of a text, in the order of their offsets.
+
+    `constant`: a text that is its own rendering, or an expression that depends on nothing.
+    """
+
+    references: tuple[Reference, ...]
+    calls: tuple[CallReference, ...]
+    constant: bool
+
+
+_CONSTANT = Analysis((), (), True)
+
+
+def analyse(text: Text) -> Analysis:
+    """Returns the names and calls in a text.
+
+    Raises: ExpressionError at the exact place, with code `syntax`, `forbidden-statement`, `unknown-filter`,
+    `unknown-test` or `too-deep`.
+    """
+    return _located(_text_analysis, text) if has_markup(text.value) else _CONSTANT
+
+
+def analyse_expression(expression: Expression) -> Analysis:
+    """Returns the names and calls in an expression; raises as `analyse` does."""
+    return _located(_expression_analysis, expression.source)
+
+
+def _located(function: Callable[[str], Analysis], text: Text) -> Analysis:
+    try:
+        return function(text.value)
+    except LocatedError as error:
+        raise error.located(text) from error.__cause__
+
+
+@lru_cache(CACHE_SIZE)
+def _text_analysis(value: str) -> Analysis:
+    return _Walker().analysis(parse_text(value), False)
+
+
+@lru_cache(CACHE_SIZE)
+def _expression_analysis(value: str) -> Analysis:
+    return _Walker().analysis(parse_expression(value), True)
+
+
+_Guards = frozenset[tuple[str, tuple[str | int, ...]]]
+"""Names, with their paths, that are known to be defined at a place."""
+_NONE: _Guards = frozenset()
+
+
+class _Walker:
+    """Finds free names by Jinja's scoping: loops, macros and `with` have a scope of their own, `if` has none."""
+
+    def __init__(self) -> None:
+        self.references: list[Reference] = []
+        self.calls: list[CallReference] = []
+
+    def analysis(self, tree: nodes.Node, expression: bool) -> Analysis:
+        self.walk(tree, set(), _NONE)
+        constant = expression and not self.references and not self.calls
+        self.references.sort(key=lambda reference: reference.offset)
+        self.calls.sort(key=lambda call: call.offset)
+        return Analysis(tuple(self.references), tuple(self.calls), constant)
+
+    def walk(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool = False) -> None:
+        method = getattr(self, f"walk_{type(node).__name__.lower()}", None)
+        if method is None:
+            self.walk_all(node.iter_child_nodes(), bound, guards)
+        elif isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem):
+            self.path(node, bound, guards, optional)
+        else:
+            method(node, bound, guards)
+
+    def walk_all(self, children: Iterable[nodes.Node], bound: set[str], guards: _Guards) -> None:
+        for child in children:
+            self.walk(child, bound, guards)
+
+    def path(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool) -> None:
+        base, path = free_path(node)
+        if not isinstance(base, nodes.Name):
+            if isinstance(base, nodes.Getitem):
+                self.walk(base.node, bound, guards, optional)
+                self.walk(base.arg, bound, guards)
+            else:
+                self.walk(base, bound, guards, optional)
+            return
+        if base.name in bound or base.name in CONSTANTS or base.ctx != "load":
+            return
+        guarded = optional or any(name == base.name and path[: len(at)] == at for name, at in guards)
+        self.references.append(Reference(base.name, path, offset_of(base), guarded))
+
+    walk_name = walk_getattr = walk_getitem = path
+
+    def walk_call(self, node: nodes.Call, bound: set[str], guards: _Guards) -> None:
+        target = node.node
+        if isinstance(target, nodes.Name):
+            if target.name not in bound and target.name not in GLOBALS:
+                keywords = tuple(keyword.key for keyword in node.kwargs)
+                star = node.dyn_args is not None or node.dyn_kwargs is not None
+                call = CallReference(target.name, len(node.args), keywords, star, offset_of(target))
+                self.calls.append(call)
+        elif isinstance(target, nodes.Getattr):
+            self.walk(target.node, bound, guards)
+        else:
+            self.walk(target, bound, guards)
+        self.walk_all((child for child in node.iter_child_nodes() if child is not target), bound, guards)
+
+    def walk_filter(self, node: nodes.Filter | nodes.Test, bound: set[str], guards: _Guards) -> None:
+        # In the filter of a block the innermost node is None.
+        if isinstance(node.node, nodes.Node):
+            self.walk(node.node, bound, guards, node.name in ("d", "default", "defined", "undefined"))
+        self.walk_all((child for child in node.iter_child_nodes() if child is not node.node), bound, guards)
+
+    walk_test = walk_filter
+
+    def walk_compare(self, node: nodes.Compare, bound: set[str], guards: _Guards) -> None:
+        sides = [node.expr, *(operand.expr for operand in node.ops)]
+        optional = any(is_undefined_name(side) for side in sides)
+        for side in sides:
+            self.walk(side, bound, guards, optional)
+
+    def walk_and(self, node: nodes.And, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.left, bound, guards)
+        self.walk(node.right, bound, guards | _facts(node.left)[0])
+
+    def walk_or(self, node: nodes.Or, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.left, bound, guards)
+        self.walk(node.right, bound, guards | _facts(node.left)[1])
+
+    def walk_condexpr(self, node: nodes.CondExpr, bound: set[str], guards: _Guards) -> None:
+        when_true, when_false = _facts(node.test)
+        self.walk(node.test, bound, guards)
+        self.walk(node.expr1, bound, guards | when_true)
+        if node.expr2 is not None:
+            self.walk(node.expr2, bound, guards | when_false)
+
+    def walk_if(self, node: nodes.If, bound: set[str], guards: _Guards) -> None:
+        for branch in (node, *node.elif_):
+            when_true, when_false = _facts(branch.test)
+            self.walk(branch.test, bound, guards)
+            self.walk_all(branch.body, bound, guards | when_true)
+            guards = guards | when_false
+        self.walk_all(node.else_, bound, guards)
+
+    def walk_for(self, node: nodes.For, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.iter, bound, guards)
+        inner = bound | _names(node.target)
+        if node.test is not None:
+            self.walk(node.test, inner, guards)
+        # `else` runs outside the loop.
+        self.walk_all(node.else_, set(bound), guards)
+        self.walk_all(node.body, inner | {"loop"}, guards)
+
+    def walk_assign(self, node: nodes.Assign, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.node, bound, guards)
+        self.target(node.target, bound)
+
+    def walk_assignblock(self, node: nodes.AssignBlock, bound: set[str], guards: _Guards) -> None:
+        self.walk_all(node.body, set(bound), guards)
+        if node.filter is not None:
+            self.walk(node.filter, bound, guards)
+        self.target(node.target, bound)
+
+    def target(self, target: nodes.Node, bound: set[str]) -> None:
+        if isinstance(target, nodes.NSRef) and target.name not in bound:
+            message = f"{target.name!r} is not a namespace; make one with {{% set {target.name} = namespace() %}}"
+            raise LocatedError(message, offset_of(target), "undefined-variable")
+        bound |= _names(target)
+
+    def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:
+        bound.add(node.name)
+        inner = set(bound)
+        self.walk_all(node.defaults, inner, guards)
+        inner |= {argument.name for argument in node.args}
+        self.walk_all(node.body, inner, guards)
+
+    def walk_with(self, node: nodes.With, bound: set[str], guards: _Guards) -> None:
+        self.walk_all(node.values, bound, guards)
+        inner = set(bound)
+        for target in node.targets:
+            inner |= _names(target)
+        self.walk_all(node.body, inner, guards)
+
+    def walk_filterblock(self, node: nodes.FilterBlock, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.filter, bound, guards)
+        self.walk_all(node.body, set(bound), guards)
+
+
+def _names(target: nodes.Node) -> set[str]:
+    if isinstance(target, nodes.Name):
+        return {target.name}
+    return {name.name for name in target.find_all(nodes.Name)}
+
+
+def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
+    """Returns the names that are defined if a test holds, and those that are defined if it does not."""
+    if isinstance(test, nodes.Not):
+        when_true, when_false = _facts(test.node)
+        return when_false, when_true
+    if isinstance(test, nodes.And | nodes.Or):
+        left, right = _facts(test.left), _facts(test.right)
+        if isinstance(test, nodes.And):
+            return left[0] | right[0], left[1] & right[1]
+        return left[0] & right[0], left[1] | right[1]
+    if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
+        base, path = free_path(test.node)
+        known: _Guards = frozenset({(base.name, path)}) if isinstance(base, nodes.Name) else _NONE
+        return (known, _NONE) if test.name == "defined" else (_NONE, known)
+    return _NONE, _NONE

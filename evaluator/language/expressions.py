@@ -1,0 +1,347 @@
+"""Compiles expressions to closures over a `Run`. Nothing is compiled to Python code.
+
+Jinja's compiler writes Python, folds constants while it does, and hands Python objects to templates. Here each
+node becomes one closure that knows its offset: a template can do what these closures do and nothing else, every
+error is located to the character, and compiling costs about as much as parsing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import nodes
+
+from evaluator.language.filters import FILTERS
+from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro
+from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at, undefined_name
+from evaluator.language.meter import Run
+from evaluator.language.methods import method_of
+from evaluator.language.operators import BINARY, COMPARE
+from evaluator.language.predicates import TESTS
+from evaluator.language.scopes import MISSING
+from evaluator.language.syntax import CONSTANTS, free_path, is_undefined_name, offset_of
+from evaluator.language.types import describe
+from evaluator.language.values import absent, attribute, item, items_of, measure, text_of
+
+Arguments = Callable[[Run], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _constant(value: Any) -> Evaluate:
+    return lambda run: value
+
+
+def _block(run: Run) -> str:
+    return run.blocks.pop()
+
+
+def label(node: nodes.Node) -> str:
+    """Returns how messages name an expression: by its path, if it has one."""
+    base, path = free_path(node)
+    if not isinstance(base, nodes.Name):
+        return "the value"
+    shown = "".join(f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]" for part in path)
+    return f"'{base.name}{shown}'"
+
+
+class ExpressionCompiler:
+    """Compiles the expressions of one text. Recursion is bounded by the parser's bound on depth."""
+
+    def __init__(self, tree: nodes.Node) -> None:
+        bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+        bound |= {macro.name for macro in tree.find_all(nodes.Macro)}
+        if tree.find(nodes.For) is not None:
+            bound.add("loop")
+        self.bound = bound
+
+    def value(self, node: nodes.Node, soft: bool = False) -> Evaluate:
+        """Compiles an expression; with `soft`, an undefined name or field is MISSING instead of an error."""
+        if isinstance(node, nodes.BinExpr) and type(node).__name__ in BINARY:
+            return self.binary(node)
+        method = getattr(self, f"value_{type(node).__name__.lower()}")
+        return method(node, soft) if isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem) else method(node)
+
+    def values(self, children: Sequence[nodes.Node]) -> tuple[Evaluate, ...]:
+        return tuple(self.value(child) for child in children)
+
+    # Names and fields
+
+    def value_const(self, node: nodes.Const) -> Evaluate:
+        return _constant(node.value)
+
+    def value_name(self, node: nodes.Name, soft: bool = False) -> Evaluate:
+        name, offset, local = node.name, offset_of(node), node.name in self.bound
+        if name in CONSTANTS and not local:
+            return _constant(None)
+
+        def load(run: Run) -> Any:
+            value = run.look_up(name) if local else run.scope.get(name)
+            if value is MISSING and not soft:
+                raise LocatedError(undefined_name(name, run.visible()), offset, "undefined-variable")
+            return value
+
+        return load
+
+    def value_getattr(self, node: nodes.Getattr, soft: bool = False) -> Evaluate:
+        base, name, what = self.value(node.node, soft), node.attr, label(node.node)
+
+        @guarded(offset_of(node) + 1, "field")
+        def look_up(value: Any) -> Any:
+            if soft and (value is MISSING or value is None):
+                return MISSING
+            found = attribute(value, name, what)
+            if found is MISSING and not soft:
+                raise absent(value, name, what)
+            return found
+
+        def load(run: Run) -> Any:
+            value = base(run)
+            if value.__class__ is dict and name in value:
+                return value[name]
+            return look_up(value)
+
+        return load
+
+    def value_getitem(self, node: nodes.Getitem, soft: bool = False) -> Evaluate:
+        base, key_of, what = self.value(node.node, soft), self.value(node.arg), label(node.node)
+        offset = offset_of(node) + 1
+
+        def load(run: Run) -> Any:
+            value, key = base(run), key_of(run)
+            if soft and (value is MISSING or value is None):
+                return MISSING
+            try:
+                found = item(run, value, key, what)
+                if found is MISSING and not soft:
+                    raise absent(value, key, what)
+            except CAUGHT as error:
+                raise_at(offset, "index", error)
+            return found
+
+        return load
+
+    def value_slice(self, node: nodes.Slice) -> Evaluate:
+        parts = [_constant(None) if part is None else self.value(part) for part in (node.start, node.stop, node.step)]
+        return lambda run: slice(*(part(run) for part in parts))
+
+    # Operators
+
+    def value_condexpr(self, node: nodes.CondExpr) -> Evaluate:
+        test, yes = self.value(node.test), self.value(node.expr1)
+        no = _constant("") if node.expr2 is None else self.value(node.expr2)
+        return lambda run: yes(run) if test(run) else no(run)
+
+    def value_and(self, node: nodes.And) -> Evaluate:
+        left, right = self.value(node.left), self.value(node.right)
+        return lambda run: left(run) and right(run)
+
+    def value_or(self, node: nodes.Or) -> Evaluate:
+        left, right = self.value(node.left), self.value(node.right)
+        return lambda run: left(run) or right(run)
+
+    def value_not(self, node: nodes.Not) -> Evaluate:
+        inner = self.value(node.node)
+        return lambda run: not inner(run)
+
+    def value_neg(self, node: nodes.Neg | nodes.Pos) -> Evaluate:
+        inner, operation = self.value(node.node), BINARY["Sub" if isinstance(node, nodes.Neg) else "Add"]
+        return guarded(offset_of(node), "cannot compute")(lambda run: operation(run, 0, inner(run)))
+
+    value_pos = value_neg
+
+    def binary(self, node: nodes.BinExpr) -> Evaluate:
+        left, right, operation = self.value(node.left), self.value(node.right), BINARY[type(node).__name__]
+        offset = offset_of(node)
+
+        def operate(run: Run) -> Any:
+            try:
+                return operation(run, left(run), right(run))
+            except CAUGHT as error:
+                raise_at(offset, "cannot compute", error)
+
+        return operate
+
+    def value_compare(self, node: nodes.Compare) -> Evaluate:
+        sides = [node.expr, *(operand.expr for operand in node.ops)]
+        soft = any(is_undefined_name(side) for side in sides)
+        first, *others = [self.value(side, soft) for side in sides]
+        rest = [(COMPARE[operand.op], side) for operand, side in zip(node.ops, others, strict=True)]
+        offset = offset_of(node.expr)
+
+        def compare(run: Run) -> bool:
+            left = first(run)
+            for operation, side in rest:
+                right = side(run)
+                if soft:
+                    left, right = (None if value is MISSING else value for value in (left, right))
+                try:
+                    if not operation(run, left, right):
+                        return False
+                except CAUGHT as error:
+                    raise_at(offset, "cannot compare", error)
+                left = right
+            return True
+
+        return compare
+
+    def value_concat(self, node: nodes.Concat) -> Evaluate:
+        parts = [self.text(part) for part in node.nodes]
+
+        @guarded(offset_of(node), "cannot join")
+        def concat(run: Run) -> str:
+            texts = [part(run) for part in parts]
+            run.charge(sum(map(len, texts)))
+            return "".join(texts)
+
+        return concat
+
+    def text(self, node: nodes.Node) -> Evaluate:
+        """Compiles an expression to its value as text."""
+        value_of, what = self.value(node), label(node)
+        return guarded(offset_of(node), f"{what} cannot be written")(lambda run: text_of(run, value_of(run), what))
+
+    # Lists and objects
+
+    def value_list(self, node: nodes.List | nodes.Tuple) -> Evaluate:
+        parts = self.values(node.items)
+
+        @guarded(offset_of(node), "cannot make a list")
+        def build(run: Run) -> list[Any]:
+            run.charge_items(len(parts))
+            return [part(run) for part in parts]
+
+        return build
+
+    value_tuple = value_list
+
+    def value_dict(self, node: nodes.Dict) -> Evaluate:
+        pairs = [(self.value(pair.key), self.value(pair.value), offset_of(pair)) for pair in node.items]
+
+        @guarded(offset_of(node), "cannot make an object")
+        def build(run: Run) -> dict[str, Any]:
+            run.charge_items(len(pairs) * 2)
+            result: dict[str, Any] = {}
+            for key_of, value_of, offset in pairs:
+                key = key_of(run)
+                if not isinstance(key, str):
+                    raise LocatedError(f"a key is a string, not {describe(key)}", offset, "wrong-type")
+                result[key] = value_of(run)
+            return result
+
+        return build
+
+    # Filters and tests
+
+    def value_filter(self, node: nodes.Filter) -> Evaluate:
+        soft = node.name in ("d", "default")
+        # In the filter of a block the innermost node is None.
+        subject = self.value(node.node, soft) if isinstance(node.node, nodes.Node) else _block
+        if soft:
+            return self.default(node, subject)
+        arguments, function = self.arguments(node), FILTERS[node.name]
+        offset, problem = offset_of(node), f"filter {node.name!r} cannot be applied"
+
+        def apply(run: Run) -> Any:
+            value = subject(run)
+            try:
+                run.tick()
+                args, kwargs = arguments(run)
+                return function(run, value, *args, **kwargs)
+            except CAUGHT as error:
+                raise_at(offset, problem, error)
+
+        return apply
+
+    def default(self, node: nodes.Filter, subject: Evaluate) -> Evaluate:
+        """Compiles `default(value, boolean)`, for undefined and null values, with `boolean` also for false ones."""
+        given: dict[str, nodes.Expr] = {str(keyword.key): keyword.value for keyword in node.kwargs}
+        given.update(zip(("default_value", "boolean"), node.args, strict=False))
+        if len(node.args) > 2 or given.keys() - {"default_value", "boolean"} or node.dyn_args or node.dyn_kwargs:
+            raise LocatedError("default takes a value and a boolean", offset_of(node), "wrong-arity")
+        fallback = self.value(given["default_value"]) if "default_value" in given else _constant("")
+        falsy = self.value(given["boolean"]) if "boolean" in given else _constant(False)
+
+        def apply(run: Run) -> Any:
+            value = subject(run)
+            if value is MISSING or value is None or (not value and falsy(run)):
+                return fallback(run)
+            return value
+
+        return apply
+
+    def value_test(self, node: nodes.Test) -> Evaluate:
+        if node.name in ("defined", "undefined"):
+            subject, wanted = self.value(node.node, True), node.name == "defined"
+            return lambda run: (subject(run) is not MISSING) is wanted
+        subject, arguments, test = self.value(node.node), self.arguments(node), TESTS[node.name]
+
+        @guarded(offset_of(node), f"test {node.name!r} cannot be applied")
+        def apply(run: Run) -> bool:
+            value = subject(run)
+            args, kwargs = arguments(run)
+            return bool(test(run, value, *args, **kwargs))
+
+        return apply
+
+    # Calls
+
+    def arguments(self, node: nodes.Call | nodes.Filter | nodes.Test) -> Arguments:
+        """Compiles the arguments of a call to positional and keyword arguments."""
+        if not (node.args or node.kwargs or node.dyn_args or node.dyn_kwargs):
+            return lambda run: ((), {})
+        positional = self.values(node.args)
+        keywords = [(str(keyword.key), self.value(keyword.value)) for keyword in node.kwargs]
+        star = _constant(()) if node.dyn_args is None else self.value(node.dyn_args)
+        stars = _constant({}) if node.dyn_kwargs is None else self.value(node.dyn_kwargs)
+
+        @guarded(offset_of(node), "cannot pass the arguments")
+        def evaluate(run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args = tuple([part(run) for part in positional])
+            kwargs = {key: part(run) for key, part in keywords}
+            further = stars(run)
+            if not isinstance(further, Mapping) or not all(isinstance(key, str) for key in further):
+                raise LocatedError(f"** takes an object, not {describe(further)}", None, "wrong-type")
+            if further.keys() & kwargs.keys():
+                raise LocatedError("an argument is given twice", None, "wrong-arity")
+            return (*args, *items_of(run, star(run))), {**kwargs, **further}
+
+        return evaluate
+
+    def value_call(self, node: nodes.Call) -> Evaluate:
+        target, arguments = node.node, self.arguments(node)
+        if isinstance(target, nodes.Getattr):
+            return self.method_call(target, arguments)
+        if not isinstance(target, nodes.Name):
+            raise LocatedError("only a function, a macro or a method is called", offset_of(node), "unknown-function")
+        name, offset, local = target.name, offset_of(target), target.name in self.bound
+
+        @guarded(offset, f"{name!r} cannot be called")
+        def call(run: Run) -> Any:
+            value = run.names.get(name, MISSING) if local else MISSING
+            args, kwargs = arguments(run)
+            if isinstance(value, Macro):
+                return value.call(run, args, kwargs)
+            if value is not MISSING:
+                raise LocatedError(f"{name!r} is {describe(value)}, not a function", None, "unknown-function")
+            if name in GLOBAL_FUNCTIONS:
+                return GLOBAL_FUNCTIONS[name](run, *args, **kwargs)
+            measure(run, [*args, kwargs])
+            return run.call(name, args, kwargs, offset)
+
+        return call
+
+    def method_call(self, target: nodes.Getattr, arguments: Arguments) -> Evaluate:
+        subject, name, what = self.value(target.node), target.attr, label(target.node)
+
+        offset = offset_of(target) + 1
+
+        def call(run: Run) -> Any:
+            value = subject(run)
+            args, kwargs = arguments(run)
+            try:
+                run.tick()
+                return method_of(value, name, what)(run, value, *args, **kwargs)
+            except CAUGHT as error:
+                raise_at(offset, f"{name!r} cannot be called", error)
+
+        return call

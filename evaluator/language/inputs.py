@@ -1,0 +1,158 @@
+"""Checks given values against declared inputs, parameters and typed settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
+from evaluator.language.locating import nearest
+from evaluator.language.sandbox import render_sync
+from evaluator.language.scopes import Scope, plain
+from evaluator.language.types import describe, matches, read_typed, wrong_item
+from evaluator.nodes import Input, Param, Span, Text
+from evaluator.nodes.declare import field_of
+
+
+def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location: Span) -> dict[str, Any]:
+    """The values of a task's inputs, by name, in the order of their declaration.
+
+    A given value has to be of the declared type. An input that is not required is null if it is not given. The
+    caller resolves defaults, `from` and nested tasks: an input with one of them that is not given is left out.
+
+    Raises: TemplateError at `location`, with one diagnostic for each `missing-input`, `excess-input` and
+    `wrong-type`.
+    """
+    values: dict[str, Any] = {}
+    problems: list[Diagnostic] = []
+    names = [entry.name for entry in declared]
+    for name in given:
+        if name not in names:
+            takes = f"it takes: {', '.join(names)}" if names else "it takes none"
+            message = f"there is no input {name!r}{nearest(name, names)} ({takes})"
+            problems.append(Diagnostic("error", "excess-input", message, location))
+    for entry in declared:
+        if entry.name in given:
+            _take(entry, given[entry.name], location, values, problems)
+        elif entry.must_be_given:
+            about = f": {entry.description}" if entry.description else ""
+            message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
+            problems.append(Diagnostic("error", "missing-input", message, location, f"declared at {entry.span}"))
+        elif entry.default is None and entry.is_given:
+            values[entry.name] = None
+    if problems:
+        raise TemplateError(problems)
+    return values
+
+
+def check_type(value: Any, type_name: str, what: str, span: Span) -> Diagnostic | None:
+    """The finding about a value that is not of a type, or None. An unknown type is a `wrong-type` too."""
+    try:
+        if matches(value, type_name):
+            return None
+    except UsageError as error:
+        return Diagnostic("error", "wrong-type", f"{what}: {error}", span)
+    message = f"{what}: expected {type_name}, got {describe(value)}{wrong_item(value, type_name)}"
+    return Diagnostic("error", "wrong-type", message, span)
+
+
+def _take(entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]) -> None:
+    try:
+        value = plain(value, f"input {entry.name!r}")
+    except UsageError as error:
+        problems.append(Diagnostic("error", "wrong-type", str(error), location))
+        return
+    if value is None and not entry.required:
+        values[entry.name] = None
+        return
+    problem = check_type(value, entry.type, f"input {entry.name!r}", location)
+    if problem is None:
+        values[entry.name] = value
+    else:
+        problems.append(problem)
+
+
+def bind_arguments(
+    params: Sequence[Param], args: Sequence[Any], kwargs: Mapping[str, Any], *, name: str, span: Span
+) -> dict[str, Any]:
+    """The values of a function's parameters, by name, in the order of `params`.
+
+    A parameter with a default may be left out; its default is text, read as the parameter's type.
+
+    Raises: ExpressionError at `span`: `wrong-arity`, `unknown-argument`, `duplicate-argument` or
+    `wrong-type`.
+    """
+    names = [param.name for param in params]
+    signature = f"{name}({', '.join(_declared(param) for param in params)})"
+    if len(args) > len(params):
+        message = f"{name}() takes {_count(len(params))}, got {len(args)}: {signature}"
+        raise ExpressionError(message, span, "wrong-arity")
+    bound = dict(zip(names, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in names:
+            message = f"{name}() has no parameter {key!r}{nearest(key, names)}: {signature}"
+            raise ExpressionError(message, span, "unknown-argument")
+        if key in bound:
+            raise ExpressionError(f"{name}() is given {key!r} twice", span, "duplicate-argument")
+        bound[key] = value
+    missing = [param.name for param in params if param.name not in bound and param.default is None]
+    if missing:
+        message = f"{name}() needs {', '.join(map(repr, missing))}: {signature}"
+        raise ExpressionError(message, span, "wrong-arity")
+    return {param.name: _argument(param, bound, name, span) for param in params}
+
+
+def _argument(param: Param, bound: Mapping[str, Any], name: str, span: Span) -> Any:
+    what = f"{name}(), parameter {param.name!r}"
+    try:
+        if param.name not in bound:
+            return read_typed(param.default or "", param.type)
+        value = plain(bound[param.name], param.name)
+    except UsageError as error:
+        raise ExpressionError(f"{what}: {error}", span, "wrong-type") from error
+    problem = check_type(value, param.type, what, span)
+    if problem is not None:
+        raise ExpressionError(problem.message, span, "wrong-type")
+    return value
+
+
+def _declared(param: Param) -> str:
+    typed = param.name if param.type == "any" else f"{param.name}: {param.type}"
+    return typed if param.default is None else f"{typed} = {param.default!r}"
+
+
+def _count(number: int) -> str:
+    return f"{number} argument{'' if number == 1 else 's'}"
+
+
+_TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boolean": "boolean"}
+
+
+def resolve_setting(owner: Any, name: str, scope: Scope) -> Any:
+    """The value of the setting `name` of a node or part: int, float or bool as declared, or None if it is not set.
+
+    A placeholder is substituted and the result is validated as if it had been written.
+
+    Raises: ExpressionError at the setting's text (at `owner` if it holds no placeholder): `wrong-type`,
+    `out-of-range`, or what rendering raises.
+    """
+    value: Any = getattr(owner, name)
+    if value is None:
+        return None
+    field = field_of(type(owner), name)
+    shown, wanted = field.attribute or field.element, _TYPE_OF[field.form]
+    place: Span = owner.span
+    if isinstance(value, Text):
+        place = value.span
+        rendered = render_sync(value, scope)
+        try:
+            value = read_typed(rendered, wanted)
+        except UsageError as error:
+            raise ExpressionError(f"{shown}: {error}", place, "wrong-type") from error
+    if not matches(value, wanted):
+        raise ExpressionError(f"{shown}: expected {wanted}, got {describe(value)}", place, "wrong-type")
+    if field.form == "boolean":
+        return value
+    if not field.admits(value):
+        raise ExpressionError(f"{shown} must be {field.wanted}, not {value}", place, "out-of-range")
+    return int(value) if field.form == "integer" else float(value)

@@ -1,0 +1,154 @@
+"""Arithmetic and comparisons of plain values, each charged to the meter before it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evaluator.language.locating import LocatedError
+from evaluator.language.meter import MAX_BITS, Run
+from evaluator.language.types import describe, is_number
+from evaluator.language.values import guard
+
+
+def _check_numbers(verb: str, left: Any, right: Any) -> None:
+    if not (is_number(left) and is_number(right)):
+        raise LocatedError(f"cannot {verb} {describe(left)} and {describe(right)}", None, "wrong-type")
+
+
+def _check_bits(bits: float) -> None:
+    if bits > MAX_BITS:
+        raise LocatedError("the number has too many digits", None, "too-large", True)
+
+
+def _small(value: Any) -> Any:
+    _check_bits(value.bit_length() if isinstance(value, int) else 0)
+    return value
+
+
+def add(run: Run, left: Any, right: Any) -> Any:
+    """Returns the sum of two numbers, or two texts or two lists joined."""
+    if isinstance(left, str) and isinstance(right, str):
+        run.charge(len(left) + len(right))
+        return left + right
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        run.charge_items(len(left) + len(right))
+        return [*left, *right]
+    if isinstance(left, str) or isinstance(right, str):
+        message = f"cannot add {describe(left)} and {describe(right)}; join text with ~"
+        raise LocatedError(message, None, "wrong-type")
+    _check_numbers("add", left, right)
+    return _small(left + right)
+
+
+def _subtract(run: Run, left: Any, right: Any) -> Any:
+    _check_numbers("subtract", left, right)
+    return _small(left - right)
+
+
+def _multiply(run: Run, left: Any, right: Any) -> Any:
+    if isinstance(right, str | list | tuple):
+        left, right = right, left
+    if isinstance(left, str | list | tuple) and isinstance(right, int) and not isinstance(right, bool):
+        count = len(left) * max(right, 0)
+        if isinstance(left, str):
+            run.charge(count)
+            return left * right
+        run.charge_items(count)
+        return list(left) * right
+    _check_numbers("multiply", left, right)
+    if isinstance(left, int) and isinstance(right, int):
+        _check_bits(left.bit_length() + right.bit_length())
+    return left * right
+
+
+def _divide(run: Run, left: Any, right: Any) -> Any:
+    _check_numbers("divide", left, right)
+    return left / right
+
+
+def _floor_divide(run: Run, left: Any, right: Any) -> Any:
+    _check_numbers("divide", left, right)
+    return left // right
+
+
+def modulo(run: Run, left: Any, right: Any) -> Any:
+    """Returns the remainder of a division of numbers; `%` does not format text."""
+    if isinstance(left, str):
+        raise LocatedError("cannot divide string; write values into text with {{ … }} or ~", None, "wrong-type")
+    _check_numbers("divide", left, right)
+    return left % right
+
+
+def _power(run: Run, left: Any, right: Any) -> Any:
+    _check_numbers("raise to a power", left, right)
+    if isinstance(left, int) and isinstance(right, int) and right >= 0:
+        _check_bits(left.bit_length() * right if abs(left) > 1 else 0)
+        return left**right
+    if left < 0 and isinstance(right, float) and not right.is_integer():
+        raise LocatedError("cannot raise a negative number to a fraction", None, "wrong-type")
+    return float(left) ** right
+
+
+BINARY: dict[str, Callable[[Run, Any, Any], Any]] = {
+    "Add": add, "Sub": _subtract, "Mul": _multiply, "Div": _divide, "FloorDiv": _floor_divide, "Mod": modulo,
+    "Pow": _power,
+}  # fmt: skip
+"""The arithmetic operators, by the name of their node in Jinja's tree."""
+
+
+def equal(run: Run, left: Any, right: Any) -> bool:
+    """Returns whether two values are equal; unlike in Python, a boolean is never equal to a number."""
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    guard(run, left)
+    guard(run, right)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return list(left) == list(right)
+    return bool(left == right)
+
+
+def less(run: Run, left: Any, right: Any) -> bool:
+    """Returns whether `left` is less than `right`. Raises: LocatedError, if the two have no order."""
+    if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
+        guard(run, left)
+        return left < right
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        guard(run, left)
+        guard(run, right)
+        return list(left) < list(right)
+    raise LocatedError(f"cannot order {describe(left)} and {describe(right)}", None, "wrong-type")
+
+
+def _not_less(run: Run, left: Any, right: Any) -> bool:
+    # Every comparison with a float that is not a number is false.
+    return left == left and right == right and not less(run, left, right)
+
+
+def contains(run: Run, item: Any, container: Any) -> bool:
+    """Returns whether a text, list or mapping holds `item`."""
+    if isinstance(container, str):
+        if not isinstance(item, str):
+            raise LocatedError(f"cannot look for {describe(item)} in string", None, "wrong-type")
+        run.tick(1 + (len(container) >> 8))
+        return item in container
+    if isinstance(container, Mapping):
+        return isinstance(item, str | int | float) and item in container
+    if isinstance(container, list | tuple):
+        guard(run, container)
+        guard(run, item)
+        return any(equal(run, item, other) for other in container)
+    raise LocatedError(f"cannot look for a value in {describe(container)}", None, "wrong-type")
+
+
+COMPARE: dict[str, Callable[[Run, Any, Any], bool]] = {
+    "eq": equal,
+    "ne": lambda run, left, right: not equal(run, left, right),
+    "lt": less,
+    "gt": lambda run, left, right: less(run, right, left),
+    "lteq": lambda run, left, right: _not_less(run, right, left),
+    "gteq": _not_less,
+    "in": contains,
+    "notin": lambda run, left, right: not contains(run, left, right),
+}
+"""The comparisons, by the name of their operator in Jinja's tree."""

@@ -1,0 +1,121 @@
+"""Renders texts to strings and evaluates expressions to values: immutable, bounded, with located errors.
+
+A text sees plain data, and it can do what `compiler` has a closure for: it cannot reach a Python attribute,
+function or module. Every text has the same bounds.
+
+- An undefined name or field is an error, never an empty string, unless `is defined`, `default(…)` or a
+  comparison with `undefined` provides for it. So is null, unless `default(…)` does.
+- A value is written once and never read as a template: `{{` in it stays as it is. Strings are written as
+  they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
+- `x if test` without `else` is an empty string if the test does not hold.
+- A dot reads a key of a mapping. `d.items()` and the like call one of the methods listed in `methods`.
+- Calls of function templates are awaited, one after the other, in the order of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from evaluator.errors import ExpressionError
+from evaluator.language.compiler import compiled_expression, compiled_text
+from evaluator.language.locating import LocatedError, guarded
+from evaluator.language.meter import Bounds, Pending, Run
+from evaluator.language.scopes import Scope, plain
+from evaluator.language.syntax import has_markup
+from evaluator.language.values import measure
+from evaluator.nodes import Expression, Span, Text
+
+T = TypeVar("T")
+
+DEFAULT_BOUNDS = Bounds()
+
+
+class FunctionCaller(Protocol):
+    """Calls function templates. `index` counts the calls of one text from 0; `span` is the call's place.
+
+    It returns plain data; what it raises reaches the caller of `render` unchanged.
+    """
+
+    async def __call__(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int
+    ) -> Any: ...
+
+
+def render_sync(text: Text, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> str:
+    """Returns a text with its variables resolved.
+
+    Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template included;
+    SandboxError, its subclass, for what is forbidden or passes the bounds.
+    """
+    return _located(text, _write, Run(scope, bounds)) if has_markup(text.value) else text.value
+
+
+async def render(
+    text: Text, scope: Scope, *, functions: FunctionCaller | None = None, bounds: Bounds = DEFAULT_BOUNDS
+) -> str:
+    """Does the same as `render_sync`, with calls of function templates awaited through `functions`."""
+    if functions is None or not has_markup(text.value):
+        return render_sync(text, scope, bounds)
+    return await _awaiting(text, _write, scope, functions, bounds)
+
+
+def evaluate_expression_sync(expression: Expression, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> Any:
+    """Returns an expression's value, as plain data. Raises as `render_sync` does."""
+    return _located(expression.source, _evaluate, Run(scope, bounds))
+
+
+async def evaluate_expression(
+    expression: Expression,
+    scope: Scope,
+    *,
+    functions: FunctionCaller | None = None,
+    bounds: Bounds = DEFAULT_BOUNDS,
+) -> Any:
+    """Does the same as `evaluate_expression_sync`, with calls of function templates awaited through `functions`."""
+    if functions is None:
+        return evaluate_expression_sync(expression, scope, bounds)
+    return await _awaiting(expression.source, _evaluate, scope, functions, bounds)
+
+
+@guarded(0, "cannot be resolved")
+def _write(source: str, run: Run) -> str:
+    out: list[str] = []
+    compiled_text(source)(run, out)
+    return "".join(out)
+
+
+@guarded(0, "cannot be resolved")
+def _evaluate(source: str, run: Run) -> Any:
+    value = compiled_expression(source)(run)
+    measure(run, value)  # only plain data within the bounds may leave the text
+    return value
+
+
+def _located(text: Text, work: Callable[[str, Run], T], run: Run) -> T:
+    try:
+        return work(text.value, run)
+    except LocatedError as error:
+        raise error.located(text) from error.__cause__
+
+
+async def _awaiting(
+    text: Text, work: Callable[[str, Run], T], scope: Scope, functions: FunctionCaller, bounds: Bounds
+) -> T:
+    """Starts again each time a call has returned its result; a call is never made twice."""
+    results: list[Any] = []
+    while True:
+        try:
+            return _located(text, work, Run(scope, bounds, results))
+        except Pending as pending:
+            call = pending
+        span = text.locate(call.offset)
+        result = await functions(call.name, call.args_, call.kwargs, span, call.index)
+        results.append(_plain_result(call.name, result, span))
+
+
+def _plain_result(name: str, result: Any, span: Span) -> Any:
+    try:
+        return plain(result, f"{name}()")
+    except Exception as error:
+        raise ExpressionError(str(error), span, "wrong-type") from error

@@ -1,0 +1,186 @@
+"""Operations on plain values: conversion to text, fields and indices, iteration, and size.
+
+Nothing here reaches a Python attribute: a dot reads a key of a mapping, or a field of `loop` or of a namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evaluator.language.locating import LocatedError, first_names, nearest
+from evaluator.language.meter import MAX_NESTING, Run
+from evaluator.language.scopes import MISSING
+from evaluator.language.types import describe
+
+
+class Namespace:
+    """The value of `namespace()`: the one thing that a text can change, and never visible outside of it."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+
+class Loop:
+    """The value of `loop` inside a `for`."""
+
+    __slots__ = ("depth", "index0", "items", "seen")
+
+    def __init__(self, items: Sequence[Any], depth: int) -> None:
+        self.items, self.depth, self.index0 = items, depth, 0
+        self.seen: Any = MISSING
+
+    def item(self, index: int) -> Any:
+        return self.items[index] if 0 <= index < len(self.items) else MISSING
+
+
+LOOP_FIELDS: dict[str, Callable[[Loop], Any]] = {
+    "index": lambda loop: loop.index0 + 1,
+    "index0": lambda loop: loop.index0,
+    "first": lambda loop: loop.index0 == 0,
+    "last": lambda loop: loop.index0 == len(loop.items) - 1,
+    "length": lambda loop: len(loop.items),
+    "revindex": lambda loop: len(loop.items) - loop.index0,
+    "revindex0": lambda loop: len(loop.items) - loop.index0 - 1,
+    "depth": lambda loop: loop.depth,
+    "depth0": lambda loop: loop.depth - 1,
+    "previtem": lambda loop: loop.item(loop.index0 - 1),
+    "nextitem": lambda loop: loop.item(loop.index0 + 1),
+}
+
+
+# Text and size
+
+
+def text_of(run: Run, value: Any, what: str = "the value") -> str:
+    """Returns a value as text: strings as they are, `true`, `false`, plain numbers, JSON for the rest.
+
+    Raises: LocatedError `null-value` for None.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise LocatedError(f"{what} is null; write {{{{ … | default('…') }}}} where it may be", None, "null-value")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return json.dumps(value) if isinstance(value, bool | float) else to_json(run, value)
+
+
+def to_json(run: Run, value: Any, indent: int | None = None) -> str:
+    """Returns a value as JSON, non-ASCII characters as they are."""
+    size, depth = measure(run, value)
+    run.charge(size * (1 if indent is None else 1 + indent * (depth + 1)))
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
+
+
+def measure(run: Run, value: Any) -> tuple[int, int]:
+    """Returns about how many characters a value has as JSON, and how deep it is nested.
+
+    Lists that hold one another can be exponentially large in little memory, so this pays for each item before
+    anything walks the value. Raises: LocatedError, past the bounds, or if the value holds anything that is not
+    plain data.
+    """
+    size, deepest = 0, 0
+    pending: list[tuple[Any, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if isinstance(item, str):
+            size += len(item) + 4
+        elif item is None or isinstance(item, int | float):
+            size += 8
+        else:
+            run.tick()
+            deepest = max(deepest, depth)
+            if depth > MAX_NESTING:
+                raise LocatedError(f"a value is nested more than {MAX_NESTING} deep", None, "too-large", True)
+            if isinstance(item, Mapping):
+                size += 2 + sum(len(str(key)) + 6 for key in item)
+                children = item.values()
+            elif isinstance(item, list | tuple):
+                size += 2 + 2 * len(item)
+                children = item
+            else:
+                raise LocatedError(f"{describe(item)} is not a value", None, "not-plain", True)
+            run.tick(len(item) >> 3)
+            pending.extend((child, depth + 1) for child in children)
+        if size > run.bounds.output_chars:
+            raise run.too_large()
+    return size, deepest
+
+
+def guard(run: Run, value: Any) -> None:
+    """Charges for a comparison that may walk the whole of `value`."""
+    if isinstance(value, str):
+        run.tick(len(value) >> 10)
+    elif isinstance(value, list | tuple | Mapping):
+        measure(run, value)
+
+
+# Dots, brackets, loops
+
+
+def attribute(base: Any, name: str, what: str) -> Any:
+    """Returns `base.name`, or MISSING if a mapping has no such key. Raises: LocatedError, if it can have no field."""
+    if isinstance(base, Mapping):
+        return base.get(name, MISSING)
+    if isinstance(base, Namespace):
+        return base.fields.get(name, MISSING)
+    if isinstance(base, Loop):
+        if name in LOOP_FIELDS:
+            return LOOP_FIELDS[name](base)
+        raise LocatedError(f"loop has no field {name!r}{nearest(name, LOOP_FIELDS)}", None, "undefined-attribute")
+    hint = "; write {{ … | length }}" if name == "length" else ""
+    raise LocatedError(f"{what} is {describe(base)} and has no field {name!r}{hint}", None, "undefined-attribute")
+
+
+def item(run: Run, base: Any, key: Any, what: str) -> Any:
+    """Returns `base[key]`, or MISSING if there is no such key or index."""
+    if isinstance(base, Mapping):
+        return base.get(key, MISSING) if isinstance(key, str | int | float) else MISSING
+    if isinstance(base, list | tuple | str):
+        if isinstance(key, slice):
+            length = len(range(*key.indices(len(base))))
+            run.charge(length if isinstance(base, str) else length * 8)
+            return base[key] if isinstance(base, str) else list(base[key])
+        if isinstance(key, int) and not isinstance(key, bool):
+            return base[key] if -len(base) <= key < len(base) else MISSING
+        message = f"{what} is {describe(base)}; its index is an integer, not {describe(key)}"
+        raise LocatedError(message, None, "undefined-attribute")
+    if isinstance(base, Namespace | Loop) and isinstance(key, str):
+        return attribute(base, key, what)
+    raise LocatedError(f"{what} is {describe(base)} and has no items", None, "undefined-attribute")
+
+
+def absent(base: Any, key: Any, what: str) -> LocatedError:
+    """Returns the error for a `base[key]` or `base.key` that does not exist."""
+    if isinstance(base, Loop):
+        message = f"loop.{key} does not exist in this iteration; test it with 'is defined'"
+    elif isinstance(base, list | tuple | str):
+        unit = "character" if isinstance(base, str) else "item"
+        message = f"{what} has no index {key}: it has {len(base)} {unit}{'' if len(base) == 1 else 's'}"
+    else:
+        keys = [str(name) for name in (base.fields if isinstance(base, Namespace) else base)]
+        has = f"has only: {first_names(keys)}" if keys else "is empty"
+        message = f"{what} has no field {key!r}{nearest(str(key), keys)} ({has})"
+    return LocatedError(message, None, "undefined-attribute")
+
+
+def items_of(run: Run, value: Any) -> Sequence[Any]:
+    """Returns the items for a loop or a filter: a list's items, a mapping's keys, a string's characters."""
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, Mapping | str):
+        run.charge_items(len(value))
+        return list(value)
+    raise LocatedError(f"cannot go over {describe(value)}; it is not a list", None, "wrong-type")
+
+
+def pairs_of(run: Run, value: Any) -> list[Any]:
+    """Returns a mapping's keys and values as a list of pairs."""
+    if not isinstance(value, Mapping):
+        raise LocatedError(f"{describe(value)} has no items; it is not an object", None, "wrong-type")
+    run.charge_items(len(value) * 2)
+    return [[key, item] for key, item in value.items()]

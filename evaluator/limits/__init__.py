@@ -1,0 +1,1 @@
+"""Limits: budgets that nest, rate limits and concurrency."""

@@ -1,0 +1,141 @@
+"""The budget of a batch: cost, tokens and time of all its calls, reserved before a call and settled after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from evaluator.errors import CallRejected, ConfigurationError, ProviderError
+from evaluator.errors.results import Usage
+from evaluator.limits.call_limiter import PlannedCall
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBudget:
+    """US dollars, tokens in and out together, and seconds from the first call on; None where there is no limit.
+
+    Raises: ConfigurationError, for a limit that is not a number, or below 0.
+    """
+
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_cost_usd", "max_tokens", "max_seconds"):
+            value = getattr(self, name)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 <= value < inf):
+                raise ConfigurationError(f"the batch's {name} is {value!r}, expected a number, 0 or more")
+
+
+class BatchSpending:
+    """The part of a BatchBudget that the calls of a batch have used and reserved.
+
+    `spent` is the usage that answers reported. `in_doubt` is the most that calls may have used whose usage is unknown
+    and which may have been billed. Both count against the budget, and so do reservations.
+    """
+
+    __slots__ = (
+        "_cost_usd", "_ends_at", "_limits", "_open", "_reserved_cost_usd", "_reserved_tokens", "_tokens", "in_doubt",
+        "spent",
+    )  # fmt: skip
+
+    def __init__(self, limits: BatchBudget) -> None:
+        self._limits = limits
+        self.spent = Usage()
+        self.in_doubt = Usage()
+        self._cost_usd = self._reserved_cost_usd = 0.0
+        self._tokens = self._reserved_tokens = self._open = 0
+        self._ends_at: float | None = None
+
+    @property
+    def has_shared_limit(self) -> bool:
+        """Whether a call may have to wait for what other calls have reserved."""
+        return self._limits.max_cost_usd is not None or self._limits.max_tokens is not None
+
+    def ends_at(self, now: float) -> float:
+        """The time from which no call may begin; inf where there is no limit. The first call starts the clock."""
+        if self._limits.max_seconds is None:
+            return inf
+        if self._ends_at is None:
+            self._ends_at = now + self._limits.max_seconds
+        return self._ends_at
+
+    def check_time(self, begins_at: float, now: float) -> None:
+        """Raises: CallRejected, for a call that cannot begin before the batch's time is up."""
+        ends_at, limit = self.ends_at(now), self._limits.max_seconds
+        if limit is not None and begins_at >= ends_at:
+            used = limit - (ends_at - now)
+            message = f"the batch has used its {limit:g} s"
+            if now < ends_at:
+                message = f"the next call may begin only when the {limit:g} s of the batch are over"
+            raise CallRejected("time", round(max(0.0, used), 3), limit, message)
+
+    def fits(self, call: PlannedCall) -> bool:
+        """Whether `call` may begin; False: it may when other calls use less than they have reserved.
+
+        Raises: CallRejected, if it would pass a limit whatever others use, or what it may use is unknown.
+        """
+        cost, tokens = self._limits.max_cost_usd, self._limits.max_tokens
+        fits = True
+        if cost is not None:
+            fits = _fits("cost", cost, self._cost_usd, self._reserved_cost_usd, call.cost_usd, call)
+        if tokens is not None:
+            fits &= _fits("tokens", tokens, self._tokens, self._reserved_tokens, _tokens_of(call), call)
+        return fits
+
+    def reserve(self, call: PlannedCall) -> None:
+        self._open += 1
+        self._reserved_cost_usd += call.cost_usd or 0.0
+        self._reserved_tokens += _tokens_of(call) or 0
+
+    def settle(self, call: PlannedCall, usage: Usage | None, error: ProviderError | None) -> None:
+        """Ends the reservation of `call`, and counts what it used, or the most that it may have used."""
+        tokens, cost_usd = _tokens_of(call) or 0, call.cost_usd or 0.0
+        self._open -= 1
+        self._reserved_tokens -= tokens
+        # A sum of floats does not return to 0 by itself.
+        self._reserved_cost_usd = self._reserved_cost_usd - cost_usd if self._open else 0.0
+        if usage is not None:
+            self.spent = self.spent + usage
+            cost_usd = cost_usd if usage.cost_usd is None else usage.cost_usd
+            if usage.input_tokens is not None and usage.output_tokens is not None:
+                tokens = usage.input_tokens + usage.output_tokens
+        elif error is None or error.maybe_billed:
+            self.in_doubt = self.in_doubt + Usage(call.input_tokens, call.output_tokens, None, None, call.cost_usd, 1)
+        else:
+            return
+        self._cost_usd += cost_usd
+        self._tokens += tokens
+
+
+def _fits(resource: str, limit: float, used: float, reserved: float, needed: float | None, call: PlannedCall) -> bool:
+    unit = "${:.6f}" if resource == "cost" else "{:,} tokens"
+    shown = ("${:g}" if resource == "cost" else unit).format(limit)
+    if needed is None:
+        unknown = "longest answer is unknown; give the profile <limits max_output_tokens=>"
+        if resource == "cost" and call.output_tokens is None:
+            unknown += " (and <prices input= output=> for a model that is in no price table)"
+        elif resource == "cost":
+            unknown = "price is unknown; give the profile <prices input= output=>"
+        raise CallRejected(
+            resource, used, limit,
+            f"the batch has a budget of {shown} but {call.label}'s {unknown} or remove the budget",
+        )  # fmt: skip
+    allowed = limit * (1 + _ROUNDING)
+    if used + needed > allowed:
+        raise CallRejected(
+            resource, used, limit,
+            f"the next call may use {unit.format(needed)}, which would pass the batch's budget of "
+            f"{shown} ({unit.format(used)} used)",
+        )  # fmt: skip
+    return used + reserved + needed <= allowed
+
+
+def _tokens_of(call: PlannedCall) -> int | None:
+    if call.input_tokens is None or call.output_tokens is None:
+        return None
+    return call.input_tokens + call.output_tokens

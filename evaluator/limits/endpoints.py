@@ -1,0 +1,186 @@
+"""One model at one endpoint: its limits on concurrent calls and on rates, and its measurements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import inf
+
+from evaluator.errors import ConfigurationError, ProviderError
+from evaluator.errors.results import Usage
+from evaluator.limits.call_limiter import Permit, PlannedCall
+from evaluator.limits.concurrency import ConcurrencyLimit
+from evaluator.limits.token_bucket import Meter, RateBucket
+
+_OVERLOADED = frozenset({429, 503, 529})
+# The first guess at the length of answers; the answers correct it.
+_GUESSED_OUTPUT_TOKENS = 256.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Limits of one model at one endpoint: calls at once, and rates per minute; a rate of None is no limit.
+
+    Concurrency begins at `start` and adapts within `least` and `most`; three equal values fix it. Tokens are input and
+    output together.
+
+    Raises: ConfigurationError, unless 1 <= least <= start <= most and the rates are above 0.
+    """
+
+    start: int = 16
+    least: int = 1
+    most: int = 256
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+
+    def __post_init__(self) -> None:
+        if any(type(value) is not int for value in (self.start, self.least, self.most)):
+            raise ConfigurationError(f"concurrency is {self.start!r}, {self.least!r}, {self.most!r}, expected integers")
+        if not 1 <= self.least <= self.start <= self.most:
+            raise ConfigurationError(
+                f"concurrency starts at {self.start}, least {self.least}, most {self.most}: expected "
+                "1 <= least <= start <= most"
+            )
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not 0 < value < inf):
+                raise ConfigurationError(f"{name} is {value!r}, expected a number above 0")
+
+    @classmethod
+    def fixed(cls, concurrency: int) -> Pace:
+        """A concurrency that never changes."""
+        return cls(start=concurrency, least=concurrency, most=concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """One model at one endpoint, for display.
+
+    `requests_per_minute` and `tokens_per_minute` are measured over the last half minute or so; `requests` and
+    `overloads` (429, 503, 529) count from the beginning; `overloaded_s` is how long ago the last overload was (None:
+    never), `held_s` how long a `Retry-After` still holds the endpoint (0: not held).
+    """
+
+    label: str
+    endpoint: str
+    in_flight: int
+    limit: int
+    waiting: int
+    requests: int
+    requests_per_minute: float
+    tokens_per_minute: float
+    overloads: int
+    overloaded_s: float | None
+    held_s: float
+
+
+@dataclass(slots=True)
+class CallInFlight:
+    """A permitted call: when it began, and how many tokens it was expected to use."""
+
+    call: PlannedCall
+    endpoint: Endpoint
+    began: float
+    tokens: float
+
+
+class Endpoint:
+    """One model at one endpoint: its limits, the calls in flight and those that wait, in order, for a slot.
+
+    Decides without waiting and without a clock: times are seconds of one clock that does not go back.
+    """
+
+    __slots__ = (
+        "_has_rates", "_label", "_limit", "_mean_output", "_name", "_overloaded_at", "_overloads", "_request_bucket",
+        "_request_meter", "_requests", "_token_bucket", "_token_meter", "in_flight", "timer", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, label: str, name: str, pace: Pace) -> None:
+        self._label, self._name = label, name
+        self._limit = ConcurrencyLimit(pace.start, pace.least, pace.most)
+        self._has_rates = pace.requests_per_minute is not None or pace.tokens_per_minute is not None
+        self._request_bucket = RateBucket(pace.requests_per_minute or inf)
+        self._token_bucket = RateBucket(pace.tokens_per_minute or inf)
+        self._request_meter, self._token_meter = Meter(), Meter()
+        self._mean_output: float | None = None
+        self._requests = self._overloads = 0
+        self._overloaded_at: float | None = None
+        self.in_flight = 0
+        self.waiting: OrderedDict[asyncio.Future[Permit], PlannedCall] = OrderedDict()
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def limit(self) -> int:
+        """The number of calls that may run at once now."""
+        return self._limit.value
+
+    def earliest(self, call: PlannedCall, now: float) -> float:
+        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has to end first."""
+        if self.in_flight >= self._limit.value:
+            return inf
+        if not self._has_rates:
+            return now
+        begins_at = self._request_bucket.ready(1, now)
+        return max(begins_at, self._token_bucket.ready(self._expected_tokens(call), now))
+
+    def begin(self, call: PlannedCall, now: float) -> CallInFlight:
+        self.in_flight += 1
+        if not self._has_rates:
+            return CallInFlight(call, self, now, 0.0)
+        tokens = self._expected_tokens(call)
+        self._request_bucket.take(1, now)
+        self._token_bucket.take(tokens, now)
+        return CallInFlight(call, self, now, tokens)
+
+    def end(
+        self, call: CallInFlight, usage: Usage | None, error: ProviderError | None, latency_s: float, now: float
+    ) -> None:
+        """Counts the end of `call`, as reported to `Permit.release`."""
+        is_full = self.in_flight >= self._limit.value
+        self.in_flight -= 1
+        if usage is not None and not usage.turns:
+            self._request_bucket.give(1, now)
+            self._token_bucket.give(call.tokens, now)
+            return
+        self._requests += 1
+        self._request_meter.add(1, now)
+        if usage is not None:
+            self._count(call, usage, now)
+            self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
+        elif error is not None:
+            self._fail(call, error, now)
+
+    def _expected_tokens(self, call: PlannedCall) -> float:
+        """An estimate of the tokens of `call`: its answer is expected to be as long as earlier ones."""
+        usual = _GUESSED_OUTPUT_TOKENS if self._mean_output is None else self._mean_output
+        output = usual if call.output_tokens is None else min(usual, call.output_tokens)
+        return (call.input_tokens or 0) + output
+
+    def _count(self, call: CallInFlight, usage: Usage, now: float) -> None:
+        output = usage.output_tokens
+        if output is not None:
+            mean = self._mean_output
+            self._mean_output = float(output) if mean is None else mean + (output - mean) / 16
+        if usage.input_tokens is not None and output is not None:
+            used = usage.input_tokens + output
+            self._token_meter.add(used, now)
+            if self._has_rates:
+                self._token_bucket.give(call.tokens - used, now)
+
+    def _fail(self, call: CallInFlight, error: ProviderError, now: float) -> None:
+        if not error.maybe_billed:
+            self._token_bucket.give(call.tokens, now)
+        if error.retryable and (error.kind == "rate_limit" or error.status in _OVERLOADED):
+            self._overloads += 1
+            self._overloaded_at = now
+            self._limit.overloaded(call.began, now)
+        elif error.kind == "timeout":
+            self._limit.timed_out(call.began, now)
+
+    def state(self, held_s: float, now: float) -> EndpointState:
+        return EndpointState(
+            self._label, self._name, self.in_flight, self._limit.value, len(self.waiting), self._requests,
+            self._request_meter.per_minute(now), self._token_meter.per_minute(now), self._overloads,
+            None if self._overloaded_at is None else now - self._overloaded_at, held_s,
+        )  # fmt: skip

@@ -1,0 +1,241 @@
+"""The CallLimiter of a batch: rates, concurrency and a budget for all calls of one event loop.
+
+Calls of one model at one endpoint begin in the order in which they were requested. A waiting call costs nothing and can
+be cancelled. Nothing polls: the end of another call wakes a waiting one, or a timer at the time at which it may begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from math import inf
+
+from evaluator.errors import CallRejected, ProviderError
+from evaluator.errors.results import Usage
+from evaluator.limits.batch_budget import BatchBudget, BatchSpending
+from evaluator.limits.call_limiter import UNUSED, Permit, PlannedCall
+from evaluator.limits.endpoints import CallInFlight, Endpoint, EndpointState, Pace
+
+__all__ = ["BatchBudget", "EndpointState", "Pace", "RateLimiter"]
+
+
+class RateLimiter:
+    """A CallLimiter for the calls of one batch, in one event loop. Not thread-safe.
+
+    `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint. `budget` is for all
+    calls together; its time counts from the first call. A call that runs when the time is up continues under its own
+    limits. `refused` is why a call was first rejected, None until then; a smaller call may still fit.
+    """
+
+    def __init__(self, pace: Pace | None = None, *, budget: BatchBudget | None = None) -> None:
+        self.refused: CallRejected | None = None
+        self._pace = pace or Pace()
+        self._spending = BatchSpending(budget or BatchBudget())
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._held_until: dict[str, float] = {}
+        self._stopped: str | None = None
+        self._resting: set[asyncio.Future[None]] = set()
+        self._samples = 0
+        self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, call: PlannedCall) -> Permit:
+        """As `CallLimiter.acquire`."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        key = call.label, call.endpoint
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            endpoint = self._endpoints[key] = Endpoint(*key, self._pace)
+        if not endpoint.waiting and self._earliest(endpoint, call, now) <= now:
+            return self._permit(endpoint, call, now, loop)
+        self._check_stopped()
+        slot: asyncio.Future[Permit] = loop.create_future()
+        endpoint.waiting[slot] = call
+        self._permit_waiting(endpoint, loop)
+        try:
+            return await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled() and slot.exception() is None:
+                slot.result().release(UNUSED, None, 0.0)
+            elif endpoint.waiting.pop(slot, None) is not None:
+                self._permit_waiting(endpoint, loop)
+            raise
+
+    def _earliest(self, endpoint: Endpoint, call: PlannedCall, now: float) -> float:
+        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has to end first.
+
+        A time in the future is when to ask again, not a promise.
+
+        Raises: CallRejected, if the budget rejects the call now or later.
+        """
+        spending = self._spending
+        try:
+            spending.check_time(now, now)
+            begins_at = endpoint.earliest(call, now) if spending.fits(call) else inf
+            if begins_at == inf:
+                return spending.ends_at(now)
+            begins_at = max(begins_at, self._held_until.get(call.endpoint, now))
+            if begins_at > now:
+                spending.check_time(begins_at, now)
+            return begins_at
+        except CallRejected as error:
+            self.refused = self.refused or error
+            raise
+
+    def _permit(self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop) -> _Permit:
+        self._spending.reserve(call)
+        return _Permit(self, endpoint.begin(call, now), loop)
+
+    def _permit_waiting(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
+        """Permits the waiting calls that may begin by now, and sets the timer for the next one."""
+        if endpoint.timer is not None:
+            endpoint.timer.cancel()
+            endpoint.timer = None
+        now = loop.time()
+        while endpoint.waiting:
+            slot, call = next(iter(endpoint.waiting.items()))
+            if not slot.done():
+                try:
+                    begins_at = self._earliest(endpoint, call, now)
+                except CallRejected as error:
+                    slot.set_exception(error)
+                else:
+                    if begins_at > now:
+                        if begins_at < inf:
+                            endpoint.timer = loop.call_at(begins_at, self._permit_waiting, endpoint, loop)
+                        return
+                    slot.set_result(self._permit(endpoint, call, now, loop))
+            del endpoint.waiting[slot]
+
+    def end_call(
+        self,
+        ended: CallInFlight,
+        usage: Usage | None,
+        error: ProviderError | None,
+        latency_s: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Called by a released permit: counts how the call ended, and permits what may begin now."""
+        now, endpoint, name = loop.time(), ended.endpoint, ended.call.endpoint
+        self._spending.settle(ended.call, usage, error)
+        endpoint.end(ended, usage, error, latency_s, now)
+        if error is not None and error.retryable and error.retry_after_s is not None:
+            self._held_until[name] = max(self._held_until.get(name, now), now + error.retry_after_s)
+        # If calls share a budget, the unused part of this call's reservation may permit a call of any endpoint.
+        for other in self._endpoints.values() if self._spending.has_shared_limit else (endpoint,):
+            if other.waiting:
+                self._permit_waiting(other, loop)
+        self._start_samples()
+
+    async def rest(self, seconds: float) -> None:
+        """As `CallLimiter.rest`."""
+        self._check_stopped()
+        loop = asyncio.get_running_loop()
+        try:
+            self._spending.check_time(loop.time() + seconds, loop.time())
+        except CallRejected as error:
+            self.refused = self.refused or error
+            raise
+        rest: asyncio.Future[None] = loop.create_future()
+        self._resting.add(rest)
+        try:
+            async with asyncio.timeout(seconds):
+                await rest
+        except TimeoutError:
+            pass
+        finally:
+            self._resting.discard(rest)
+
+    def stop(self, reason: str) -> None:
+        """Rejects the calls that wait, and from now on every call that would have to wait.
+
+        A call that may begin at once still may, so that running tasks can end without waiting.
+        """
+        self._stopped = reason
+        waiting = [slot for endpoint in self._endpoints.values() for slot in endpoint.waiting]
+        for future in (*waiting, *self._resting):
+            if not future.done():
+                future.set_exception(self._rejection(reason))
+        for endpoint in self._endpoints.values():
+            endpoint.waiting.clear()
+
+    def _check_stopped(self) -> None:
+        if self._stopped is not None:
+            raise self._rejection(self._stopped)
+
+    def _rejection(self, reason: str) -> CallRejected:
+        error = CallRejected("time", 0.0, 0.0, reason)
+        self.refused = self.refused or error
+        return error
+
+    # -- whole samples --------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """The number of further samples that may start now without only waiting for their calls.
+
+        Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a few samples have
+        to wait so that the concurrency limit can grow.
+        """
+        calls = sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.start
+        return max(0, calls + (calls + 1) // 2 - self._samples)
+
+    async def start_sample(self) -> None:
+        """Returns when there is room for one more sample, and takes it, in the order of the requests."""
+        if not self._starting and self.room():
+            self._samples += 1
+            return
+        start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starting[start] = None
+        try:
+            await start
+        except asyncio.CancelledError:
+            if start.done() and not start.cancelled():
+                self.end_sample()
+            self._starting.pop(start, None)
+            raise
+
+    def end_sample(self) -> None:
+        """Releases the room that `start_sample` took."""
+        self._samples -= 1
+        self._start_samples()
+
+    def _start_samples(self) -> None:
+        while self._starting and self.room():
+            start, _ = self._starting.popitem(last=False)
+            if not start.done():
+                self._samples += 1
+                start.set_result(None)
+
+    # -- for display ----------------------------------------------------------------------------------------
+
+    def state(self) -> list[EndpointState]:
+        """Each model at each endpoint that was called. Call it in the event loop."""
+        now = asyncio.get_running_loop().time()
+        return [
+            endpoint.state(max(0.0, self._held_until.get(name, now) - now), now)
+            for (_, name), endpoint in self._endpoints.items()
+        ]
+
+    def spent(self) -> Usage:
+        """The usage that answers reported; None in it where an answer reported none."""
+        return self._spending.spent
+
+    def in_doubt(self) -> Usage:
+        """The most that calls of unknown usage may have cost: calls that were cancelled or failed late."""
+        return self._spending.in_doubt
+
+
+class _Permit:
+    __slots__ = ("_call", "_limiter", "_loop")
+
+    def __init__(self, limiter: RateLimiter, call: CallInFlight, loop: asyncio.AbstractEventLoop) -> None:
+        self._limiter, self._loop = limiter, loop
+        self._call: CallInFlight | None = call
+
+    def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
+        """As `Permit.release`."""
+        call, self._call = self._call, None
+        if call is not None:
+            self._limiter.end_call(call, usage, error, latency_s, self._loop)

@@ -1,0 +1,1 @@
+"""Models: the backend protocol, its implementations, prices, the response cache."""

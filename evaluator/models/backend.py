@@ -1,0 +1,180 @@
+"""The protocol between a Handler and a model: one request in, one response or one ProviderError out.
+
+A backend makes exactly one attempt a call. Retries, limits, recording and tool execution belong to the Handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from evaluator.errors.results import Usage
+from evaluator.models.attachments import Attachment
+
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to call a tool. `arguments` is the JSON text exactly as the model wrote it, unparsed."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `attachments` belong to a user's text, or are images of a tool's answer. `thinking` are reasoning
+    blocks that a provider signed and expects back unchanged with the answer that they led to."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    thinking: tuple[Mapping[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recorded form: an attachment has its type, size and hash, without its bytes."""
+        data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            data["tool_call_id"] = self.tool_call_id
+        if self.attachments:
+            data["attachments"] = [attachment.to_dict() for attachment in self.attachments]
+        if self.thinking:
+            data["thinking"] = [dict(block) for block in self.thinking]
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """The description of a tool for a model: `parameters` is a JSON Schema of type object.
+
+    `native` replaces it for an Anthropic model: the type of one of the tools that it was trained on.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    native: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Hints from which the simulated backend may build its answer. Never sent to a provider or fingerprinted."""
+
+    task: str | None = None
+    examples: tuple[tuple[Mapping[str, str], str], ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    output_type: str = "text"
+    schema: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call.
+
+    `schema` is a JSON Schema that the provider enforces where it can. `cache` marks what will be sent again, for
+    providers that cache only what is marked.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    timeout_s: float = 120.0
+    hints: Hints = Hints()
+    schema: Mapping[str, Any] | None = None
+    cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """One model response, a turn. `usage` has None where the provider gave no number.
+
+    `thinking` is sent back with this answer, see Message. `cache_write_tokens` are input tokens that the provider wrote
+    to its cache, which some providers bill higher. `warnings` say what was repaired in the model's text.
+    """
+
+    content: str
+    finish_reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    usage: Usage = Usage(None, None, None, None, None, 1)
+    model: str | None = None
+    thinking: tuple[Mapping[str, Any], ...] = ()
+    cache_write_tokens: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def message(self) -> Message:
+        """The response as a message of the conversation."""
+        return Message("assistant", self.content, self.tool_calls, thinking=self.thinking)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recorded form, without the usage and without default values; `from_dict` reads it back."""
+        data: dict[str, Any] = {"content": self.content}
+        if self.finish_reason != _usual_reason(self.tool_calls):
+            data["finish_reason"] = self.finish_reason
+        if self.tool_calls:
+            data["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.reasoning is not None:
+            data["reasoning"] = self.reasoning
+        if self.model is not None:
+            data["model"] = self.model
+        if self.thinking:
+            data["thinking"] = [dict(block) for block in self.thinking]
+        if self.cache_write_tokens is not None:
+            data["cache_write_tokens"] = self.cache_write_tokens
+        if self.warnings:
+            data["warnings"] = list(self.warnings)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], usage: Mapping[str, Any] | None) -> ModelResponse:
+        """Reads what `to_dict` gave, and the usage that was recorded with it."""
+        calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in data.get("tool_calls", ()))
+        return cls(
+            content=data["content"],
+            finish_reason=data.get("finish_reason") or _usual_reason(calls),
+            tool_calls=calls,
+            reasoning=data.get("reasoning"),
+            usage=Usage(None, None, None, None, None, 1) if usage is None else Usage.from_dict(usage),
+            model=data.get("model"),
+            thinking=tuple(data.get("thinking", ())),
+            cache_write_tokens=data.get("cache_write_tokens"),
+            warnings=tuple(data.get("warnings", ())),
+        )
+
+
+def _usual_reason(calls: object) -> FinishReason:
+    return "tool_calls" if calls else "stop"
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Where model calls go.
+
+    `complete` makes one attempt and returns the response or raises ProviderError, nothing else (asyncio
+    cancellation passes through). It ends within `request.timeout_s` whatever the other side does. With
+    `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse: ...
+
+    async def aclose(self) -> None: ...

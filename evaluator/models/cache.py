@@ -1,0 +1,286 @@
+"""The response cache: stores answers by their whole request and epoch, so that no call is billed twice.
+
+It stores whole answers only: no error, no answer that was cut off, refused, filtered or empty, and nothing that a
+simulated or replaying backend said. A hit has the recorded tokens and costs nothing.
+
+A cache never fails a run: where its file is locked, damaged or cannot be written, it says so once, and the run
+continues without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from evaluator.errors import ConfigurationError, RecordError
+from evaluator.errors.results import Usage
+from evaluator.models import cache_store
+from evaluator.models.backend import ModelResponse
+from evaluator.models.cache_key import CacheKey
+
+T = TypeVar("T")
+
+MAX_BYTES = 1 << 30
+# A reader waits only for a process that creates or takes over the file, which takes moments.
+_READ_BUSY_S = 0.5
+_WRITE_BUSY_S = 30.0
+_PRUNE_EVERY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """One model's responses. `saved` is the usage that hits saved; its cost is None where a price was unknown."""
+
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    saved: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The contents of a cache. `bytes` is the file's size; `oldest` is in seconds since 1970, None if it is empty."""
+
+    bytes: int = 0
+    oldest: float | None = None
+    by_model: Mapping[str, ModelStats] = field(default_factory=dict[str, ModelStats])
+
+    @property
+    def entries(self) -> int:
+        return sum(model.entries for model in self.by_model.values())
+
+    @property
+    def hits(self) -> int:
+        return sum(model.hits for model in self.by_model.values())
+
+    @property
+    def misses(self) -> int:
+        return sum(model.misses for model in self.by_model.values())
+
+
+class ResponseCache:
+    """The cache in the file at `path`, which is opened at its first use; several processes may share it.
+
+    `max_bytes` bounds the file: what was not used for longest is removed first. `notice` is called once with a line
+    that says why the run continues without a cache. Usable from several threads and event loops.
+    """
+
+    def __init__(
+        self, path: str | Path, *, max_bytes: int = MAX_BYTES, notice: Callable[[str], None] | None = None
+    ) -> None:
+        if not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"a cache's max_bytes is {max_bytes!r}, expected an integer, 1 or more")
+        self.path = Path(path)
+        self._max_bytes = max_bytes
+        self._notice = notice or logging.getLogger("evaluator").warning
+        self._lock = threading.Lock()
+        self._is_off = False
+        self._reader: sqlite3.Connection | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._is_writing = False
+        # What the writer has still to write.
+        self._rows: dict[str, cache_store.Row] = {}
+        self._hits: Counter[str] = Counter()
+        self._misses: Counter[str] = Counter()
+        self._until_prune = 0
+        # Locks of requests that are being made, by event loop and key.
+        self._in_flight: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    # -- in a run: none of these raises ---------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def one_at_a_time(self, key: CacheKey) -> AsyncGenerator[None]:
+        """Lets one of several equal requests of an event loop run: the next one then finds its answer."""
+        if self._reader is None and not self._is_off:
+            await asyncio.to_thread(self._open)
+        async with self._in_flight.setdefault((asyncio.get_running_loop(), key.key), asyncio.Lock()):
+            yield
+
+    def get(self, key: CacheKey) -> ModelResponse | None:
+        """The stored response, at no cost; None where there is none. Counts a hit or a miss."""
+        with self._lock:
+            response = self._read(lambda reader: self._find(reader, key.key))
+            if self._reader is not None:
+                if response is None:
+                    self._misses[key.model] += 1
+                else:
+                    self._hits[key.key] += 1
+                self._write_soon()
+        return response
+
+    def explain_miss(self, key: CacheKey) -> str | None:
+        """The differences between `key` and the nearest stored request of the same conversation, turn and epoch.
+
+        None where there is none.
+        """
+        with self._lock:
+            stored = self._read(lambda reader: cache_store.near(reader, key)) or []
+        differences = [key.differences(other) for other in stored if key.is_same_turn(other)]
+        return "; ".join(min(differences, key=len)) if differences else None
+
+    def put(self, key: CacheKey, response: ModelResponse) -> None:
+        """Stores `response` if it is a whole answer; it is on disk some moments later, at the latest after `close`."""
+        is_whole = response.finish_reason in ("stop", "tool_calls")
+        if not is_whole or not (response.content.strip() or response.tool_calls):
+            return
+        try:
+            texts = json.dumps(response.to_dict()), json.dumps(response.usage.non_zero())
+        except (TypeError, ValueError):
+            return  # a user's own backend returned what is not JSON
+        with self._lock:
+            if not self._is_off:
+                self._rows.setdefault(key.key, cache_store.Row(key, *texts, time.time()))
+                self._write_soon()
+
+    def close(self) -> None:
+        """Writes what has still to be written and closes the file; the next use opens it again."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.shutdown(wait=True)
+        with self._lock:
+            reader, self._reader = self._reader, None
+            self._is_off = False
+            if reader is not None:
+                reader.close()
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._reader is not None or self._is_off:
+                return
+            try:
+                self._reader = cache_store.connect(self.path, _WRITE_BUSY_S)
+                self._reader.execute(f"PRAGMA busy_timeout = {int(_READ_BUSY_S * 1000)}")
+            except (OSError, sqlite3.Error, ConfigurationError) as error:
+                self._turn_off(error)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
+        """With the lock held. None where the cache is off, or the file cannot be read."""
+        if self._is_off or self._reader is None:
+            return None
+        try:
+            return read(self._reader)
+        except (sqlite3.Error, LookupError, TypeError, ValueError, AttributeError) as error:
+            self._turn_off(error)
+            return None
+
+    def _find(self, reader: sqlite3.Connection, key: str) -> ModelResponse | None:
+        row = self._rows.get(key)
+        found = cache_store.find(reader, key) if row is None else (row.response, row.usage)
+        if found is None:
+            return None
+        response = ModelResponse.from_dict(json.loads(found[0]), json.loads(found[1]))
+        return replace(response, usage=replace(response.usage, cost_usd=0.0))
+
+    def _write_soon(self) -> None:
+        if self._is_writing or not (self._rows or self._hits or self._misses):
+            return
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="evaluator-cache")
+        self._is_writing = True
+        self._writer.submit(self._write)
+
+    def _write(self) -> None:
+        """Writes until nothing is left to write. Runs in the writer's thread."""
+        try:
+            with closing(cache_store.connect(self.path, _WRITE_BUSY_S)) as connection:
+                while self._write_once(connection):
+                    pass
+        except (OSError, sqlite3.Error, ConfigurationError) as error:
+            with self._lock:
+                self._is_writing = False
+                self._turn_off(error)
+
+    def _write_once(self, connection: sqlite3.Connection) -> bool:
+        with self._lock:
+            rows, hits, misses = dict(self._rows), self._hits, self._misses
+            self._hits, self._misses = Counter(), Counter()
+            if self._is_off or not (rows or hits or misses):
+                self._is_writing = False
+                return False
+        cache_store.write(connection, rows.values(), hits, misses, time.time())
+        self._until_prune -= len(rows)
+        if self._until_prune < 0:
+            self._until_prune = _PRUNE_EVERY
+            cache_store.prune(connection, self._max_bytes)
+        with self._lock:
+            for key in rows:
+                self._rows.pop(key, None)
+        return True
+
+    def _turn_off(self, error: Exception) -> None:
+        """With the lock held. The run continues without a cache."""
+        if self._is_off:
+            return
+        self._is_off = True
+        self._rows.clear()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        with suppress(Exception):
+            self._notice(f"the run continues without the response cache {self.path}: {reason}")
+
+    # -- for people -----------------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        """What the cache holds. A missing file is empty, and is not created.
+
+        Raises: RecordError, if the file cannot be read; ConfigurationError, if it is not a cache of this version.
+        """
+        with self._connection() as connection:
+            if connection is None:
+                return CacheStats()
+            by_model: dict[str, ModelStats] = {}
+            for model, usage, hits in connection.execute("SELECT model, usage, hits FROM response"):
+                before = by_model.get(model, ModelStats())
+                saved = _times(Usage.from_dict(json.loads(usage)), hits) if hits else Usage()
+                by_model[model] = ModelStats(before.entries + 1, before.hits + hits, 0, before.saved + saved)
+            for model, count in connection.execute("SELECT model, count FROM missed"):
+                by_model[model] = replace(by_model.get(model, ModelStats()), misses=count)
+            (oldest,) = connection.execute("SELECT min(created) FROM response").fetchone()
+            return CacheStats(cache_store.size(connection), oldest, dict(sorted(by_model.items())))
+
+    def clear(self, *, older_than_s: float | None = None, model: str | None = None) -> int:
+        """Removes what is older than so many seconds, or of one model, or both; without either, everything.
+
+        Returns: how many responses. Raises: as `stats`.
+        """
+        before = None if older_than_s is None else time.time() - older_than_s
+        with self._connection() as connection:
+            return 0 if connection is None else cache_store.remove(connection, before, model)
+
+    @contextmanager
+    def _connection(self) -> Generator[sqlite3.Connection | None]:
+        """A connection of the caller's own, after this process has written what it had to; None without a file."""
+        writer = self._writer
+        if writer is not None:
+            writer.submit(lambda: None).result()
+        if not self.path.exists():
+            yield None
+            return
+        try:
+            with closing(cache_store.connect(self.path, _WRITE_BUSY_S, make=False)) as connection:
+                yield connection
+        except (OSError, sqlite3.Error, ValueError) as error:
+            message = f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
+            raise RecordError(message) from error
+
+
+def _times(usage: Usage, hits: int) -> Usage:
+    counts: dict[str, Any] = {name: None if value is None else value * hits for name, value in usage.to_dict().items()}
+    return Usage(**counts)

@@ -1,0 +1,272 @@
+"""The chat completions wire: a ModelRequest as a JSON body, a JSON answer as a ModelResponse."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from evaluator.errors.results import Usage
+from evaluator.models.attachments import Attachment, with_unsent
+from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.structured import response_format
+
+_REASONS: Mapping[FinishReason, tuple[str, ...]] = {
+    "stop": ("stop", "eos", "end_turn", "stop_sequence", "complete"),
+    "length": ("length", "max_tokens", "model_length", "model_context_window_exceeded"),
+    "tool_calls": ("tool_calls", "tool_use", "function_call"),
+    "content_filter": (
+        "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety",
+    ),
+    "refusal": ("refusal",),
+}  # fmt: skip
+_FINISH_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _REASONS.items() for name in names}
+
+
+def message_bodies(messages: Iterable[Message], *, images_in_answers: bool = False) -> list[dict[str, Any]]:
+    """The messages in the shape of the wire.
+
+    Attachments come before the text that asks about them. The images of a tool's answer are parts of the answer with
+    `images_in_answers`; else, since the wire has no place for them there, they follow the answers of the turn in a
+    user message that names the call of each. An attachment that is not sent is named in the answer.
+    """
+    bodies: list[dict[str, Any]] = []
+    following: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role != "tool" and following:
+            bodies.append({"role": "user", "content": following})
+            following = []
+        bodies.append(message_body(message))
+        images = [_part(image) for image in message.attachments if image.data] if message.role == "tool" else []
+        if images and images_in_answers:
+            bodies[-1]["content"] = [{"type": "text", "text": bodies[-1]["content"]}, *images]
+        elif images:
+            following += [{"type": "text", "text": f"The answer to the tool call {message.tool_call_id}:"}, *images]
+    if following:
+        bodies.append({"role": "user", "content": following})
+    return bodies
+
+
+def message_body(message: Message) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        body["content"] = with_unsent(message.content, message.attachments)
+    elif message.attachments:
+        parts = [_part(attachment) for attachment in message.attachments]
+        body["content"] = [*parts, {"type": "text", "text": message.content}]
+    if message.tool_calls:
+        if not message.content:
+            body["content"] = None
+        body["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    if message.thinking:
+        body["thinking_blocks"] = [dict(block) for block in message.thinking]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
+def _part(attachment: Attachment) -> dict[str, Any]:
+    url = f"data:{attachment.media_type};base64,{base64.b64encode(attachment.data).decode('ascii')}"
+    if attachment.is_image:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": attachment.source.rpartition("/")[2], "file_data": url}}
+
+
+def _object(arguments: str) -> str:
+    """`arguments` as the text of a JSON object: several providers answer 400 to anything else."""
+    try:
+        if isinstance(json.loads(arguments), dict):
+            return arguments
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps({"invalid_arguments": arguments})
+
+
+def request_body(
+    request: ModelRequest, *, max_tokens_field: str = "max_tokens", images_in_answers: bool = False
+) -> dict[str, Any]:
+    """The body without `stream`; hints never enter it. `images_in_answers`: see `message_bodies`."""
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": message_bodies(request.messages, images_in_answers=images_in_answers),
+    }
+    if request.tools:
+        body["tools"] = [
+            {"type": "function", "function": {
+                "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters),
+            }}
+            for tool in request.tools
+        ]  # fmt: skip
+    if request.max_output_tokens is not None:
+        body[max_tokens_field] = request.max_output_tokens
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.seed is not None:
+        body["seed"] = request.seed
+    if request.schema is not None:
+        body["response_format"] = response_format(request.schema)
+    return body
+
+
+def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
+    """The answer in a decoded completion.
+
+    Raises: ProviderError, for an error that the provider put into it, and for a shape that is not an answer.
+    """
+    if not isinstance(data, dict):
+        raise malformed("the response is not a JSON object")
+    if (error := error_in_body(data, secrets=secrets)) is not None:
+        raise error
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise malformed("the response has no choices")
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise malformed("the response has no message")
+    content = message.get("content")
+    reasoning = reasoning_of(message)
+    if not isinstance(content, str):
+        content, thought = join_parts(content)
+        reasoning = reasoning or thought
+    refusal = message.get("refusal")
+    calls = message.get("tool_calls")
+    model = data.get("model")
+    return respond(
+        content,
+        reason=choices[0].get("finish_reason"),
+        calls=read_tool_calls(calls) if calls else (),
+        reasoning=reasoning,
+        refusal=refusal if isinstance(refusal, str) else None,
+        usage=data.get("usage"),
+        model=model if isinstance(model, str) else None,
+        thinking=thinking_of(message),
+    )
+
+
+def respond(
+    content: str,
+    *,
+    reason: Any,
+    calls: tuple[ToolCall, ...],
+    reasoning: str | None,
+    refusal: str | None,
+    usage: Any,
+    model: str | None,
+    thinking: Iterable[Mapping[str, Any]] = (),
+) -> ModelResponse:
+    """A ModelResponse from its parts as the provider gave them. Only this function interprets them."""
+    finish = _FINISH_REASONS.get(reason.lower(), "unknown") if isinstance(reason, str) else "unknown"
+    if refusal:
+        finish = "refusal"
+        content = content or refusal
+    elif calls and finish == "stop":
+        finish = "tool_calls"
+    elif finish == "tool_calls" and not calls:
+        finish = "unknown"
+    written = _detail(usage, "prompt_tokens_details", "cache_creation_tokens") if isinstance(usage, dict) else None
+    counted = read_usage(usage)
+    signed = tuple(block for block in thinking if block.get("signature") or block.get("type") == "redacted_thinking")
+    return ModelResponse(content, finish, calls, reasoning or None, counted, model, signed, written or None)
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str | None:
+    for key in ("reasoning_content", "reasoning"):
+        value = message.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def thinking_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Blocks of reasoning that the provider signed, or pieces of them, as LiteLLM names them."""
+    blocks = message.get("thinking_blocks")
+    return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+
+
+def join_parts(content: Any) -> tuple[str, str | None]:
+    """Text and reasoning of a content that is null or a list of parts."""
+    if content is None:
+        return "", None
+    if not isinstance(content, list):
+        raise malformed("the message content is neither text nor a list of parts")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            key = next((key for key in _PART_TEXTS if isinstance(part.get(key), str)), None)
+            if key is not None:
+                (thoughts if key in ("thinking", "reasoning") else texts).append(part[key])
+    return "".join(texts), "".join(thoughts) or None
+
+
+_PART_TEXTS = ("text", "refusal", "thinking", "reasoning")
+
+
+def read_tool_calls(calls: Any) -> tuple[ToolCall, ...]:
+    """Tool calls with their arguments as text, unparsed. Raises: ProviderError, for a call without a name."""
+    if not isinstance(calls, list):
+        raise malformed("tool_calls is not a list")
+    read: list[ToolCall] = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise malformed("a tool call has no function")
+        read.append(tool_call(index, call.get("id"), function.get("name"), function.get("arguments")))
+    return tuple(read)
+
+
+def tool_call(index: int, call_id: Any, name: Any, arguments: Any) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise malformed("a tool call has no name")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments)
+    return ToolCall(call_id if isinstance(call_id, str) and call_id else f"call_{index}", name, arguments)
+
+
+_NO_USAGE = Usage(None, None, None, None, None, 1)
+
+
+def read_usage(usage: Any) -> Usage:
+    """Token counts as the provider gave them, None for each it did not give; cost is always None."""
+    if not isinstance(usage, dict):
+        return _NO_USAGE
+    reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    return Usage(
+        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _cached(usage), reasoning, None, 1
+    )
+
+
+def _cached(usage: Mapping[str, Any]) -> int | None:
+    """Input tokens that came from the provider's cache, by the names that providers use."""
+    counted = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    for name in ("prompt_cache_hit_tokens", "cached_tokens"):
+        counted = _count(usage.get(name)) if counted is None else counted
+    return counted
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
+    details = usage.get(group)
+    return _count(details.get(name)) if isinstance(details, dict) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 and not isinstance(value, bool) else None
+
+
+def decode_json(body: bytes | str, what: str = "the response") -> Any:
+    """Raises: ProviderError, for what is not JSON in UTF-8."""
+    try:
+        return json.loads(body)
+    except UnicodeDecodeError as exc:
+        raise malformed(f"{what} is not valid UTF-8 (byte {exc.start})") from exc
+    except ValueError as exc:
+        raise malformed(f"{what} is not valid JSON ({exc}; {len(body)} bytes)") from exc
+    except RecursionError as exc:
+        raise malformed(f"{what} is nested too deeply") from exc

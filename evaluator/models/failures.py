@@ -1,0 +1,202 @@
+"""HTTP statuses and provider messages as ProviderErrors: one table for every backend, and the time limits of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from evaluator.errors import ProviderError, ProviderErrorKind
+
+MAX_MESSAGE = 500
+MAX_ERROR_BODY = 64 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+
+
+class StatusRule(NamedTuple):
+    """How an HTTP status is classified. `maybe_billed`: a model may have worked on the request before it came."""
+
+    kind: ProviderErrorKind
+    retryable: bool
+    maybe_billed: bool
+
+
+_BAD_REQUEST = StatusRule("bad_request", False, False)
+_AUTHENTICATION = StatusRule("authentication", False, False)
+_NOT_FOUND = StatusRule("not_found", False, False)
+_BUSY = StatusRule("server", True, False)
+_BROKEN = StatusRule("server", True, True)
+_STATUS: dict[int, StatusRule] = {
+    400: _BAD_REQUEST, 401: _AUTHENTICATION, 402: _AUTHENTICATION, 403: _AUTHENTICATION, 404: _NOT_FOUND,
+    405: _NOT_FOUND, 408: StatusRule("timeout", True, True), 409: _BUSY, 413: _BAD_REQUEST, 422: _BAD_REQUEST,
+    425: _BUSY, 429: StatusRule("rate_limit", True, False), 500: _BROKEN, 502: _BROKEN, 503: _BUSY, 504: _BROKEN,
+    529: _BUSY,
+}  # fmt: skip
+
+_CONTEXT = re.compile(
+    r"context[_ ](?:length|window|size)|maximum context|prompt is too long|input is too long"
+    r"|too many (?:input )?tokens|reduce the length|exceed_context",
+    re.IGNORECASE,
+)
+_FILTER = re.compile(r"content[_ ](?:filter|policy)|content management policy", re.IGNORECASE)
+_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing_hard_limit", re.IGNORECASE)
+_PAGE = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
+
+
+def failure(
+    status: int,
+    message: str,
+    *,
+    code: str = "",
+    retry_after_s: float | None = None,
+    partial: str | None = None,
+    secrets: Iterable[str] = (),
+) -> ProviderError:
+    """The ProviderError for an error status. `code` is the provider's own error code, where it gave one."""
+    unlisted = _BROKEN if status >= 500 else _BAD_REQUEST if status >= 400 else StatusRule("other", False, False)
+    kind, retryable, billed = _STATUS.get(status, unlisted)
+    text = f"{code} {message}"
+    if kind == "bad_request" or (status == 500 and _CONTEXT.search(code)):
+        if _CONTEXT.search(text):
+            kind, retryable, billed = "context_length", False, False
+        elif _FILTER.search(text):
+            kind, retryable = "content_filter", False
+    elif kind == "rate_limit" and _QUOTA.search(text):
+        retryable = False
+    shown = clean(message, secrets)
+    return ProviderError(
+        f"HTTP {status}: {shown}" if shown else f"HTTP {status}",
+        kind=kind,
+        status=status,
+        retryable=retryable,
+        retry_after_s=retry_after_s,
+        maybe_billed=billed or partial is not None,
+        partial=partial,
+    )
+
+
+def malformed(message: str, *, retryable: bool = True, partial: str | None = None) -> ProviderError:
+    """The error for a response that cannot be used: it may have been billed."""
+    return ProviderError(message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial)
+
+
+@asynccontextmanager
+async def limited_time(
+    timeout_s: float, idle_timeout_s: float, partial: Callable[[], str | None]
+) -> AsyncGenerator[Callable[[], None]]:
+    """Bounds a call to `timeout_s`; each call of the function that it gives allows `idle_timeout_s` more of silence.
+
+    `partial` returns the text that came so far. Raises: ProviderError, when the time is up.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    clock = asyncio.timeout_at(deadline)
+    try:
+        async with clock:
+            yield lambda: clock.reschedule(min(deadline, loop.time() + idle_timeout_s))
+    except TimeoutError as exc:
+        if not clock.expired():
+            raise
+        message = f"no complete answer within {timeout_s:g} s"
+        if loop.time() < deadline:
+            message = f"the stream was silent for {idle_timeout_s:g} s"
+        raise ProviderError(
+            message, kind="timeout", retryable=True, maybe_billed=True, partial=partial()
+        ) from exc  # fmt: skip
+
+
+def error_in_body(data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()) -> ProviderError | None:
+    """The error that a provider reported inside a 200 response or a stream, or None."""
+    if not isinstance(data, dict) or not data.get("error"):
+        return None
+    message, code = _message_and_code(data)
+    error = data["error"]
+    status = error.get("code") if isinstance(error, dict) else None
+    if isinstance(status, str) and status.isdecimal() and len(status) == 3:
+        status = int(status)
+    if not isinstance(status, int) or isinstance(status, bool) or not 400 <= status <= 599:
+        status = _status_of(code)
+    return failure(status, message, code=code, partial=partial, secrets=secrets)
+
+
+def _status_of(code: str) -> int:
+    """The status that the provider would have sent if its headers had not been sent before the error."""
+    for pattern, status in _CODES:
+        if pattern.search(code):
+            return status
+    return 500
+
+
+_CODES = (
+    (re.compile(r"rate_limit|quota", re.IGNORECASE), 429),
+    (re.compile(r"overloaded", re.IGNORECASE), 529),
+    (re.compile(r"authentication|permission|api_key", re.IGNORECASE), 401),
+    (re.compile(r"not_found", re.IGNORECASE), 404),
+    (re.compile(r"invalid|bad_?request|context|content_filter|content_policy", re.IGNORECASE), 400),
+)
+
+
+def message_of(body: bytes) -> tuple[str, str]:
+    """The provider's message and code in an error body: JSON of a usual shape, else its text."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        if _PAGE.match(body):
+            return "an HTML page, not a model's answer (is the base URL right?)", ""
+        return body[: 4 * MAX_MESSAGE].decode("utf-8", "replace"), ""
+    return _message_and_code(data)
+
+
+def _message_and_code(data: Any) -> tuple[str, str]:
+    if isinstance(data, list) and data:
+        data = data[0]
+    if not isinstance(data, dict):
+        return str(data), ""
+    error = data.get("error")
+    if isinstance(error, str):
+        return error, str(data.get("code") or data.get("type") or "")
+    source: Mapping[str, Any] = error if isinstance(error, dict) else data
+    message = source.get("message") or source.get("detail") or source.get("msg")
+    if not isinstance(message, str):
+        message = json.dumps(message if message is not None else source, ensure_ascii=False)
+    code = " ".join(str(source[key]) for key in ("code", "type", "status") if source.get(key) is not None)
+    return message, code
+
+
+def clean(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` on one line, without control characters and secrets, 500 characters at most."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date, RFC 9110 10.2.3)."""
+    value = headers.get("retry-after-ms")
+    if value is not None and (seconds := _number(value)) is not None:
+        return seconds / 1000
+    value = headers.get("Retry-After") or headers.get("retry-after")
+    if value is None:
+        return None
+    if (seconds := _number(value)) is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    # float() also reads nan and inf.
+    return number if 0 <= number < 1e9 else None

@@ -1,0 +1,478 @@
+"""Every provider that LiteLLM supports, behind the Backend protocol. LiteLLM is imported at the first call.
+
+LiteLLM's own retries, telemetry, price download and printing are off. Where its result hides what the provider said (an
+unknown finish reason as `stop`, missing usage as zeros, no choices as a success), or where it fails to read an answer,
+the raw response is read instead. `litellm_guard` holds it to one POST, one host and 16 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import math
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
+from evaluator.errors.results import Usage
+from evaluator.models.backend import ModelRequest, ModelResponse
+from evaluator.models.chat_wire import read_completion, request_body
+from evaluator.models.failures import (
+    MAX_RESPONSE_BYTES,
+    clean,
+    error_in_body,
+    failure,
+    limited_time,
+    malformed,
+    message_of,
+    retry_after,
+)
+from evaluator.models.litellm_guard import CallGuard, Redirected, ResponseRefused, install
+from evaluator.models.prices import cost_usd
+from evaluator.models.raw_stream import RawStream, reason_of
+from evaluator.models.stream import Assembly
+
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+_lock = threading.Lock()
+_loaded: list[Any] = []
+# Backends that have made a call: LiteLLM's connections are shared, and closed with the last of these.
+_active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
+
+
+class LiteLLMBackend:
+    """Calls `litellm.acompletion`; `request.model` is LiteLLM's name (`anthropic/claude-…`).
+
+    `base_url` and `api_key` override what LiteLLM finds in the environment; `options` are passed to every call
+    (`api_version`, `extra_headers`, …). The first call imports LiteLLM in a thread, outside the call's time limit:
+    seconds, once a process. Raises: ConfigurationError, where it is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        idle_timeout_s: float = 60.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        if find_spec("litellm") is None:
+            raise ConfigurationError("litellm is not installed; install it with: pip install litellm")
+        self._fixed: dict[str, Any] = {**(options or {}), "num_retries": 0, "max_retries": 0}
+        if base_url is not None:
+            self._fixed["api_base"] = base_url
+        if api_key is not None:
+            self._fixed["api_key"] = api_key
+        self._base_url = base_url
+        self._secrets = (api_key,) if api_key else ()
+        self._idle_timeout_s = idle_timeout_s
+        self._max_bytes = max_response_bytes
+        self._has_mcp = find_spec("mcp") is not None
+        self._litellm: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A module cannot be pickled; the next call imports it again.
+        return {**vars(self), "_litellm": None}
+
+    @property
+    def name(self) -> str:
+        return "litellm"
+
+    @property
+    def endpoint(self) -> str | None:
+        """The base URL, without secrets; None where LiteLLM finds the provider's own."""
+        return clean(self._base_url, self._secrets) if self._base_url else None
+
+    def __repr__(self) -> str:
+        parts = [f"base_url={self.endpoint!r}"] if self._base_url else []
+        if self._secrets:
+            parts.append("api_key='***'")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
+        if self._litellm is None:
+            self._litellm = await asyncio.to_thread(load_litellm)
+        _active.add(self)
+        assembly = None if on_text is None else Assembly(on_text, self._secrets)
+        async with limited_time(
+            request.timeout_s, self._idle_timeout_s, lambda: None if assembly is None else assembly.partial
+        ) as reset_idle:
+            if assembly is None:
+                return await self._whole(request)
+            return await self._streamed(request, assembly, reset_idle)
+
+    async def aclose(self) -> None:
+        """Closes LiteLLM's connections when no other backend uses them."""
+        _active.discard(self)
+        close = getattr(self._litellm, "close_litellm_async_clients", None)
+        if close is not None and not _active:
+            await close()
+            # LiteLLM would continue to use the clients that it has just closed.
+            cache = getattr(self._litellm, "in_memory_llm_clients_cache", None)
+            if cache is not None:
+                cache.flush_cache()
+            # Streams of some providers use this client, which LiteLLM closes only while it is in its cache.
+            shared = vars(self._litellm).get("module_level_aclient")
+            if shared is not None:
+                await shared.close()
+
+    def _arguments(self, request: ModelRequest) -> dict[str, Any]:
+        # LiteLLM puts images into a tool's answer where it speaks Anthropic's own wire.
+        has_images_in_answers = request.model.startswith(("anthropic/", "vertex_ai/claude"))
+        arguments = request_body(request, images_in_answers=has_images_in_answers)
+        if request.tools and request.model.startswith("anthropic/"):
+            offered = zip(arguments["tools"], request.tools, strict=True)
+            arguments["tools"] = [body if spec.native is None else dict(spec.native) for body, spec in offered]
+        arguments.update(self._fixed)
+        # Our own clock ends the call before; this timeout ends what LiteLLM may leave running behind.
+        # LiteLLM keeps a client for each timeout: a few values only, or every call would make one.
+        arguments["timeout"] = float(2 ** math.ceil(math.log2(request.timeout_s + 1)))
+        if request.tools and not self._has_mcp:
+            # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is missing.
+            arguments["_skip_mcp_handler"] = True
+        if request.cache and ("claude" in request.model.lower() or "anthropic/" in request.model.lower()):
+            _mark_cached(arguments["messages"], continues=bool(request.tools))
+        return arguments
+
+    # -- whole answers --------------------------------------------------------------------------------------
+
+    async def _whole(self, request: ModelRequest) -> ModelResponse:
+        with CallGuard(self._max_bytes) as guard:
+            try:
+                result = await self._litellm.acompletion(**self._arguments(request))
+            except Exception as exc:
+                error = self._refused(guard) or self._mapped(exc)
+                if guard.refused is None and guard.answered and error.kind in _OF_LITELLM:
+                    # An answer came, and LiteLLM failed to read it.
+                    if (answer := self._read_raw(guard)) is not None:
+                        return answer
+                    reason = str(exc).partition("Traceback (most recent call last)")[0]
+                    error = malformed(f"the response cannot be read: {clean(reason, self._secrets)}")
+                raise error from exc
+        return self._read(result, _decoded(guard.body))
+
+    def _read(self, result: Any, raw: Mapping[str, Any]) -> ModelResponse:
+        """The response in LiteLLM's object, corrected by the raw body where LiteLLM makes something up."""
+        if (error := error_in_body(raw, secrets=self._secrets)) is not None:
+            raise error
+        data = _dumped(result)
+        if not data.get("choices") or raw.get("choices") == []:
+            raise malformed("the response has no choices")
+        choice = data["choices"][0]
+        if raw.keys() & {"choices", "candidates", "stop_reason"}:
+            choice["finish_reason"] = reason_of(raw)
+        _add_refusal(choice["message"])
+        if isinstance(raw.get("choices"), list) and isinstance(raw.get("usage"), dict):
+            data["usage"] = raw["usage"]
+        elif not raw.get("usage") and _is_empty(data.get("usage")):
+            data["usage"] = None
+        elif _reasoning_is_estimated(raw.get("usage")):
+            data["usage"]["completion_tokens_details"] = None
+        return read_completion(data, self._secrets)
+
+    def _refused(self, guard: CallGuard) -> ProviderError | None:
+        """The guard's refusal as an error, if there was one."""
+        refusal = guard.refused
+        if isinstance(refusal, Redirected):
+            return failure(refusal.status, str(refusal), secrets=self._secrets)
+        return None if refusal is None else malformed(clean(str(refusal), self._secrets), retryable=False)
+
+    def _read_raw(self, guard: CallGuard) -> ModelResponse | None:
+        """The answer as our own reader finds it in a body that is not a stream; None for another wire's shape.
+
+        Raises: ProviderError, for an error that the provider put into the body, and for a web page.
+        """
+        if guard.media_type == "text/html":
+            raise malformed(f"the response is {guard.media_type}, not JSON (is the base URL right?)", retryable=False)
+        data = _decoded(guard.body)
+        return read_completion(data, self._secrets) if data.keys() & {"choices", "error"} else None
+
+    # -- streams --------------------------------------------------------------------------------------------
+
+    async def _streamed(
+        self, request: ModelRequest, assembly: Assembly, reset_idle: Callable[[], None]
+    ) -> ModelResponse:  # fmt: skip
+        arguments = {**self._arguments(request), "stream": True, "stream_options": {"include_usage": True}}
+        raw = RawStream()
+        with CallGuard(self._max_bytes, raw.feed) as guard:
+            try:
+                response = await self._stream(arguments, assembly, reset_idle, raw)
+                answer = None if response.content or response.tool_calls else self._read_events(raw, "")
+                if answer is None or not answer.content:
+                    return response
+            except ProviderError as exc:
+                if (refused := self._refused(guard)) is not None:
+                    refused.partial = assembly.partial or None
+                    raise refused from exc
+                if not guard.answered or exc.kind not in _OF_LITELLM:
+                    raise
+                # Some servers do not stream, or stream only an error.
+                answer = (None if assembly.partial else self._read_raw(guard)) or self._read_events(
+                    raw, assembly.partial
+                )
+                if answer is None:
+                    raise
+            if rest := answer.content.removeprefix(assembly.partial):
+                assembly.add_text(rest)
+            return answer
+
+    async def _stream(
+        self, arguments: Mapping[str, Any], assembly: Assembly, reset_idle: Callable[[], None], raw: RawStream
+    ) -> ModelResponse:
+        try:
+            stream = await self._litellm.acompletion(**arguments)
+        except Exception as exc:
+            raise self._mapped(exc) from exc
+        try:
+            async for chunk in self._chunks(stream):
+                reset_idle()
+                assembly.add_chunk(_chunk_data(chunk))
+            # LiteLLM ends every stream with `stop` and an estimated usage; `raw` is what the provider sent.
+            raw.end()
+            assembly.done = raw.is_done
+            assembly.set_reason(raw.reason if raw.is_known else getattr(stream, "received_finish_reason", None))
+            if not any(getattr(chunk, "usage", None) for chunk in getattr(stream, "chunks", ())):
+                assembly.drop_usage()
+            elif _reasoning_is_estimated(raw.usage):
+                assembly.drop_usage(reasoning_only=True)
+            response = assembly.response()
+            return replace(response, model=raw.model or response.model)
+        except ProviderError as exc:
+            exc.partial = assembly.partial
+            raise
+        finally:
+            await _close(stream)
+
+    async def _chunks(self, stream: Any) -> AsyncIterator[Any]:
+        chunks = aiter(stream)
+        while True:
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except Exception as exc:
+                error = self._mapped(exc)
+                error.maybe_billed = True
+                raise error from exc
+            yield chunk
+
+    def _read_events(self, raw: RawStream, partial: str) -> ModelResponse | None:
+        """The whole answer as our own reader finds it in a stream's events; None where it is not whole, does not
+        begin with `partial`, or has another wire's shape."""
+        own = Assembly(lambda _: None, self._secrets)
+        try:
+            for payload in raw.payloads:
+                own.add_event(payload)
+            answer = own.response()
+        except ProviderError:
+            return None
+        return answer if answer.content.startswith(partial) else None
+
+    def _mapped(self, exc: Exception) -> ProviderError:
+        """The error for an exception of LiteLLM, of the OpenAI SDK or of what these call.
+
+        Their classes say little (a refused connection, broken JSON and a missing module all become a 500), so
+        the chain of causes decides, outermost first.
+        """
+        message = clean(getattr(exc, "message", None) or str(exc), self._secrets) or type(exc).__name__
+        names = _class_names(exc)
+        status = getattr(exc, "status_code", None)
+        # An answer with an error status is never a broken connection, even if the exception says so.
+        answered = isinstance(status, int) and not names.isdisjoint(_ANSWERED)
+        for kind, retryable, billed, causes in _KINDS:
+            if not names.isdisjoint(causes) and not (answered and kind in _ON_THE_WAY):
+                return ProviderError(message, kind=kind, retryable=retryable, maybe_billed=billed)
+        if "invalid response from LLM endpoint" in message and not answered:
+            return malformed(message, retryable=False)
+        if not isinstance(status, int) or status < 400:
+            return ProviderError(message, kind="other", maybe_billed=True)
+        headers = getattr(exc, "litellm_response_headers", None)
+        headers = headers or getattr(getattr(exc, "response", None), "headers", None)
+        provider_message, code = _provider_message(exc)
+        return failure(
+            status,
+            provider_message or message,
+            code=code or str(getattr(exc, "code", None) or ""),
+            retry_after_s=retry_after(headers) if headers else None,
+            secrets=self._secrets,
+        )
+
+
+# Classes by name: they come from four packages that are not imported for this. The first row that names one of an
+# exception's causes decides: kind, retryable, maybe billed.
+_KINDS: tuple[tuple[ProviderErrorKind, bool, bool, frozenset[str]], ...] = (
+    ("context_length", False, False, frozenset({"ContextWindowExceededError"})),
+    ("content_filter", False, False, frozenset({"ContentPolicyViolationError"})),
+    ("timeout", True, True, frozenset({"Timeout", "APITimeoutError"})),
+    ("connection", True, False, frozenset({"ClientConnectorError", "ConnectionRefusedError", "gaierror"})),
+    (
+        "connection", True, True,
+        frozenset({
+            "ReadError", "WriteError", "RemoteProtocolError", "ConnectError", "ServerDisconnectedError",
+            "ClientOSError", "ClientPayloadError", "ConnectionResetError",
+        }),
+    ),
+    (
+        "malformed_response", True, True,
+        frozenset({
+            "JSONDecodeError", "UnicodeDecodeError", "APIResponseValidationError",
+            "JSONSchemaValidationError",
+        }),
+    ),
+    ("other", False, False, frozenset({"ImportError"})),
+)  # fmt: skip
+# One of these causes carries the provider's own answer with an error status.
+_ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
+_ON_THE_WAY = frozenset({"connection", "malformed_response"})
+# An error of these kinds although an answer came without an error status: LiteLLM failed to read the answer.
+_OF_LITELLM = frozenset({"bad_request", "server", "other", "malformed_response"})
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    """An exception and what caused it, outermost first."""
+    cause: BaseException | None = exc
+    for _ in range(10):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _class_names(exc: BaseException) -> set[str]:
+    """The class names of an exception and of its causes, with their bases."""
+    return {kind.__name__ for cause in _causes(exc) for kind in type(cause).__mro__}
+
+
+def _provider_message(exc: BaseException) -> tuple[str, str]:
+    """The provider's own message and code, from the answer that an exception carries; ("", "") without one."""
+    for cause in _causes(exc):
+        # The content of a response that was not read to its end raises.
+        with suppress(Exception):
+            body: Any = cause.response.content  # type: ignore[attr-defined]
+            if isinstance(body, bytes) and body:
+                return message_of(body)
+    return "", ""
+
+
+def load_litellm() -> Any:
+    """The litellm module, imported once with telemetry, downloads and printing off. Takes seconds; any thread.
+
+    Raises: ProviderError, where it cannot be imported.
+    """
+    with _lock:
+        if _loaded:
+            return _loaded[0]
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        try:
+            litellm: Any = importlib.import_module("litellm")
+        except Exception as exc:
+            raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
+        install(litellm)
+        litellm.telemetry = False
+        # A model may repeat itself; LiteLLM would end the stream.
+        litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 62
+        litellm.suppress_debug_info = True
+        # Pydantic warns about LiteLLM's own models, which callers cannot change.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        _loaded.append(litellm)
+        return litellm
+
+
+async def embed_texts(model: str, texts: list[str], timeout_s: float) -> tuple[list[list[float]], Usage]:
+    """The vectors of `texts` by an embedding model, in one call of LiteLLM's that is not retried, and its usage.
+
+    Raises: ProviderError, for a server error; else what LiteLLM or its HTTP client raises.
+    """
+    litellm = await asyncio.to_thread(load_litellm)
+    with CallGuard() as guard:
+        try:
+            answer = await litellm.aembedding(model=model, input=texts, max_retries=0, timeout=timeout_s)
+        except Exception as error:
+            if guard.failure is not None:
+                raise guard.failure from error
+            if any(isinstance(cause, ResponseRefused) for cause in _causes(error)):
+                # The guard refused a retry of LiteLLM's; that error hides the first answer.
+                raise ProviderError(f"{model} answered with a server error", kind="server", retryable=True) from error
+            raise
+    tokens = getattr(answer.usage, "prompt_tokens", None) or None
+    cost = cost_usd(model, Usage(input_tokens=tokens, turns=1))
+    rows = sorted(answer.data, key=lambda row: row["index"])
+    return [row["embedding"] for row in rows], Usage(input_tokens=tokens, cost_usd=cost, turns=1)
+
+
+def _mark_cached(messages: list[dict[str, Any]], *, continues: bool) -> None:
+    """Marks what will be sent again: the system message, and the last message of all where tools make the
+    conversation continue, else the last one before the task's own."""
+    last = len(messages) - (1 if continues else 2)
+    for index, message in enumerate(messages):
+        if index != last and message["role"] != "system":
+            continue
+        mark, parts = {"type": "ephemeral"}, message["content"]
+        if message["role"] in ("tool", "assistant") or not parts:
+            message["cache_control"] = mark
+            continue
+        parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+        message["content"] = [*parts[:-1], {**parts[-1], "cache_control": mark}]
+
+
+def _decoded(body: bytes) -> Mapping[str, Any]:
+    """A JSON body as a dict, {} where it is not an object."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _dumped(model: Any) -> dict[str, Any]:
+    """One of LiteLLM's Pydantic objects as plain data, in the shape of chat completions."""
+    return model.model_dump(warnings=False)
+
+
+def _chunk_data(chunk: Any) -> dict[str, Any]:
+    """One of LiteLLM's chunks as plain data, without what LiteLLM often makes up: finish reasons, empty usage."""
+    data = _dumped(chunk)
+    for choice in data.get("choices") or ():
+        choice["finish_reason"] = None
+        _add_refusal(choice["delta"])
+    if _is_empty(data.get("usage")):
+        data["usage"] = None
+    return data
+
+
+def _add_refusal(message: dict[str, Any]) -> None:
+    """LiteLLM moves fields that it does not know to `provider_specific_fields`."""
+    fields = message.get("provider_specific_fields")
+    if isinstance(fields, dict) and "refusal" in fields:
+        message.setdefault("refusal", fields["refusal"])
+
+
+def _is_empty(usage: Any) -> bool:
+    """Whether a usage counts no tokens, as LiteLLM writes it where the provider gave none."""
+    return isinstance(usage, dict) and not (usage.get("prompt_tokens") or usage.get("completion_tokens"))
+
+
+def _reasoning_is_estimated(usage: Any) -> bool:
+    """Whether a usage of Anthropic's shape lacks the reasoning tokens, which LiteLLM then estimates."""
+    return isinstance(usage, dict) and "output_tokens" in usage and not usage.get("output_tokens_details")
+
+
+async def _close(stream: Any) -> None:
+    inner = getattr(stream, "completion_stream", None)
+    close = getattr(inner, "aclose", None) or getattr(inner, "close", None)
+    if close is not None:
+        # Closing a broken stream may fail: the first error is the one to report.
+        with suppress(Exception):
+            await close()

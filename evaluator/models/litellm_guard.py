@@ -1,0 +1,213 @@
+"""Limits what LiteLLM does on the wire during one of our calls: one POST to an address, one host, bounded responses.
+
+LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are set to; the
+request may have been billed by then. They follow redirects, with the key and the prompt, to any host. And they read
+every body whole.
+
+LiteLLM accepts a client of ours for some providers only, so one process-wide change is needed: its two functions that
+make HTTP clients are wrapped, and the transports of each client that they make ask a context variable for the guard of
+the running call. Calls outside a guard, LiteLLM's own included, are not affected, and neither is HTTPX. Not covered:
+providers that bring an SDK of their own (boto3, google-auth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakMethod
+
+from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES
+
+if TYPE_CHECKING:
+    import httpx
+
+Send = Callable[["httpx.Request"], Awaitable["httpx.Response"]]
+_guard: ContextVar[CallGuard | None] = ContextVar("evaluator_litellm_guard", default=None)
+
+
+class ResponseRefused(Exception):
+    """A response that is not read to its end, or a request that is not sent."""
+
+
+class Redirected(ResponseRefused):
+    """A redirect, which is not followed. The message has the address without its query, which may hold a key."""
+
+    def __init__(self, status: int, location: str) -> None:
+        super().__init__(f"redirected to {location}; set the base URL to that")
+        self.status = status
+        self.location = location
+
+    def __reduce__(self) -> tuple[type[Redirected], tuple[int, str]]:
+        return Redirected, (self.status, self.location)
+
+
+class CallGuard:
+    """The guard of one call, in force inside `with`. `on_bytes` gets the bytes of the answer as they arrive.
+
+    `answered`: the status of the last response was no error; then `body` is what was read of it, empty for a stream of
+    events, and `media_type` its declared type. `refused` is the first refusal of the call, however LiteLLM reports it.
+    `failure` is the first refusal, or the last error of the transport.
+    """
+
+    def __init__(self, max_bytes: int = MAX_RESPONSE_BYTES, on_bytes: Callable[[bytes], None] | None = None) -> None:
+        self.failure: Exception | None = None
+        self.refused: ResponseRefused | None = None
+        self.answered = False
+        self.media_type = ""
+        self._max_bytes = max_bytes
+        self._on_bytes = on_bytes
+        self._pieces: list[bytes] = []
+        self._origin: str | None = None
+        self._posted: set[str] = set()
+        self._token: Any = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def __enter__(self) -> CallGuard:
+        self._token = _guard.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _guard.reset(self._token)
+
+    async def send(self, send: Send, request: httpx.Request) -> httpx.Response:
+        """Sends one request with `send`, the transport's own method.
+
+        Raises: the error of the first POST to an address, for a second one; ResponseRefused, for a redirect, for
+        another host than the first, and for a response that is compressed or too large.
+        """
+        address = str(request.url)
+        origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii', 'replace')}"
+        self._origin = self._origin or origin
+        if origin != self._origin:
+            raise self._refuse(f"LiteLLM tried to continue the call at another host: {origin}")
+        if request.method == "POST":
+            if address in self._posted:
+                raise self.failure or ResponseRefused("LiteLLM tried to send the same request a second time")
+            self._posted.add(address)
+        # A compressed body can expand a thousandfold.
+        request.headers["accept-encoding"] = "identity"
+        try:
+            response = await send(request)
+        except Exception as exc:
+            self.failure = exc
+            raise
+        try:
+            self._check(response)
+        except ResponseRefused:
+            await response.aclose()
+            raise
+        if 400 <= response.status_code < 500:
+            # Nothing was billed: LiteLLM may correct the request and send it again.
+            self._posted.discard(address)
+        response.stream = _limited(self, response)
+        return response
+
+    def _check(self, response: httpx.Response) -> None:
+        """Takes over the head of a response. Raises: ResponseRefused."""
+        status, headers = response.status_code, response.headers
+        self.answered = status < 300
+        self.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._pieces.clear()
+        if 300 <= status < 400:
+            raise self._refuse(Redirected(status, headers.get("location", "nowhere").partition("?")[0]))
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise self._refuse("the response is compressed, which was not requested")
+        if status < 400 and int(headers.get("content-length") or 0) > self._max_bytes:
+            raise self._too_large()
+
+    async def read(self, body: Any, *, is_error: bool) -> AsyncIterator[bytes]:
+        """The bytes of a response's body, of an error its beginning. Raises: ResponseRefused, for one too large."""
+        size = 0
+        try:
+            async for piece in body:
+                size += len(piece)
+                if is_error and size > MAX_ERROR_BODY:
+                    # The status is what counts; the text is additional.
+                    yield piece[: max(0, len(piece) - (size - MAX_ERROR_BODY))]
+                    return
+                if size > self._max_bytes:
+                    raise self._too_large()
+                if not is_error and self.media_type != "text/event-stream":
+                    self._pieces.append(piece)
+                if not is_error and self._on_bytes is not None:
+                    self._on_bytes(piece)
+                yield piece
+        except Exception as exc:
+            self.failure = exc
+            raise
+        finally:
+            await body.aclose()
+
+    def _refuse(self, refusal: str | ResponseRefused) -> ResponseRefused:
+        """Keeps the first refusal of the call."""
+        refusal = ResponseRefused(refusal) if isinstance(refusal, str) else refusal
+        self.refused = self.refused or refusal
+        self.failure = self.failure or refusal
+        return refusal
+
+    def _too_large(self) -> ResponseRefused:
+        return self._refuse(f"the response is larger than {self._max_bytes} bytes")
+
+
+def _limited(guard: CallGuard, response: httpx.Response) -> httpx.AsyncByteStream:
+    import httpx
+
+    body: Any = response.stream
+    is_error = response.status_code >= 400
+
+    class Limited(httpx.AsyncByteStream):
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return guard.read(body, is_error=is_error)
+
+        async def aclose(self) -> None:
+            await body.aclose()
+
+    return Limited()
+
+
+def install(litellm: Any) -> None:
+    """Wraps the functions with which LiteLLM makes its HTTP clients. Called once a process.
+
+    Raises: ImportError or AttributeError, for a version of LiteLLM that makes its clients elsewhere.
+    """
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    from litellm.llms.openai.common_utils import BaseOpenAILLM
+
+    handler: Any = AsyncHTTPHandler
+    handler.create_client = _guard_clients(handler.create_client)
+    openai: Any = BaseOpenAILLM
+    openai._get_async_http_client = staticmethod(_guard_clients(openai._get_async_http_client))
+    # Clients that exist already are made again.
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    shared = vars(litellm).get("module_level_aclient")
+    if shared is not None:
+        _guard_client(shared.client)
+
+
+def _guard_clients(make_client: Callable[..., httpx.AsyncClient]) -> Callable[..., httpx.AsyncClient]:
+    @wraps(make_client)
+    def make_guarded_client(*args: Any, **kwargs: Any) -> httpx.AsyncClient:
+        client = make_client(*args, **kwargs)
+        _guard_client(client)
+        return client
+
+    return make_guarded_client
+
+
+def _guard_client(client: Any) -> None:
+    for transport in (client._transport, *client._mounts.values()):
+        if transport is not None and "handle_async_request" not in vars(transport):
+            transport.handle_async_request = _guard_transport(WeakMethod(transport.handle_async_request))
+
+
+def _guard_transport(method: WeakMethod[Any]) -> Send:
+    async def handle_async_request(request: httpx.Request) -> httpx.Response:
+        send, guard = cast("Send", method()), _guard.get()
+        return await (send(request) if guard is None else guard.send(send, request))
+
+    return handle_async_request

@@ -1,0 +1,357 @@
+"""Any endpoint that speaks chat completions, over pooled aiohttp: the fast path.
+
+One POST a call, no redirect followed, no retry. The answer is bounded in bytes and in time: the whole call by
+`request.timeout_s`, silence inside a stream by `idle_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
+from evaluator.models.backend import ModelRequest, ModelResponse
+from evaluator.models.chat_wire import decode_json, read_completion, request_body
+from evaluator.models.failures import (
+    MAX_ERROR_BODY,
+    MAX_RESPONSE_BYTES,
+    clean,
+    failure,
+    limited_time,
+    malformed,
+    message_of,
+    retry_after,
+)
+from evaluator.models.stream import Assembly, EventParser
+from evaluator.record.steps import json_encoder
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class OpenAICompatibleBackend:
+    """Chat completions at `base_url` (the part before `/chat/completions`, `…/v1` as a rule).
+
+    `connections` bounds the open connections of one event loop; further calls wait inside their own timeout.
+    Usable from several event loops, each with a pool of its own; pickling excludes the pools. `api_key` and the values
+    of `headers` are secrets: no error message and no repr holds them, but the pickled backend does. `await aclose()`
+    closes the pools; the owner of a backend that was given to an Evaluator closes it.
+
+    Raises: ConfigurationError, for a URL or a header that cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        connections: int = 256,
+        connect_timeout_s: float = 10.0,
+        idle_timeout_s: float = 60.0,
+    ) -> None:
+        host = _checked_host(base_url)
+        all_headers = {"Content-Type": "application/json"}
+        if api_key:
+            all_headers["Authorization"] = f"Bearer {api_key}"
+        all_headers.update(headers or {})
+        for name, value in all_headers.items():
+            if any(ord(c) < 32 or ord(c) == 127 for c in name + value):
+                raise ConfigurationError(f"the header {clean(name)!r} holds a control character")
+        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._headers = all_headers
+        self._secrets = _secrets(base_url, api_key, headers)
+        self._max_bytes = max_response_bytes
+        self._connections = connections
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        # OpenAI's newer models reject the old name; most other servers know only the old one.
+        self._max_tokens_field = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        _live.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_sessions": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _live.add(self)
+
+    @property
+    def name(self) -> str:
+        return "openai_compatible"
+
+    @property
+    def endpoint(self) -> str:
+        """The base URL, without secrets."""
+        return clean(self._url.removesuffix("/chat/completions"), self._secrets)
+
+    def __repr__(self) -> str:
+        url = self.endpoint
+        key = ", api_key='***'" if "Authorization" in self._headers else ""
+        return f"{type(self).__name__}({url!r}{key})"
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        """One POST. Raises: ProviderError; an exception of `on_text` passes through."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop) or self._open(loop)
+        body = self._body(request, stream=on_text is not None)
+        assembly = None if on_text is None else Assembly(on_text, self._secrets)
+        async with limited_time(
+            request.timeout_s, self._idle_timeout_s, lambda: None if assembly is None else assembly.partial
+        ) as reset_idle:
+            try:
+                response = await session.post(self._url, data=body, allow_redirects=False)
+            except Exception as exc:
+                raise self._transport_error(exc) from exc
+            async with response:
+                if not 200 <= response.status < 300:
+                    raise await self._status_error(response)
+                if assembly is None:
+                    return self._completion(response, await self._read(response))
+                return await self._stream(response, assembly, reset_idle)
+
+    def abandon(self) -> list[threading.Event]:
+        """Closes every connection at once, for when nobody awaits `aclose`.
+
+        Returns: an event for each pool whose loop still runs, set when the pool is closed.
+        """
+        sessions, self._sessions = self._sessions, {}
+        pending: list[threading.Event] = []
+        for loop, session in sessions.items():
+            if not loop.is_running():
+                _abandon(session)
+                continue
+            closed = threading.Event()
+            loop.call_soon_threadsafe(_close_soon, session, closed)
+            pending.append(closed)
+        return pending
+
+    def __del__(self) -> None:
+        # While the interpreter ends, modules may be gone already; the exit hook has run before that.
+        with contextlib.suppress(Exception):
+            self.abandon()
+
+    async def aclose(self) -> None:
+        """Closes the pools. A later call opens a new one."""
+        sessions, self._sessions = self._sessions, {}
+        here = asyncio.get_running_loop()
+        for loop, session in sessions.items():
+            if loop is here:
+                await session.close()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(session.close(), loop)
+            else:
+                _abandon(session)
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> aiohttp.ClientSession:
+        import aiohttp
+
+        for other in [other for other in self._sessions if other.is_closed()]:
+            _abandon(self._sessions.pop(other))
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=300),
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # One clock around the call, ours, limits sending, reading and silence.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+        )
+        self._sessions[loop] = session
+        return session
+
+    def _body(self, request: ModelRequest, *, stream: bool) -> bytes:
+        body = request_body(request, max_tokens_field=self._max_tokens_field)
+        if stream:
+            body["stream"] = True
+            body["stream_options"] = {"include_usage": True}
+        try:
+            return _encode(body).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise ProviderError(f"the request is not JSON: {clean(str(exc))}", kind="bad_request") from exc
+
+    def _completion(self, response: aiohttp.ClientResponse, body: bytes) -> ModelResponse:
+        try:
+            data = decode_json(body)
+        except ProviderError as exc:
+            if "json" in response.content_type:
+                raise
+            raise malformed(
+                f"the response is {clean(response.content_type)}, not JSON (is the base URL right?)",
+                retryable=False,
+            ) from exc
+        return read_completion(data, self._secrets)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The whole body. Raises: ProviderError, past the cap (without reading on) or when it breaks off."""
+        if (response.content_length or 0) > self._max_bytes:
+            response.close()
+            raise self._too_large()
+        return b"".join([piece async for piece in self._pieces(response)])
+
+    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""
+        room = self._max_bytes
+        while True:
+            try:
+                piece = await response.content.readany()
+            except Exception as exc:
+                raise self._transport_error(exc) from exc
+            if not piece:
+                return
+            yield piece[:room]
+            room -= len(piece)
+            if room < 0:
+                response.close()
+                raise self._too_large()
+
+    async def _stream(
+        self, response: aiohttp.ClientResponse, assembly: Assembly, reset_idle: Callable[[], None]
+    ) -> ModelResponse:
+        if response.content_type != "text/event-stream":
+            return await self._unstreamed(response, assembly)
+        events = EventParser()
+        try:
+            async for piece in self._pieces(response):
+                reset_idle()
+                for payload in events.feed(piece):
+                    assembly.add_event(payload)
+                if assembly.done:
+                    break
+            if not assembly.finished:
+                assembly.add_event(events.rest())
+        except ProviderError as exc:
+            # The answer was whole before the connection broke.
+            if not (exc.kind == "connection" and assembly.finished):
+                response.close()
+                exc.partial = assembly.partial
+                raise
+        return assembly.response()
+
+    async def _unstreamed(self, response: aiohttp.ClientResponse, assembly: Assembly) -> ModelResponse:
+        """The answer of a server that does not stream, as one piece of text."""
+        answer = self._completion(response, await self._read(response))
+        if answer.content:
+            assembly.add_text(answer.content)
+        return answer
+
+    async def _status_error(self, response: aiohttp.ClientResponse) -> ProviderError:
+        body = bytearray()
+        # The status is what counts; the text is additional.
+        with contextlib.suppress(ProviderError):
+            async for piece in self._pieces(response):
+                body += piece
+                if len(body) >= MAX_ERROR_BODY:
+                    response.close()
+                    break
+        message, code = message_of(bytes(body[:MAX_ERROR_BODY]))
+        if 300 <= response.status < 400:
+            message = f"redirected to {response.headers.get('Location', 'nowhere')}; set the base URL to that"
+        return failure(
+            response.status,
+            message or (response.reason or ""),
+            code=code,
+            retry_after_s=retry_after(response.headers),
+            secrets=self._secrets,
+        )
+
+    def _too_large(self) -> ProviderError:
+        return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False)
+
+    def _transport_error(self, exc: Exception) -> ProviderError:
+        """The error for an exception of aiohttp, and whether the request may have reached the model before."""
+        import aiohttp
+
+        sent, retryable = True, True
+        kind: ProviderErrorKind = "connection"
+        if isinstance(exc, aiohttp.ClientConnectorError):
+            sent = False
+            retryable = not isinstance(exc, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError)
+        elif isinstance(exc, aiohttp.ClientConnectorCertificateError):
+            sent, retryable = False, False
+        elif isinstance(exc, aiohttp.ConnectionTimeoutError):
+            sent, kind = False, "timeout"
+        elif isinstance(exc, TimeoutError):
+            kind = "timeout"
+        elif isinstance(exc, aiohttp.ClientResponseError):
+            kind = "malformed_response"
+        elif not isinstance(exc, aiohttp.ClientError | OSError):
+            kind, retryable = "other", False
+        what = clean(str(exc), self._secrets) or type(exc).__name__
+        return ProviderError(what, kind=kind, retryable=retryable, maybe_billed=sent)
+
+
+def _plain(value: Any) -> Any:
+    """Converts what the encoder does not support: read-only mappings and other sequences of a tool's parameters."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, Sequence):
+        return list(cast("Sequence[Any]", value))
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+# NaN is not JSON, and the error of a server would be less clear.
+_encode = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
+
+
+def _checked_host(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as exc:
+        raise ConfigurationError(f"the base URL cannot be read: {exc}") from exc
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise ConfigurationError("the base URL must look like http://host:port/v1, without a query or a fragment")
+    return host
+
+
+def _secrets(base_url: str, api_key: str | None, headers: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Texts that no message may hold, longest first, so that no part of one remains."""
+    found = {api_key or "", urlsplit(base_url).password or ""}
+    for value in (headers or {}).values():
+        found.add(value)
+        found.update(word for word in value.split() if len(word) >= 8)
+    return tuple(sorted((text for text in found if text), key=len, reverse=True))
+
+
+def _abandon(session: aiohttp.ClientSession) -> None:
+    """Closes a session whose loop has ended and can run nothing more."""
+    connector = session.connector
+    session.detach()
+    if connector is None:
+        return
+    closing: Any = connector.close()
+    if asyncio.iscoroutine(closing):
+        # On a closed loop there is nothing to wait for: one step completes it.
+        with contextlib.suppress(StopIteration, RuntimeError):
+            closing.send(None)
+        closing.close()
+
+
+def _close_soon(session: aiohttp.ClientSession, closed: threading.Event) -> None:
+    """Closes a session in its own, running loop, and then sets `closed`."""
+    closing = asyncio.ensure_future(session.close())
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+    # A loop that ends at once cancels the task before its first step.
+    closing.add_done_callback(lambda _: _abandon(session))
+    closing.add_done_callback(lambda _: closed.set())
+
+
+_closing: set[asyncio.Future[None]] = set()
+
+# Backends that were not closed: a script that just ends leaves no connection open, and prints no warning.
+_live: weakref.WeakSet[OpenAICompatibleBackend] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    for backend in list(_live):
+        for closed in backend.abandon():
+            closed.wait(1.0)

@@ -1,0 +1,155 @@
+"""Context windows and prices of models, read from the table that LiteLLM ships, without importing LiteLLM.
+
+The table (3 MB of JSON) is beside the installed package and is read when a model that may be in it is first looked up,
+some 20 ms for each such model. Without LiteLLM, or with a table that cannot be read, every function returns None.
+Prices are those of the installed version: an estimate, not a bill.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, overload
+
+from evaluator.errors.results import Usage
+
+_TABLE = "model_prices_and_context_window_backup.json"
+# Prefixes of models that have no price: looking one up does not load the table.
+_UNPRICED = frozenset(
+    {"simulated", "replay", "local", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamafile"}
+)
+_TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens$")
+
+
+def context_window(model: str) -> int | None:
+    """Tokens that a request to `model` may hold, or None when unknown."""
+    return _count(_entry(model), "max_input_tokens")
+
+
+def max_output_tokens(model: str) -> int | None:
+    """Tokens that `model` can answer with at most, or None when unknown."""
+    return _count(_entry(model), "max_output_tokens")
+
+
+def supports(model: str, feature: str) -> bool | None:
+    """Whether `model` supports a feature (`vision`, `pdf_input`, `response_schema`, …); None where that is unknown."""
+    entry = _entry(model)
+    value = None if entry is None else entry.get(f"supports_{feature}")
+    return value if isinstance(value, bool) else None
+
+
+def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | None:
+    """The cost of `usage` with `model`, in US dollars; None where a price or a token count is unknown.
+
+    Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; an unknown count of
+    cached tokens is priced as none. Of the uncached input tokens, `cache_write_tokens` are priced as written to the
+    provider's cache. Long requests are priced at the table's higher tier.
+    """
+    entry = _entry(model)
+    if entry is None or usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    tier = _tier(entry, usage.input_tokens)
+    input_price = _price(entry, "input_cost_per_token", tier)
+    output_price = _price(entry, "output_cost_per_token", tier)
+    if input_price is None or output_price is None:
+        return None
+    cached = min(usage.cached_tokens or 0, usage.input_tokens)
+    written = min(cache_write_tokens, usage.input_tokens - cached)
+    reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
+    return (
+        (usage.input_tokens - cached - written) * input_price
+        + cached * _price(entry, "cache_read_input_token_cost", tier, input_price)
+        + written * _price(entry, "cache_creation_input_token_cost", tier, input_price)
+        + (usage.output_tokens - reasoning) * output_price
+        + reasoning * _price(entry, "output_cost_per_reasoning_token", "", output_price)
+    )
+
+
+def max_call_cost_usd(model: str, max_context_fraction: float = 1.0, max_output: int | None = None) -> float | None:
+    """The most that one call of `model` can cost, in US dollars; None where a price or a size is unknown.
+
+    The call sends `max_context_fraction` of the context window and is answered with `max_output` tokens, or as many as
+    the model can give.
+    """
+    window = context_window(model)
+    answer = max_output_tokens(model) if max_output is None else max_output
+    if window is None or answer is None:
+        return None
+    return cost_usd(model, Usage(int(window * max_context_fraction), answer, 0, 0, None, 1))
+
+
+@lru_cache(maxsize=256)
+def _entry(model: str) -> Mapping[str, Any] | None:
+    prefix = model.partition("/")[0]
+    if prefix in _UNPRICED or model == "":
+        return None
+    table = _table()
+    for key, provider in _keys(model):
+        entry = table.get(key)
+        if isinstance(entry, dict) and (
+            provider is None or str(entry.get("litellm_provider", "")).startswith(provider)
+        ):
+            return entry
+    return None
+
+
+def _keys(model: str) -> Iterator[tuple[str, str | None]]:
+    """Names to look up, and the provider that the entry must then belong to.
+
+    A prefix may be removed only where the entry is of that provider: another provider's model of the same name has
+    another price.
+    """
+    name = model.removeprefix("litellm/")
+    yield name, None
+    if name.startswith("ft:"):
+        yield ":".join(name.split(":")[:2]), None
+    while "/" in name:
+        provider, _, name = name.partition("/")
+        yield name, provider
+
+
+def _table() -> Mapping[str, Any]:
+    """The table, read again each time. Only single entries are cached: a whole table slows the garbage collector."""
+    try:
+        spec = find_spec("litellm")
+    except (ImportError, ValueError):
+        return {}
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        try:
+            data = json.loads((Path(folder) / _TABLE).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict):
+            data.pop("sample_spec", None)
+            return data
+    return {}
+
+
+def _tier(entry: Mapping[str, Any], input_tokens: int) -> str:
+    """The suffix of the prices for a request of this length: "" or `_above_200k_tokens`."""
+    limits = [int(found[1]) for key in entry if (found := _TIER.fullmatch(key)) is not None]
+    passed = max((limit for limit in limits if input_tokens > limit * 1000), default=None)
+    return "" if passed is None else f"_above_{passed}k_tokens"
+
+
+@overload
+def _price(entry: Mapping[str, Any], name: str, tier: str) -> float | None: ...
+@overload
+def _price(entry: Mapping[str, Any], name: str, tier: str, default: float) -> float: ...
+def _price(entry: Mapping[str, Any], name: str, tier: str, default: float | None = None) -> float | None:
+    for key in (name + tier, name):
+        value = entry.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+    return default
+
+
+def _count(entry: Mapping[str, Any] | None, name: str) -> int | None:
+    value = None if entry is None else entry.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return int(value)
+    return None

@@ -1,0 +1,294 @@
+"""A simulated model: deterministic answers offline, and faults on demand.
+
+It tests a pipeline before that costs money. Its answers are marked: `ModelResponse.model` begins with `simulated`, and
+a text that it had to make up begins with `[simulated]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, TypeAlias, cast
+
+from evaluator.errors import ConfigurationError, ProviderError
+from evaluator.errors.results import Usage
+from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.synthesis import synthesise
+from evaluator.models.tokens import estimate_tokens
+
+ScriptItem: TypeAlias = str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception
+Script: TypeAlias = Sequence[ScriptItem] | Callable[[ModelRequest], ScriptItem | None]
+
+_REMEMBERED_REQUESTS = 100_000
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+class SimulatedBackend:
+    """Answers from the first that exists: `script`; `hints.target`; the example with the same inputs; the closest
+    example; a value made up to fit the declared output.
+
+    `script` is a sequence, one item a call (after the last it fails), or a function of the request, which returns None
+    for no answer. An item is text; `{"tool": name, "arguments": {…}}` or a list of these (`arguments` may be broken
+    text; `text` is the text of the response); a ModelResponse; an exception to raise.
+
+    The rates are probabilities in [0, 1]. `rate_limit` (429), `fail` (500) and `hang` (no answer until the
+    timeout) are drawn for each attempt; `wrong` and `malformed` for each request, so that neither the order
+    of calls nor a retry changes an answer. Equal seeds give equal runs. Tokens are estimates, cost is 0.
+
+    Raises: ConfigurationError, for a rate outside [0, 1] or a negative latency.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        script: Script | None = None,
+        latency_s: float = 0.0,
+        wrong: float = 0.0,
+        malformed: float = 0.0,
+        rate_limit: float = 0.0,
+        hang: float = 0.0,
+        fail: float = 0.0,
+        retry_after_s: float | None = None,
+    ) -> None:
+        rates = {"wrong": wrong, "malformed": malformed, "rate_limit": rate_limit, "hang": hang, "fail": fail}
+        for name, rate in rates.items():
+            if not 0 <= rate <= 1:
+                raise ConfigurationError(f"simulated: {name} is {rate:g}, expected a probability in [0, 1]")
+        if not 0 <= latency_s < float("inf"):
+            raise ConfigurationError(f"simulated: latency_s is {latency_s:g}, expected 0 or more seconds")
+        self._seed = seed
+        self._script = script
+        self._latency_s = latency_s
+        self._wrong, self._malformed = wrong, malformed
+        self._rate_limit, self._hang, self._fail = rate_limit, hang, fail
+        self._retry_after_s = retry_after_s
+        self._next_item = 0
+        self._attempts: OrderedDict[bytes, int] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self._seed})"
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        """The simulated answer. Raises: ProviderError, for a simulated fault; an exception of the script, unchanged."""
+        digest = _digest(request)
+        item = self._scripted(request)
+        fault = self._fault(digest)
+        is_late = fault == "hang" or self._latency_s >= request.timeout_s
+        if wait_s := request.timeout_s if is_late else self._latency_s:
+            await asyncio.sleep(wait_s)
+        if is_late:
+            message = f"no complete answer within {request.timeout_s:g} s (simulated)"
+            raise ProviderError(message, kind="timeout", retryable=True, maybe_billed=True)
+        if fault == "rate_limit":
+            raise ProviderError(
+                "HTTP 429: simulated rate limit", kind="rate_limit", status=429, retryable=True,
+                retry_after_s=self._retry_after_s,
+            )  # fmt: skip
+        if fault == "fail":
+            raise ProviderError(
+                "HTTP 500: simulated failure", kind="server", status=500, retryable=True, maybe_billed=True
+            )
+        response = self._response(request, item, digest)
+        if on_text is not None:
+            for word in _WORDS.findall(response.content):
+                on_text(word)
+        return response
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def _scripted(self, request: ModelRequest) -> ScriptItem | None:
+        if self._script is None:
+            return None
+        if callable(self._script):
+            return self._script(request)
+        if self._next_item >= len(self._script):
+            raise ProviderError(f"the script of {len(self._script)} answers is used up", kind="other")
+        self._next_item += 1
+        return self._script[self._next_item - 1]
+
+    def _fault(self, digest: bytes) -> str | None:
+        if not (self._rate_limit or self._fail or self._hang):
+            return None
+        attempt = self._attempts.pop(digest, 0) + 1
+        self._attempts[digest] = attempt
+        if len(self._attempts) > _REMEMBERED_REQUESTS:
+            self._attempts.popitem(last=False)
+        rng = self._rng(digest, f"attempt {attempt}")
+        for name, rate in (("rate_limit", self._rate_limit), ("fail", self._fail), ("hang", self._hang)):
+            if rng.random() < rate:
+                return name
+        return None
+
+    def _rng(self, digest: bytes, what: str) -> random.Random:
+        return random.Random(f"{self._seed}/{what}/{digest.hex()}")
+
+    def _response(self, request: ModelRequest, item: ScriptItem | None, digest: bytes) -> ModelResponse:
+        if isinstance(item, ModelResponse):
+            return item
+        if isinstance(item, Exception):
+            raise item
+        calls: tuple[ToolCall, ...] = ()
+        if item is None:
+            text = self._answer(request, digest)
+        elif isinstance(item, str):
+            text = item
+        else:
+            items = (item,) if isinstance(item, Mapping) else tuple(item)
+            text = "".join(str(call.get("text", "")) for call in items)
+            calls = tuple(_tool_call(call, i, digest) for i, call in enumerate(items, 1))
+        finish: FinishReason = "tool_calls" if calls else "stop"
+        cut = _cut(text, request.max_output_tokens)
+        if cut != text:
+            text, finish = cut, "length"
+        return ModelResponse(text, finish, calls, None, _usage(request, text, calls), _label(request.model))
+
+    def _answer(self, request: ModelRequest, digest: bytes) -> str:
+        hints = request.hints
+        rng = self._rng(digest, "answer")
+        answer = _known_answer(hints)
+        if answer is None:
+            answer = _made_up(request, rng)
+        if self._wrong and rng.random() < self._wrong:
+            answer = _spoiled(answer, hints, rng)
+        if self._malformed and rng.random() < self._malformed:
+            answer = _mangled(answer, hints.output_type, rng)
+        return answer
+
+
+def _known_answer(hints: Hints) -> str | None:
+    """The answer that the hints give: the target, else the output of the closest example."""
+    if hints.target is not None:
+        return hints.target
+    given = {name: _text(value) for name, value in hints.inputs.items()}
+    words = _bag(" ".join(given.values()))
+    best: tuple[float, str] | None = None
+    for inputs, output in hints.examples:
+        if inputs and all(given.get(name) == value.strip() for name, value in inputs.items()):
+            return output
+        others = _bag(" ".join(inputs.values()))
+        overlap = len(words & others) / (len(words | others) or 1)
+        if best is None or overlap > best[0]:
+            best = (overlap, output)
+    return None if best is None else best[1]
+
+
+def _digest(request: ModelRequest) -> bytes:
+    """Identifies what a model would see, and the seed; neither the hints nor the timeout."""
+    parts = (
+        request.model,
+        [message.to_dict() for message in request.messages],
+        [tool.name for tool in request.tools],
+        request.temperature,
+        request.seed,
+    )
+    return hashlib.blake2b(json.dumps(parts).encode("ascii"), digest_size=16).digest()
+
+
+def _label(model: str) -> str:
+    return model if model.split("/")[0] == "simulated" else f"simulated/{model}"
+
+
+def _usage(request: ModelRequest, text: str, calls: Sequence[ToolCall]) -> Usage:
+    sent = sum(estimate_tokens(message.content) + 4 for message in request.messages)
+    made = estimate_tokens(text) + sum(estimate_tokens(call.name + call.arguments) for call in calls)
+    return Usage(sent, made, 0, 0, 0.0, 1)
+
+
+def _tool_call(item: Mapping[str, Any], index: int, digest: bytes) -> ToolCall:
+    arguments = item.get("arguments", {})
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    return ToolCall(str(item.get("id") or f"call_{digest.hex()[:8]}_{index}"), str(item["tool"]), arguments)
+
+
+def _cut(text: str, max_tokens: int | None) -> str:
+    """The longest beginning whose estimated size is within the limit."""
+    if max_tokens is None or estimate_tokens(text) <= max_tokens:
+        return text
+    longer = bisect_right(range(1, len(text) + 1), max_tokens, key=lambda size: estimate_tokens(text[:size]))
+    return text[:longer]
+
+
+def _made_up(request: ModelRequest, rng: random.Random) -> str:
+    hints = request.hints
+    prompt = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
+    topic = " ".join((hints.task or prompt).split())
+    topic = topic if len(topic) <= 80 else topic[:79] + "…"
+    if hints.output_type == "json":
+        return json.dumps(synthesise(hints.schema, rng), ensure_ascii=False)
+    if hints.output_type == "xml":
+        return f"<result>[simulated] {escape(topic, quote=False)}</result>"
+    if hints.schema in ("number", "integer", "boolean"):
+        return json.dumps(synthesise(hints.schema, rng))
+    return f"[simulated] an answer to: {topic}" if topic else "[simulated]"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _bag(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _spoiled(answer: str, hints: Hints, rng: random.Random) -> str:
+    """A wrong answer of the same shape."""
+    others = sorted({output for _, output in hints.examples if output.strip() != answer.strip()})
+    if others:
+        return rng.choice(others)
+    try:
+        return json.dumps(_spoiled_value(json.loads(answer)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return f"[simulated] a wrong answer, {rng.randrange(1000)}"
+
+
+def _spoiled_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"not {value}"
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {name: _spoiled_value(member) for name, member in members.items()} or {"wrong": True}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [_spoiled_value(item) for item in items] or ["wrong"]
+    return "wrong"
+
+
+def _mangled(answer: str, output_type: str, rng: random.Random) -> str:
+    """The answer in a form that models often give. It stays readable with fences or prose, perhaps not if it is cut."""
+    ways = ["fence", "prose", "cut"]
+    if output_type == "json":
+        ways += ["quotes", "comma"]
+    way = rng.choice(ways)
+    if way == "fence":
+        return f"```{output_type if output_type != 'text' else ''}\n{answer}\n```"
+    if way == "prose":
+        return f"Sure, here is what you asked for:\n\n{answer}\n\nLet me know if you need more."
+    if way == "quotes":
+        return answer.replace('"', "'")
+    if way == "comma" and answer.rstrip()[-1:] in ("}", "]"):
+        stripped = answer.rstrip()
+        return f"{stripped[:-1]},{stripped[-1]}"
+    return answer[: max(1, len(answer) * 2 // 3)]

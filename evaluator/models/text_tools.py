@@ -1,0 +1,304 @@
+"""Tool calling for models that have none: a Backend around a Backend, with a protocol of plain text.
+
+The system message describes the tools. A call is a `<tool_call>` block in the answer, or a JSON object that names an
+offered tool and its arguments; results are sent back as user messages. The outcome is an ordinary response with tool
+calls, so no other part of the program is concerned. Text without a call is the answer, unchanged. Text inside reasoning
+tags is never a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, cast
+
+from evaluator.models.attachments import Attachment, with_unsent
+from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
+from evaluator.output.extract import Block, Extract, extract
+from evaluator.output.repairs import MESSAGES
+
+UNREADABLE = "unreadable_call"
+"""The name of a call whose block cannot be read; its arguments are the text of the block."""
+
+MAX_CALLS = 50
+"""The most blocks of one answer that are read; what follows stays text."""
+
+_MOST_WAITING = 10_000
+_OPEN = re.compile(r"<tool_calls?>", re.I)
+_CLOSE = re.compile(r"\s*(?:```\s*)?</tool_calls?>", re.I)
+_CLOSE_ALONE = re.compile(r"</tool_calls?>", re.I)
+_BETWEEN = re.compile(r"\s*(?:```[\w+#.-]{0,20}[ \t]*\n?\s*)?")
+_FENCE_BEFORE = re.compile(r"```[ \t]*(?:json|tool_call)?[ \t]*\n\s*\Z", re.I)
+_FENCE_AFTER = re.compile(r"\s*\n?```")
+_NAME = re.compile(r"""["']?(?:name|tool)["']?\s*[:=]\s*["']([^"'\s]{1,200})["']""")
+_NAMES = ("name", "tool", "tool_name", "function")
+_ARGUMENTS = ("arguments", "args", "parameters", "input")
+
+
+class TextToolsBackend:
+    """`inner`, with tool calls as text. It has the name of `inner`; closing it closes `inner`.
+
+    With `on_text`, text is streamed up to the first place where a call may begin. The rest follows when the answer is
+    whole, without the calls.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        """One attempt of `inner`. Raises: as `inner`."""
+        if not request.tools:
+            return await self.inner.complete(replace(request, messages=_as_text(request.messages)), on_text=on_text)
+        asked = replace(
+            request,
+            messages=_with_descriptions(_as_text(request.messages), request.tools),
+            tools=(),
+            # A provider that enforces a schema would prevent calls.
+            schema=None,
+        )
+        stream = None if on_text is None else _CallFilter(on_text)
+        response = await self.inner.complete(asked, on_text=None if stream is None else stream.add)
+        turn = sum(message.role == "assistant" for message in request.messages) + 1
+        read = response if response.tool_calls else _with_calls(response, request.tools, turn)
+        if stream is not None:
+            stream.end(read.content)
+        return read
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class _CallFilter:
+    """Streams text that cannot be part of a call. Trailing blanks wait as well: before a call they are removed."""
+
+    _START = re.compile(r"<tool_calls?>|[{\[]|```", re.I)
+    _MAY_START = re.compile(r"\s*(?:<(?:t(?:o(?:o(?:l(?:_(?:c(?:a(?:l(?:ls?)?)?)?)?)?)?)?)?)?|`{1,2})?\Z", re.I)
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._waiting = ""
+        self._holds = False
+        self._passed = 0
+
+    def add(self, piece: str) -> None:
+        if self._holds:
+            return
+        self._waiting += piece
+        start = self._START.search(self._waiting)
+        if start is not None or len(self._waiting) > _MOST_WAITING:
+            self._holds = True
+            sure = len(self._waiting[: start.start() if start else None].rstrip())
+        else:
+            may_start = self._MAY_START.search(self._waiting)
+            sure = len(self._waiting) if may_start is None else may_start.start()
+        self._pass(self._waiting[:sure])
+        self._waiting = self._waiting[sure:]
+
+    def end(self, content: str) -> None:
+        """Streams what of the whole `content` has not been streamed yet."""
+        self._pass(content[self._passed :])
+
+    def _pass(self, text: str) -> None:
+        if text:
+            self._passed += len(text)
+            self._on_text(text)
+
+
+# -- requests ---------------------------------------------------------------------------------------
+
+
+def _with_descriptions(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+    lines = [
+        "You can call tools. To call one, write a block of exactly this form, with JSON inside, and stop after it:",
+        '<tool_call>\n{"name": "the tool", "arguments": {"an argument": "its value"}}\n</tool_call>',
+        "Several blocks are several calls. The results come in the next message. When you need no tool, answer "
+        "without such a block.",
+        "The tools, each with the JSON Schema of its arguments:",
+        *(f"- {tool.name}: {tool.description}\n  {_dumps(tool.parameters)}" for tool in tools),
+    ]
+    description = "\n\n".join(lines)
+    if messages and messages[0].role == "system":
+        return (replace(messages[0], content=f"{messages[0].content}\n\n{description}"), *messages[1:])
+    return (Message("system", description), *messages)
+
+
+def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Calls and results as text; the results of one turn make one user message, their images with it."""
+    texts: list[Message] = []
+    names: dict[str | None, str] = {}
+    results: list[str] = []
+    images: list[Attachment] = []
+
+    def end_results() -> None:
+        if results:
+            texts.append(Message("user", "\n".join(results), attachments=tuple(images)))
+            results.clear()
+            images.clear()
+
+    for message in messages:
+        if message.role == "tool":
+            name = names.get(message.tool_call_id, "tool")
+            text = with_unsent(message.content, message.attachments)
+            results.append(f'<tool_result name="{name}">\n{text}\n</tool_result>')
+            images += [image for image in message.attachments if image.data]
+            continue
+        end_results()
+        if message.tool_calls:
+            names.update((call.id, call.name) for call in message.tool_calls)
+            blocks = [_block(call) for call in message.tool_calls]
+            text = "\n".join([message.content, *blocks] if message.content else blocks)
+            message = replace(message, content=text, tool_calls=())
+        texts.append(message)
+    end_results()
+    return tuple(texts)
+
+
+def _block(call: ToolCall) -> str:
+    if call.name == UNREADABLE:
+        return f"<tool_call>\n{call.arguments}\n</tool_call>"
+    return f'<tool_call>\n{{"name": {_dumps(call.name)}, "arguments": {call.arguments or "{}"}}}\n</tool_call>'
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=dict)
+
+
+# -- answers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundCall:
+    """One call and the range of text that it occupies."""
+
+    name: str
+    arguments: str
+    start: int
+    end: int
+    repairs: tuple[str, ...] = ()
+
+
+def _with_calls(response: ModelResponse, tools: Sequence[ToolSpec], turn: int) -> ModelResponse:
+    """`response` with the calls in its text, and the text that remains around them."""
+    found = list(_find(response.content, {tool.name for tool in tools}))
+    if not found:
+        return response
+    kept: list[str] = []
+    position = 0
+    for call in found:
+        if call.start >= position:
+            kept.append(response.content[position : call.start].rstrip())
+            position = call.end
+    kept.append(response.content[position:].rstrip())
+    calls = tuple(ToolCall(f"text_{turn}_{n}", call.name, call.arguments) for n, call in enumerate(found, 1))
+    warnings = [
+        f"a call of {call.name} was read with a repair: {MESSAGES.get(repair, repair)}"
+        for call in found
+        for repair in call.repairs
+    ]
+    return replace(
+        response,
+        content="".join(kept).rstrip(),
+        tool_calls=calls,
+        finish_reason="tool_calls" if response.finish_reason in ("stop", "unknown") else response.finish_reason,
+        warnings=(*response.warnings, *dict.fromkeys(warnings)),
+    )
+
+
+def _find(text: str, offered: set[str]) -> Iterator[_FoundCall]:
+    if not ("{" in text or _OPEN.search(text)):
+        return
+    position = 0
+    for start, tag_end, block in _places(text, extract(text)):
+        if start < position:
+            continue
+        if tag_end is not None:
+            between = _BETWEEN.match(text, tag_end)
+            if block is None or block.cut or between is None or block.start != between.end():
+                end, position = _end_of_unreadable(text, tag_end)
+                yield _unreadable(text[tag_end:end], start, position)
+                continue
+            close = _CLOSE.match(text, block.end)
+            position = close.end() if close else block.end
+        elif block is not None and _is_plain_call(block, offered):
+            fence = _FENCE_BEFORE.search(text, max(0, block.start - 40), block.start)
+            after = _FENCE_AFTER.match(text, block.end) if fence else None
+            start, position = (fence.start(), after.end()) if fence and after else (block.start, block.end)
+        else:
+            continue
+        yield from _calls(block, text, start, position)
+
+
+def _places(text: str, read: Extract) -> list[tuple[int, int | None, Block | None]]:
+    """Opening tags with the block that follows, and blocks, in the order of the text and outside reasoning.
+
+    Each is a start, the end of the tag (None for a block) and the block.
+    """
+    blocks = read.blocks
+    tags = [
+        tag
+        for tag in islice(_OPEN.finditer(text), MAX_CALLS)
+        if not any(start <= tag.start() < end for start, end in read.removed)
+        and not any(block.start < tag.start() < block.end for block in blocks)
+    ]
+    places: list[tuple[int, int | None, Block | None]] = [(block.start, None, block) for block in blocks]
+    for tag in tags:
+        places.append((tag.start(), tag.end(), next((b for b in blocks if b.start >= tag.end()), None)))
+    return sorted(places, key=lambda place: place[0])
+
+
+def _end_of_unreadable(text: str, begin: int) -> tuple[int, int]:
+    """Where the content of a block that cannot be read ends, and where the text continues after it."""
+    close = _CLOSE_ALONE.search(text, begin)
+    following = _OPEN.search(text, begin)
+    if close is not None and (following is None or close.start() < following.start()):
+        return close.start(), close.end()
+    end = len(text) if following is None else following.start()
+    return end, end
+
+
+def _unreadable(inside: str, start: int, end: int) -> _FoundCall:
+    """A call whose JSON cannot be repaired, or is cut off: the registry rejects its arguments and says why."""
+    name = _NAME.search(inside)
+    return _FoundCall(name[1] if name else UNREADABLE, inside.strip(), start, end)
+
+
+def _is_plain_call(block: Block, offered: set[str]) -> bool:
+    """Whether JSON without a tag is a call: it names an offered tool and its arguments."""
+    if block.cut or not (items := _items(block)):
+        return False
+    return all(name in offered and arguments is not None for name, arguments in map(_parts, items))
+
+
+def _items(block: Block) -> list[Any]:
+    return cast("list[Any]", block.value) if isinstance(block.value, list) else [block.value]
+
+
+def _calls(block: Block, text: str, start: int, end: int) -> Iterator[_FoundCall]:
+    for item in _items(block) or [None]:
+        name, arguments = _parts(item)
+        if name is None:
+            yield _unreadable(text[block.start : block.end], start, end)
+        else:
+            yield _FoundCall(name, "{}" if arguments is None else arguments, start, end, block.repairs)
+
+
+def _parts(item: Any) -> tuple[str | None, str | None]:
+    """The name and the arguments, as JSON text, of a call in any of the shapes that models use; else None."""
+    if not isinstance(item, Mapping):
+        return None, None
+    call = cast("Mapping[str, Any]", item)
+    if isinstance(call.get("function"), Mapping):
+        call = cast("Mapping[str, Any]", call["function"])
+    name = next((call[key] for key in _NAMES if isinstance(call.get(key), str) and call[key]), None)
+    given = next((call[key] for key in _ARGUMENTS if key in call), None)
+    return name, given if given is None or isinstance(given, str) else _dumps(given)

@@ -1,0 +1,489 @@
+"""The syntax tree of a template: frozen data with positions, without I/O. Each operator is declared once, here.
+
+Every node has the `Span` of the place in the author's file that it was read from. Texts that may hold variables are
+stored as `Text`, unrendered. A setting that holds a placeholder is stored as `Text` too and is checked after
+substitution.
+
+**An operator** is a subclass of `Task` with the decorator `@operator("its type")`. Its fields are declared with the
+functions of `declare`: each says what walks do with the value (a text, a setting, a child node, a part, data), in
+which element or attribute XML has it, its range, and for a child the names that its scope gains (`binds`), with their
+shapes. What is not a field is a class variable (`default_context`, `asks_model`, `runs_process`) or a short method:
+`repeats` says how often the child nodes run, `result` which shape the result has, `doubts` what is probably a mistake.
+
+Everything else is generic over these declarations: reading and writing XML (`xml.build_task`, `xml.write`), variables
+in scope (`library.scoping`), call bounds (`library.bounds`), `ref` (`library.resolve`), settings with placeholders
+(`language.inputs`), planned steps (`interpreter.plan`), and the walks of `walk`.
+
+**To add an operator**: its class here, its type and its new elements and attributes in `schemas/task.xsd`, a
+module in `interpreter/operators/` and its line in `RUNNERS` there, documentation and tests. A missing runner is an
+error when the interpreter is imported; `tests/nodes/test_declarations.py` names what is missing in the schema.
+`tests/nodes/test_new_operator.py` adds an operator of its own, as an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from evaluator.nodes.declare import (
+    FIELDS,
+    OPERATORS,
+    Binding,
+    Known,
+    attribute,
+    child,
+    choice,
+    condition,
+    declared,
+    declared_by_name,
+    flag,
+    inner,
+    names,
+    operator,
+    part,
+    setting,
+    text,
+)
+from evaluator.nodes.spans import Expression, Span, Text
+from evaluator.nodes.spans import Mark as Mark
+from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, NULL, STRING, TYPE_NAMES, Shape, record, value_shape
+
+InheritContext = Literal["full", "subset", "none"]
+AccumulationFormat = Literal["notes_only", "full_output"]
+FreshContext = Literal["enabled", "disabled"]
+
+IntSetting: TypeAlias = int | Text
+FloatSetting: TypeAlias = float | Text
+BoolSetting: TypeAlias = bool | Text
+
+
+@declared
+class ContextSettings:
+    """The context settings of a template; a setting is None if the template does not have it."""
+
+    inherit_context: InheritContext | None = choice({"full": "full", "subset": "subset", "none": "none"}, default=None)
+    accumulate_data: bool | None = choice({"true": True, "false": False, "1": True, "0": False}, default=None)
+    accumulation_format: AccumulationFormat | None = choice(
+        {"notes_only": "notes_only", "full_output": "full_output", "minimal": "notes_only", "full": "full_output"},
+        default=None,
+    )
+    fresh_context: FreshContext | None = choice({"enabled": "enabled", "disabled": "disabled"}, default=None)
+    span: Span = Span()
+
+
+@declared
+class HandlerSpec:
+    """The `<handler>` element: a profile's name and overrides; an absent value is None."""
+
+    ref: str | None = attribute(default=None)
+    max_turns: IntSetting | None = setting("integer", default=None, attribute="max_turns", least=1)
+    max_context_fraction: FloatSetting | None = setting(
+        "decimal", default=None, attribute="max_context_fraction", above=0, most=1
+    )
+    max_output_tokens: IntSetting | None = setting("integer", default=None, attribute="max_output_tokens", least=1)
+    timeout_s: FloatSetting | None = setting("decimal", default=None, attribute="timeout", above=0)
+    max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
+    script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
+    span: Span = Span()
+
+
+@declared
+class FilePaths:
+    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description."""
+
+    source: Literal["literal", "glob", "command", "description"]
+    items: tuple[Text, ...] = inner("text")
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """`type` and `schema` as declared; `schema` may also be inline JSON Schema text."""
+
+    type: Literal["text", "json", "xml"]
+    schema: str | None
+    span: Span
+
+
+@declared
+class Input:
+    """A named input. `source` is its `from` expression, `task` a nested task whose result it is."""
+
+    name: str
+    type: str
+    required: bool
+    default: Text | None = inner("text")
+    source: Expression | None = inner("text")
+    task: Node | None = inner("node")
+    description: str
+    span: Span
+
+    @property
+    def is_given(self) -> bool:
+        """Whether its value comes from the caller: neither from an expression nor from a nested task."""
+        return self.source is None and self.task is None
+
+    @property
+    def must_be_given(self) -> bool:
+        """Whether a caller has to give its value."""
+        return self.required and self.default is None and self.is_given
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Sample inputs and the output they should give; values are data, never rendered."""
+
+    inputs: Mapping[str, str]
+    output: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a function; its default is text that is read as its type."""
+
+    name: str
+    default: str | None = None
+    type: str = "any"
+
+
+@declared
+class Argument:
+    """An `<arg>`: a variable if one has that name, else text. `name` None means by position."""
+
+    name: str | None
+    value: Text = inner("text")
+    span: Span
+
+
+@declared
+class Case:
+    """A branch of a cond: `body` runs if `test` holds."""
+
+    test: Expression = inner("text")
+    body: Node = inner("node")
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why` says it in words."""
+
+    least: int
+    most: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A finding about one task alone: an error, or a setting that is legal but probably a mistake."""
+
+    severity: Literal["error", "warning"]
+    code: str
+    message: str
+    hint: str | None = None
+
+
+@declared_by_name
+class Task:
+    """The fields that every operator has. The subclass determines the operator."""
+
+    type: ClassVar[str]
+    default_context: ClassVar[ContextSettings] = ContextSettings("full", False, "notes_only", "disabled")
+    """The context settings of a task that states none."""
+    asks_model: ClassVar[bool] = False
+    """Whether the task itself has a conversation with a model."""
+    runs_process: ClassVar[bool] = False
+    """Whether the task itself runs a process, which reads its inputs and sees no context."""
+
+    name: str | None = attribute(default=None)
+    subtype: str | None = attribute(default=None)
+    version: str | None = attribute(default=None)
+    ref: str | None = attribute(default=None)
+    description: Text = text()
+    instructions: Text | None = text(default=None)
+    system: Text | None = text(default=None)
+    model: Text | None = text(default=None, form="model")
+    model_role: str | None = attribute(default=None, of="model", name="role")
+    criteria: Text | None = text(default=None, resolved=False)
+    handler: HandlerSpec | None = part(HandlerSpec, "fields", default=None)
+    inputs: tuple[Input, ...] = part(Input, "inputs", default=())
+    tools: tuple[str, ...] = part(None, "tools", default=())
+    examples: tuple[Example, ...] = part(None, "examples", default=())
+    shots: bool = flag(default=False, of="examples")
+    context: ContextSettings = part(ContextSettings, "fields", default=ContextSettings(), element="context_management")
+    file_paths: FilePaths | None = part(FilePaths, "file_paths", default=None)
+    output: OutputFormat | None = part(None, "output_format", default=None, element="output_format")
+    manual_xml: BoolSetting = setting("boolean", default=False, element="manual_xml")
+    disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
+    span: Span = Span()
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
+        return Repeats(1, 1)
+
+    def result(self, known: Known) -> Shape:
+        """The shape of the parsed result of a task that declares no output format; NULL where it is text only."""
+        return ANY
+
+    def doubts(self) -> Iterator[Doubt]:
+        """Findings about this task alone that its XML form does not exclude."""
+        return iter(())
+
+
+@operator("atomic")
+class Atomic(Task):
+    """Asks a model."""
+
+    asks_model: ClassVar[bool] = True
+
+    def result(self, known: Known) -> Shape:
+        return NULL
+
+
+def _earlier_steps(node: Sequential, position: int, known: Known) -> Shape:
+    """`steps`: the results of the steps before the one at `position`, by index and by name."""
+    shapes: dict[str | int, Shape] = {}
+    absent: dict[str | int, str] = {}
+    for index, step in enumerate(node.steps):
+        if index >= position:
+            absent[index] = "it has not run yet"
+            if step.name:
+                absent.setdefault(step.name, f"that step runs later, as step {index + 1}")
+        else:
+            shapes[index] = _step_result(node, index, known)
+            if step.name:
+                shapes[step.name] = shapes[index]
+    own = node.steps[position].name
+    if own is not None:
+        absent[own] = "that is this step itself"
+    return Shape("object", shapes, False, None, "", absent)
+
+
+def _step_result(node: Sequential, index: int, known: Known) -> Shape:
+    step = node.steps[index]
+    what = f"step `{step.name}`" if step.name else f"step {index + 1}"
+    return record(what, content=STRING, parsed=known.result(step), notes=Shape("object"))
+
+
+def _previous_step(node: Sequential, position: int, known: Known) -> Shape | None:
+    return _step_result(node, position - 1, known) if position else None
+
+
+@operator("sequential")
+class Sequential(Task):
+    """Runs its steps in order; the last one gives the result."""
+
+    default_context: ClassVar[ContextSettings] = ContextSettings("full", True, "notes_only", "disabled")
+
+    steps: tuple[Node, ...] = child(form="steps", binds={"steps": _earlier_steps, "previous": _previous_step})
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        return Repeats(1, 1, f"{len(self.steps)} steps")
+
+    def result(self, known: Known) -> Shape:
+        return known.result(self.steps[-1]) if self.steps else ANY
+
+    def doubts(self) -> Iterator[Doubt]:
+        if not self.steps:
+            yield Doubt("warning", "no-steps", "the sequence has no steps")
+
+
+def _item(node: Iteration, position: int, known: Known) -> Shape:
+    """`current_input`: an item of the iterated input, where only one is iterated and its items are known."""
+    shapes = [known.variable(name) for name in node.iterated]
+    return (shapes[0].item if len(shapes) == 1 else None) or ANY
+
+
+def _inner_result(node: Iteration, position: int, known: Known) -> Shape:
+    return value_shape(known.result(node.inner_task))
+
+
+_ITEM: Mapping[str, Binding] = {"current_input": _item, "index": INTEGER}
+
+
+@declared_by_name
+class Iteration(Task):
+    """Runs `inner_task` for each item of its inputs.
+
+    `over` names the inputs that are iterated (all of them when empty); a list value gives one item each.
+    """
+
+    concurrency: IntSetting = setting("integer", default=1, attribute="concurrency", least=1)
+    over: tuple[str, ...] = names(default=(), of="inputs")
+    inner_task: Node = child(binds=_ITEM)
+
+    @property
+    def iterated(self) -> tuple[str, ...]:
+        """The names of the inputs that are iterated."""
+        return self.over or tuple(declared.name for declared in self.inputs)
+
+    def items(self, values: Mapping[str, Any]) -> list[Any]:
+        """The items in the values of the inputs; an input without a list is one item."""
+        found: list[Any] = []
+        for name in self.iterated:
+            value = values.get(name)
+            found += value if isinstance(value, (list, tuple)) else [value]
+        return found
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        types = {declared.name: declared.type for declared in self.inputs}
+        known = {name: given[name] for name in self.iterated if name in given}
+        # An input of a scalar type is always one item.
+        unknown = [name for name in self.iterated if name not in given and types.get(name) not in _SCALARS]
+        if unknown:
+            return Repeats(0, None, "as many items as its inputs hold")
+        count = len(self.items({**dict.fromkeys(self.iterated), **known}))
+        return Repeats(count, count, f"{count} items")
+
+    def doubts(self) -> Iterator[Doubt]:
+        if not self.inputs:
+            yield Doubt("warning", f"nothing-to-{self.type}", f"{self.type} has no inputs, so there are no items")
+
+
+_SCALARS = frozenset(TYPE_NAMES) - {"any", "array", "[]"}
+
+
+@operator("reduce")
+class Reduce(Iteration):
+    """Runs `inner_task` for each item, then `reduction_task` to combine each result with the accumulator."""
+
+    default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
+
+    initial_value: Text | None = text(default=None)
+    reduction_task: Node = child(binds={**_ITEM, "current_result": _inner_result, "accumulator": ANY})
+
+    def result(self, known: Known) -> Shape:
+        # A reduction over no items gives the initial value, which is text.
+        return NULL if known.result(self.reduction_task) == NULL else ANY
+
+
+@operator("map")
+class Map(Iteration):
+    """Runs `inner_task` for each item; the result is the list of the results."""
+
+    default_context: ClassVar[ContextSettings] = ContextSettings("none", False, "notes_only", "enabled")
+
+    def result(self, known: Known) -> Shape:
+        return Shape("array", item=value_shape(known.result(self.inner_task)))
+
+
+@operator("script")
+class Script(Task):
+    """Runs a process. `command` is argv, one Text an argument; with `shell` it is one Text for `/bin/sh -c`."""
+
+    runs_process: ClassVar[bool] = True
+
+    command: tuple[Text, ...] = text(form="command")
+    shell: bool = flag(default=False, of="command")
+    timeout_s: FloatSetting | None = setting("decimal", default=None, element="timeout", above=0)
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        return Repeats(0, 0, "a process")
+
+    def result(self, known: Known) -> Shape:
+        return NULL
+
+
+def _script_output(node: DirectorEvaluatorLoop, position: int, known: Known) -> Shape:
+    output = record("script_output", stdout=STRING, stderr=STRING, exit_code=INTEGER)
+    if node.script_execution is None:
+        return Shape(output.kind, output.fields, False, what=output.what, empty="the loop has no script_execution")
+    return output
+
+
+def _directed(node: DirectorEvaluatorLoop, position: int, known: Known) -> Shape:
+    return value_shape(known.result(node.director))
+
+
+_ITERATION: Mapping[str, Binding] = {
+    "current_iteration": INTEGER,
+    "director_result": ANY,
+    "script_output": _script_output,
+    "evaluation": record("evaluation", True, success=BOOLEAN, feedback=STRING, details=ANY),
+    "evaluation_feedback": STRING,
+}
+_AFTER_DIRECTOR: Mapping[str, Binding] = {**_ITERATION, "director_result": _directed}
+
+
+@operator("director_evaluator_loop")
+class DirectorEvaluatorLoop(Task):
+    """Runs director, optional script and evaluator until the condition holds or the iterations end."""
+
+    default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
+
+    max_iterations: IntSetting = setting("integer", default=5, element="max_iterations", least=1)
+    director: Node = child(binds=_ITERATION)
+    script_execution: Script | None = child(default=None, form="script", binds=_AFTER_DIRECTOR)
+    evaluator: Node = child(binds=_AFTER_DIRECTOR)
+    termination_condition: Expression | None = condition(default=None, binds=_AFTER_DIRECTOR)
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        most = self.max_iterations
+        if isinstance(most, Text):
+            return Repeats(1, None, "iterations set by a variable")
+        return Repeats(1, most, f"1 to {most} iterations")
+
+    def result(self, known: Known) -> Shape:
+        return known.result(self.director)
+
+    def doubts(self) -> Iterator[Doubt]:
+        most = self.max_iterations
+        if isinstance(most, int) and most < 1:
+            yield Doubt("error", "no-iterations", f"max_iterations is {most}; it must be at least 1")
+        # A stated 5 is the default too, and reads the same from the tree.
+        if self.termination_condition is None and most == 5:
+            message = "the loop has no termination_condition: it ends when the evaluator reports success, or after 5"
+            yield Doubt("warning", "loop-by-default", message, "add <termination_condition> or <max_iterations>")
+
+
+@declared
+class Call:
+    """A call of a function or a named task; `name` is the step's name in a sequence."""
+
+    template: str
+    args: tuple[Argument, ...] = inner("part", of=Argument)
+    name: str | None
+    span: Span
+
+
+@declared
+class Cond:
+    """The first case whose test holds, else `default`, else an empty COMPLETE result."""
+
+    cases: tuple[Case, ...] = inner("part", of=Case)
+    default: Node | None = inner("node")
+    name: str | None
+    span: Span
+
+
+@declared
+class Function:
+    """A `<template>`: `body` sees `params` and nothing else. `returns` is an output schema name or None."""
+
+    name: str
+    params: tuple[Param, ...]
+    returns: str | None
+    body: Node = inner("node")
+    description: str
+    span: Span
+
+
+Node: TypeAlias = Task | Call | Cond
+TopLevel: TypeAlias = Task | Function
+
+
+def operators_with(element: str | None, attribute: str | None = None) -> tuple[str, ...]:
+    """The types of the tasks that have this child element, or this attribute of it (None: of their own element)."""
+    return _owners(tuple(OPERATORS.values())).get((element, attribute), ())
+
+
+@lru_cache(maxsize=4)
+def _owners(operators: tuple[type[Task], ...]) -> Mapping[tuple[str | None, str | None], tuple[str, ...]]:
+    found: dict[tuple[str | None, str | None], tuple[str, ...]] = {}
+    for cls in operators:
+        for place in dict.fromkeys((one.element, one.attribute) for one in FIELDS[cls]):
+            found[place] = (*found.get(place, ()), cls.type)
+    return found

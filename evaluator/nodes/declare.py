@@ -1,0 +1,243 @@
+"""The declarations that node classes consist of: what each field is, where XML has it, which names it binds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
+
+from evaluator.nodes.values import Shape
+
+Role = Literal["data", "text", "setting", "node", "part"]
+Form = Literal[
+    "attribute", "flag", "names", "text", "model", "integer", "decimal", "boolean", "choice", "condition", "command",
+    "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format",
+]  # fmt: skip
+
+
+class Known(Protocol):
+    """The surroundings that a node class may query to describe a shape."""
+
+    def result(self, node: Any) -> Shape:
+        """The shape of the parsed result of `node`; NULL where it is text only."""
+        ...
+
+    def variable(self, name: str) -> Shape:
+        """The shape of a variable in the scope of the node."""
+        ...
+
+
+Binding = Shape | Callable[[Any, int, Known], Shape | None]
+"""The shape of a bound name, or a function of the node, the position of the child in its field, and what is known.
+
+None: the name is not bound there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """The declaration of one field of a node class.
+
+    `role` says what walks do with its value: `text` (a Text or an Expression) is resolved before the node runs, unless
+    `resolved` is false; `setting` is a number or a boolean, or a Text to be resolved to one; `node` is a child node;
+    `part` is a declared object with fields of its own; a tuple holds several. `form` says how XML writes it: in the
+    child element `element`, in `attribute` of the node's own element, or in `attribute` of `element`.
+    """
+
+    role: Role
+    form: Form
+    element: str | None = None
+    attribute: str | None = None
+    name: str = ""
+    required: bool = False
+    resolved: bool = True
+    binds: Mapping[str, Binding] | None = None
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: Mapping[str, Any] | None = None
+    """The spellings of a `choice` and what they mean; the first one of each meaning is the one to write."""
+    of: type | None = None
+    default: Any = None
+
+    @property
+    def wanted(self) -> str:
+        """A description of the valid values of a setting or a choice, for messages."""
+        if self.choices is not None:
+            return " or ".join(self.choices)
+        if self.form == "boolean":
+            return "true or false"
+        limits = [f"of at least {self.least:g}"] if self.least is not None else []
+        limits += [f"above {self.above:g}"] if self.above is not None else []
+        limits += [f"at most {self.most:g}"] if self.most is not None else []
+        what = "a whole number" if self.form == "integer" else "a number"
+        return f"{what} {' and '.join(limits)}".rstrip()
+
+    def admits(self, number: float) -> bool:
+        """Whether a number is in the range of a setting; infinity and NaN never are."""
+        return (
+            (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and number <= (_LARGEST if self.most is None else self.most)
+        )
+
+    def bound(self, node: Any, position: int, known: Known) -> dict[str, Shape]:
+        """The names that the child at `position` of this field sees in addition to the scope of `node`."""
+        shapes = {
+            name: shape if isinstance(shape, Shape) else shape(node, position, known)
+            for name, shape in (self.binds or {}).items()
+        }
+        return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+_LARGEST = 1e15
+
+
+def _declare(role: Role, form: Form, default: Any, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"declared": Field(role, form, default=default, **more)})
+
+
+def attribute(*, default: Any, of: str | None = None, name: str = "") -> Any:
+    """A string in the attribute `name`, by default the field's name, of the child element `of` if given."""
+    return _declare("data", "attribute", default, element=of, attribute=name)
+
+
+def names(*, default: Any, of: str) -> Any:
+    """Names among those in the field `of`, in an attribute of its element, which is required."""
+    return _declare("data", "names", default, element=of, attribute="", required=True)
+
+
+def flag(*, default: bool, of: str) -> Any:
+    """A boolean that cannot hold a placeholder, in an attribute of the child element `of`."""
+    return _declare("data", "flag", default, element=of, attribute="")
+
+
+def choice(choices: Mapping[str, Any], *, default: Any) -> Any:
+    """One of several words, in an element."""
+    return _declare("data", "choice", default, element="", choices=choices)
+
+
+def text(*, default: Any = MISSING, form: Form = "text", resolved: bool = True) -> Any:
+    """A text in an element. Without a default it is required."""
+    return _declare("text", form, default, element="", required=default is MISSING, resolved=resolved)
+
+
+def condition(*, default: Any, binds: Mapping[str, Binding]) -> Any:
+    """An expression in an element, evaluated with the names that `binds` has."""
+    return _declare("text", "condition", default, element="", binds=binds)
+
+
+def setting(
+    form: Literal["integer", "decimal", "boolean"],
+    *,
+    default: Any,
+    element: str | None = None,
+    attribute: str | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """A number or a boolean that may be a placeholder: at least `least`, above `above`, at most `most`."""
+    return _declare("setting", form, default, element=element, attribute=attribute, least=least, above=above, most=most)
+
+
+def child(
+    *, default: Any = MISSING, form: Literal["role", "steps", "script"] = "role", binds: Mapping[str, Binding]
+) -> Any:
+    """A child node in an element of its own, or with form `steps` several; it sees the names that `binds` has."""
+    return _declare("node", form, default, element="", required=default is MISSING, binds=binds)
+
+
+def part(of: type | None, form: Form, *, default: Any, element: str = "") -> Any:
+    """A declared object of class `of`, or several; None for plain data that only its XML form knows."""
+    return _declare("data" if of is None else "part", form, default, element=element, of=of)
+
+
+def inner(role: Literal["text", "node", "part"], *, default: Any = MISSING, of: type | None = None) -> Any:
+    """A field of a part, whose XML is written by hand: it only says what walks do with it."""
+    return _declare(role, "attribute", default, of=of)
+
+
+FIELDS: dict[type, tuple[Field, ...]] = {}
+"""The declared fields of each class, in order. Fields that are not declared are data without an XML form."""
+
+_Class = TypeVar("_Class", bound=type)
+_SPECIFIERS = (attribute, names, flag, choice, text, condition, setting, child, part, inner)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=_SPECIFIERS)
+def declared(cls: _Class) -> _Class:
+    """Makes a frozen dataclass of a class whose fields are declared above, and enters it in FIELDS."""
+    return _declared(cls, kw_only=False)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=_SPECIFIERS)
+def declared_by_name(cls: _Class) -> _Class:
+    """The same as `declared`, for a class that takes its fields by name only."""
+    return _declared(cls, kw_only=True)
+
+
+def _declared(cls: _Class, *, kw_only: bool) -> _Class:
+    made = dataclass(frozen=True, slots=True, kw_only=kw_only)(cls)
+    FIELDS[made] = tuple(
+        _named(field.name, field.metadata["declared"])
+        for field in dataclasses.fields(made)
+        if "declared" in field.metadata
+    )
+    return made
+
+
+def _named(name: str, field: Field) -> Field:
+    # "" stands for the field's own name.
+    element = name if field.element == "" else field.element
+    attribute = name if field.attribute == "" else field.attribute
+    return dataclasses.replace(field, name=name, element=element, attribute=attribute)
+
+
+OPERATORS: dict[str, Any] = {}
+"""The class of each operator by its type."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=_SPECIFIERS)
+def operator(type_name: str) -> Callable[[_Class], _Class]:
+    """Declares the class of the tasks of one type, and registers it in OPERATORS."""
+
+    def register(cls: _Class) -> _Class:
+        made: Any = declared_by_name(cls)
+        made.type = type_name
+        OPERATORS[type_name] = made
+        return made
+
+    return register
+
+
+def field_of(cls: type, name: str) -> Field:
+    """The declared field `name` of a class. Raises: LookupError, if there is none."""
+    for field in FIELDS[cls]:
+        if field.name == name:
+            return field
+    raise LookupError(f"{cls.__name__} declares no field {name!r}")
+
+
+@cache
+def fields_with(cls: type, *roles: Role) -> tuple[Field, ...]:
+    """The declared fields of a class that have one of these roles."""
+    return tuple(field for field in FIELDS[cls] if field.role in roles)
+
+
+@cache
+def elements_of(cls: type) -> frozenset[str]:
+    """The child elements in which XML has the declared fields of a class."""
+    return frozenset(field.element for field in FIELDS[cls] if field.element is not None)
+
+
+def values(owner: Any, *roles: Role) -> Iterator[tuple[Field, int, Any]]:
+    """The fields of a node or part with one of these roles, with each value and its position in its field."""
+    for field in fields_with(type(owner), *roles):
+        value = getattr(owner, field.name)
+        if isinstance(value, tuple):
+            for position, one in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+                yield field, position, one
+        elif value is not None:
+            yield field, 0, value

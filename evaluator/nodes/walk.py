@@ -1,0 +1,80 @@
+"""Generic walks over trees: each asks the declarations of the node classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from evaluator.nodes import Call, Node, Task, TopLevel
+from evaluator.nodes.declare import fields_with, values
+from evaluator.nodes.spans import Expression, Span, Text
+
+
+def children(node: Any) -> Iterator[Node]:
+    """The nodes directly inside a node or a part, in document order."""
+    for field, _, value in values(node, "node", "part"):
+        if field.role == "node":
+            yield value
+        else:
+            yield from children(value)
+
+
+def operands(task: Task) -> Iterator[Node]:
+    """The children that the operator runs itself: all but those nested in inputs."""
+    return (value for _, _, value in values(task, "node"))
+
+
+def descendants(node: TopLevel | Node) -> Iterator[TopLevel | Node]:
+    """`node` and every node inside it."""
+    yield node
+    for child in children(node):
+        yield from descendants(child)
+
+
+def texts(node: Any) -> Iterator[Text | Expression]:
+    """The texts and expressions of `node` itself that are resolved when it runs, not those of its children."""
+    for field, _, value in values(node, "text", "part"):
+        if field.role == "text":
+            if field.resolved:
+                yield value
+        else:
+            yield from texts(value)
+
+
+def replace_children(node: Any, change: Callable[[Any], Any]) -> Any:
+    """`node` with `change` applied to each child; `node` itself where every child stays the same object."""
+
+    def replaced(one: Any, role: str) -> Any:
+        return change(one) if role == "node" else replace_children(one, change)
+
+    changes: dict[str, Any] = {}
+    for field in fields_with(type(node), "node", "part"):
+        old: Any = getattr(node, field.name)
+        if old is None or old == ():
+            continue
+        if isinstance(old, tuple):
+            new = tuple(replaced(one, field.role) for one in old)  # pyright: ignore[reportUnknownVariableType]
+            is_same = all(map(operator.is_, old, new))  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            new = replaced(old, field.role)
+            is_same = new is old
+        if not is_same:
+            changes[field.name] = new
+    return dataclasses.replace(node, **changes) if changes else node
+
+
+def tasks(node: TopLevel | Node) -> Iterator[Task]:
+    """Every task in `node`, itself included."""
+    return (one for one in descendants(node) if isinstance(one, Task))
+
+
+def stand_in(span: Span) -> Node:
+    """The placeholder for a required part that a task with a `ref` leaves to the referenced template."""
+    return Call("", (), None, span)
+
+
+def is_stand_in(node: object) -> bool:
+    """Whether `node` is a part to be taken from the template that its parent's `ref` names."""
+    return isinstance(node, Call) and not node.template

@@ -1,0 +1,227 @@
+"""`parse_output`: reads the value of a model's text, with warnings or an error."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, cast
+
+from evaluator.output.choose import Conformed, choose, conform
+from evaluator.output.extract import Extract, extract, is_reasoning, unfence, without_thinking
+from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import OutputError, ParsedOutput
+from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as
+from evaluator.output.schema import BadSchema, Schema, compile_schema
+from evaluator.output.strict import NotPlain, read_strict
+
+_FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
+_SCALARS = frozenset({"number", "integer", "boolean"})
+_WORDS: dict[str, tuple[Any, str]] = {
+    "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
+    "NaN": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
+}  # fmt: skip
+_MISSING = object()
+
+
+def parse_output(
+    text: str,
+    type: Literal["text", "json", "xml"] = "json",
+    schema: str | dict[str, Any] | type | None = None,
+) -> ParsedOutput:
+    """Reads the value of a model's text leniently. Never raises an error because of the text.
+
+    `text` keeps the text as it is. `json` reads one JSON value, whatever surrounds it, and checks it against `schema`.
+    `xml` reads elements as `{root: text | {child: …}}`, or keeps the text where there are none.
+
+    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`, `boolean`, `any`, a
+    path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class. For a class the
+    value is an instance of it; for everything else it is plain JSON data.
+
+    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a warning; nothing is
+    invented. With an error `value` is None. Text without JSON is an error only where a schema was declared. Time is
+    linear in the length of the text; nesting deeper than 200 is not read.
+
+    Source: docs/explanation, "Output".
+    """
+    if type == "json" or type == "xml":
+        try:
+            compiled = compile_schema(schema)
+        except BadSchema as error:
+            return ParsedOutput(None, (), OutputError("bad_schema", str(error)), text)
+        if type == "xml":
+            return _read_xml(text, compiled)
+        try:
+            value = read_strict(text)
+        except (ValueError, RecursionError):
+            return _read_lenient(text, compiled)
+        if compiled is None or (compiled.build is None and compiled.check(value) is None):
+            return ParsedOutput(value, (), None, text)
+        return _finish(conform(value, compiled), [], text)
+    if type != "text":
+        return ParsedOutput(
+            None, (), OutputError("bad_schema", f"the output type {type!r} is unknown: use text, json or xml"), text
+        )
+    ignored = schema is not None and schema not in ("string", "any", "text", "", str)
+    return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
+
+
+def _finish(conformed: Conformed, warnings: list[str], text: str) -> ParsedOutput:
+    value = None if conformed.error is not None else conformed.value
+    return ParsedOutput(value, (*warnings, *conformed.warnings), conformed.error, text)
+
+
+def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
+    body = text
+    warnings: list[str] = []
+    if body.startswith("\ufeff"):
+        body = body[1:]
+        warnings.append(MESSAGES["bom"])
+    found = extract(body)
+    warnings += [MESSAGES[kind] for kind in found.repairs]
+    if found.skipped:
+        warnings.append(MESSAGES["skipped"])
+    inner, fenced = unfence(found.answer.strip())
+    inner = inner.strip()
+    whole, repair = _read_whole(inner)
+    if whole is not _MISSING:
+        warnings += [MESSAGES["fence"]] if fenced else []
+        warnings += [MESSAGES[repair]] if repair else []
+        return _finish(conform(whole, schema), warnings, text)
+    if schema is not None:
+        scalar = _read_scalar(inner, found, schema)
+        if scalar is not None:
+            if fenced:
+                warnings.append(MESSAGES["fence"])
+            return _finish(scalar, warnings, text)
+    return _read_blocks(found, schema, warnings, text, body)
+
+
+def _read_whole(inner: str) -> tuple[Any, str]:
+    """The value of an answer that consists of one scalar, and the repair that was needed."""
+    if inner[:1] in ("{", "["):
+        return _MISSING, ""
+    if inner in _WORDS:
+        return _WORDS[inner]
+    try:
+        return read_strict(inner), ""
+    except NotPlain:
+        return inner, "huge_number"
+    except (ValueError, RecursionError):
+        if inner.isdigit() and inner.isascii():
+            return inner, "huge_number"
+        return _MISSING, ""
+
+
+def _read_scalar(inner: str, found: Extract, schema: Schema) -> Conformed | None:
+    """A scalar of the schema's type, from a text that is not JSON; None if there is none."""
+    types = schema.guide.top if schema.guide is not None else None
+    if types is None or not inner:
+        return None
+    wanted = types & _SCALARS
+    if wanted:
+        value, how = _find_scalar(inner, wanted, prose=not found.blocks)
+        if how:
+            return conform(value, schema, how)
+    if "string" in types and not (types - {"string", "null"} - wanted):
+        return _read_text(inner, schema)
+    return None
+
+
+def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, str]:
+    numeric = bool(wanted & {"number", "integer"})
+    kinds = wanted | {"number"} if numeric else wanted
+    kind = " or ".join(sorted(wanted))
+    value = read_as(inner, kinds)
+    if value is not None:
+        return value, f"the text was read as a {kind}"
+    answer = find_answer(inner)
+    if answer is not None:
+        written, where = answer
+        value = read_as(written, kinds)
+        if value is None and "boolean" in wanted:
+            value = find_boolean(written)
+        if value is None and numeric:
+            value = find_number(written)
+        if value is not None:
+            return value, f"the {kind} was read from the text at {where}"
+    if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
+        return value, "the boolean was read from the first word of the text"
+    if prose and numeric and (value := find_number(inner)) is not None:
+        return value, f"the {kind} was read from the only number in the text"
+    return None, ""
+
+
+def _read_text(inner: str, schema: Schema) -> Conformed:
+    """A string from a text that is not JSON: the whole text, or the enumerated word that it gives as its answer."""
+    if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
+        return conform(inner[1:-1], schema, MESSAGES["single"])
+    whole = conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
+    if whole.error is None:
+        return whole
+    answer = find_answer(inner)
+    for written, where in ((inner.strip(" \t\r\n\"'`*_."), "its words"), answer or ("", "")):
+        if written:
+            found = conform(written, schema, f"the string was read from the text at {where}")
+            if found.error is None:
+                return found
+    return Conformed(None, (), whole.error)
+
+
+def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+    choice = choose(found.blocks, schema)
+    if choice is None:
+        return _no_json(found, schema, warnings, text, body)
+    block = choice.block
+    if found.fenced:
+        warnings.append(MESSAGES["fence"])
+    if _has_prose(body, block.start, block.end, found):
+        warnings.append(MESSAGES["prose"])
+    if len(found.blocks) > 1 and choice.rivals:
+        warnings.append(f"{choice.rivals + 1} JSON blocks fit equally well: the last one was taken")
+    elif len(found.blocks) > 1:
+        warnings.append(f"of {len(found.blocks)} JSON blocks the one that fits best was taken")
+    warnings += [MESSAGES[kind] for kind in block.repairs]
+    return _finish(choice.conformed, warnings, text)
+
+
+def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
+    """Whether the answer has more than the block, its fence and the reasoning that was left out."""
+    before, after = _FENCE_OPEN.sub("", body[found.first(start) : start]), body[end : found.last(end)]
+    return bool(before.strip("` \t\r\n") or after.strip("` \t\r\n"))
+
+
+def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+    if found.problem is None:
+        reason = "the text is empty" if not body.strip() else "no JSON was found in the text"
+        if found.repairs and not found.answer.strip():
+            reason = "no JSON was found outside the reasoning"
+    else:
+        message, at = found.problem
+        line = body.count("\n", 0, at) + 1
+        column = at - body.rfind("\n", 0, at)
+        reason = f"no JSON was found in the text: line {line}, column {column}: {message}"
+    if schema is None:
+        return ParsedOutput(None, (*warnings, reason), None, text)
+    types = schema.guide.top if schema.guide is not None else None
+    expected = " or ".join(sorted(types)) if types else schema.label
+    return ParsedOutput(None, tuple(warnings), OutputError("no_json", reason, "$", expected, "text"), text)
+
+
+def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
+    from evaluator.xml.lenient import read_elements
+
+    answer, repair = without_thinking(text)
+    warnings = [MESSAGES[repair]] if repair else []
+    read = read_elements(answer)
+    warnings += read.warnings
+    if read.error is not None:
+        if schema is not None:
+            return ParsedOutput(None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text)
+        return ParsedOutput(text, (*warnings, f"{read.error}: the text was kept as one string"), None, text)
+    value = read.value
+    if isinstance(value, dict) and len(value) > 1:
+        roots = cast(dict[str, Any], value)
+        kept = {name: item for name, item in roots.items() if not is_reasoning(name)}
+        if kept and len(kept) < len(roots):
+            value = kept
+            warnings.append(MESSAGES["reasoning"])
+    return _finish(conform(value, schema), warnings, text)

@@ -1,0 +1,345 @@
+"""The launcher program: runs one script and ends only when no process that the script started is left.
+
+`supervisor` starts it as `python -I -S launcher.py FD`, so it imports only the standard library. FD is a socket: the
+launcher receives an order on it (marshal) and sends one report; any byte or the end of the file in between means: kill.
+As the subreaper of the script's tree it inherits every orphan, including one that called setsid or forked twice, so it
+knows for certain when no child is left. On systems without subreapers it reaches only the script's process group. Where
+the kernel supports it (Landlock, since Linux 6.12), the script can send signals only to processes that it started, so
+it can neither kill nor stop the launcher.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+_SET_PDEATHSIG = 1
+_SET_CHILD_SUBREAPER = 36
+_LINGER_S = 0.2
+_GIVE_UP_S = 5.0
+_LOOK_S = 0.1
+# The largest share of the time that is spent on measuring the tree's memory.
+_LOOK_SHARE = 0.01
+_MOST_LOOK_S = 2.0
+_SET_NO_NEW_PRIVS = 38
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_VERSION = 1
+_LANDLOCK_SCOPE_SIGNAL = 1 << 1
+_LANDLOCK_ABI_WITH_SCOPES = 6
+_RSS = 21  # index in the fields of `_stat`, in pages
+
+
+def main() -> NoReturn:
+    control = int(sys.argv[1])
+    os.set_inheritable(control, False)
+    order = _receive(control)
+    prctl = _find_prctl()
+    subreaper = prctl is not None and prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _ignore)
+
+    started = time.monotonic()
+    pid, failure = _start(order, prctl)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    if failure is not None:
+        os.waitpid(pid, 0)
+        _report(control, {"failure": failure})
+    family = _Family(pid, subreaper, order["max_processes"], order["memory_bytes"])
+    reason = _wait(control, wake, family, started + order["timeout_s"])
+    ended = time.monotonic()
+    if reason == "ended":
+        _linger(control, wake, family)
+    survivors = family.kill(wake)
+    _report(
+        control,
+        {"reason": reason, "status": family.status, "survivors": survivors, "duration_s": ended - started},
+    )
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler is needed so that the signal wakes `select`."""
+
+
+class _Family:
+    """The script and all its descendants. `status` is the wait status of the script, None while it runs."""
+
+    def __init__(self, pid: int, subreaper: bool, max_processes: int, memory_bytes: int | None) -> None:
+        self.pid = pid
+        self.subreaper = subreaper
+        self.max_processes = max_processes
+        self.memory_bytes = memory_bytes
+        self.next_look = time.monotonic() + _LOOK_S
+        self.status: int | None = None
+        self.before = _tasks_of_system() if subreaper else 0
+
+    def too_many(self) -> bool:
+        """Whether more than `max_processes` processes of the tree are alive."""
+        if not self.subreaper or _tasks_of_system() - self.before < self.max_processes:
+            return False
+        return sum(1 for _ in _descendants(os.getpid())) > self.max_processes
+
+    def too_large(self) -> bool:
+        """Whether the tree uses more memory than allowed. Memory that processes share is counted once."""
+        if self.memory_bytes is None or not self.subreaper or time.monotonic() < self.next_look:
+            return False
+        began = time.monotonic()
+        page = os.sysconf("SC_PAGE_SIZE")
+        held = {pid: int(fields[_RSS]) * page for pid, fields in _descendants(os.getpid())}
+        ended = time.monotonic()
+        self.next_look = ended + min((ended - began) / _LOOK_SHARE, _MOST_LOOK_S)
+        # The exact figure is expensive, and it is never above the sum of the resident sizes.
+        return sum(held.values()) > self.memory_bytes < sum(_share(pid, size) for pid, size in held.items())
+
+    def reap(self) -> bool:
+        """Collects children that have ended. Returns whether a child is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.status = status
+
+    def kill(self, wake: int) -> int:
+        """Kills until no child is left or 5 s have passed. Returns how many are left (those of another user)."""
+        give_up = time.monotonic() + _GIVE_UP_S
+        while True:
+            if self.status is None or not self.subreaper:
+                _send(os.killpg, self.pid)
+            found = kill_descendants(os.getpid()) if self.subreaper else 0
+            if not self.reap():
+                return 0
+            if time.monotonic() > give_up:
+                return max(found, 1)
+            _sleep_until_signal(wake, 0.002)
+
+
+def kill_descendants(root: int) -> int:
+    """Kills each descendant of `root` and its process group, in one pass over /proc. Returns their number.
+
+    A group is killed at once, which also catches a process that forks faster than /proc can be read. Killing while
+    reading shortens the time in which a process can escape; the caller repeats until none is left.
+    """
+    groups = {os.getpgid(0), os.getpgid(root)}
+    found = 0
+    for pid, fields in _descendants(root):
+        found += 1
+        group = int(fields[2])
+        if group not in groups:
+            groups.add(group)
+            _send(os.killpg, group)
+        _send(os.kill, pid)
+    return found
+
+
+def _descendants(root: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Each living descendant and its `_stat` fields, usually parents first."""
+    family = {root}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        fields = _stat(pid)
+        if fields is not None and int(fields[1]) in family:
+            family.add(pid)
+            if fields[0] != b"Z":
+                yield pid, fields
+
+
+def _share(pid: int, resident: int) -> int:
+    """The memory of a process in bytes, with its part of shared memory; `resident` if that is unknown."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # the process ended or is another user's, or the kernel is old
+    return resident
+
+
+def _tasks_of_system() -> int:
+    """The number of processes and threads of the system: a cheap test for when to count exactly."""
+    descriptor = os.open("/proc/loadavg", os.O_RDONLY)
+    try:
+        return int(os.read(descriptor, 200).split()[3].partition(b"/")[2])
+    finally:
+        os.close(descriptor)
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """State, parent, group, … of a process; None if it has ended."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    # The command's name is in brackets and may contain brackets and spaces.
+    return data[data.rfind(b")") + 2 :].split() or None
+
+
+def _send(kill: Callable[[int, int], None], target: int) -> None:
+    try:
+        kill(target, signal.SIGKILL)
+    except OSError:
+        pass  # it has ended or is another user's; the caller counts what is left
+
+
+def _wait(control: int, wake: int, family: _Family, deadline: float) -> str:
+    while True:
+        family.reap()
+        if family.status is not None:
+            return "ended"
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return "timeout"
+        ready, _, _ = select.select([control, wake], [], [], min(remaining, _LOOK_S))
+        if control in ready:
+            return "killed"
+        if family.too_many():
+            return "processes"
+        if family.too_large():
+            return "memory"
+        if wake in ready:
+            _drain(wake)
+
+
+def _linger(control: int, wake: int, family: _Family) -> None:
+    """Gives processes that outlive the script, such as the `tee` of a redirection, a moment to end."""
+    deadline = time.monotonic() + _LINGER_S
+    while family.reap() and (remaining := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([control, wake], [], [], remaining)
+        if control in ready:
+            return
+        _drain(wake)
+
+
+def _sleep_until_signal(wake: int, seconds: float) -> None:
+    if select.select([wake], [], [], seconds)[0]:
+        _drain(wake)
+
+
+def _drain(wake: int) -> None:
+    try:
+        os.read(wake, 65536)
+    except BlockingIOError:
+        pass
+
+
+def _start(order: dict[str, Any], prctl: Callable[..., int] | None) -> tuple[int, tuple[str, int] | None]:
+    """Forks and executes the script. Returns its pid and, if it could not be started, stage and errno."""
+    reading, writing = os.pipe()
+    launcher = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        stage = "start"
+        try:
+            os.setsid()
+            if prctl is not None:
+                prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != launcher:
+                    os._exit(127)
+            _restrict(order["memory_bytes"])
+            if order["is_confined"] and prctl is not None:
+                _confine(prctl)
+            stage = "cwd"
+            if order["cwd"] is not None:
+                os.chdir(order["cwd"])
+            stage = "exec"
+            os.execvpe(order["argv"][0], order["argv"], order["env"])
+        except OSError as error:
+            os.write(writing, marshal.dumps((stage, error.errno or 0)))
+        finally:
+            os._exit(127)
+    os.close(writing)
+    failure = os.read(reading, 4096)
+    os.close(reading)
+    return pid, marshal.loads(failure) if failure else None
+
+
+def _restrict(memory_bytes: int | None) -> None:
+    import resource
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_bytes is not None:
+        # Not the address space if possible: some runtimes reserve far more of it than they use.
+        limit = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
+        _, hard = resource.getrlimit(limit)
+        soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(limit, (soft, soft))
+
+
+def _confine(prctl: Callable[..., int]) -> None:
+    """Restricts signals to processes started from now on. Does nothing if the kernel does not support it.
+
+    This requires `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's own rights.
+    """
+    syscall = ctypes.CDLL(None).syscall
+    abi = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
+    if abi < _LANDLOCK_ABI_WITH_SCOPES:
+        return
+    attributes = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_SIGNAL)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    rules = syscall(_LANDLOCK_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
+    if rules < 0:
+        return
+    prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    syscall(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
+    os.close(rules)
+
+
+def _find_prctl() -> Callable[..., int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+
+
+def _receive(control: int) -> dict[str, Any]:
+    head = _read_exactly(control, 8)
+    return marshal.loads(_read_exactly(control, int.from_bytes(head, "big")))
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(descriptor, size - len(data))
+        if not piece:
+            os._exit(1)
+        data += piece
+    return data
+
+
+def _report(control: int, report: dict[str, Any]) -> NoReturn:
+    try:
+        os.write(control, marshal.dumps(report))
+    except OSError:
+        pass  # the supervisor is gone; the script is dead in any case
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Runs a script within limits: in its own session, with a scrubbed environment, limited time, output and memory.
+
+Each script is a `SupervisedProcess`: when `run_script` returns or raises, nothing that the script started is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from evaluator.processes.supervisor import MAX_PROCESSES, MEMORY_BYTES, Capture, Command, SupervisedProcess
+
+Overrun = Literal["output", "processes", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptResult:
+    """The end of a script, and the beginning of its output with undecodable bytes as U+FFFD.
+
+    Exactly one of `exit_code` and `signal` is set. `overrun`: killed for endless output, too many processes or too
+    much memory. `survivors` counts processes that could not be killed because they belong to another user; usually 0.
+    `stdout_bytes` is what `stdout` was decoded from.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    stdout_truncated: bool
+    stderr_truncated: bool
+    duration_s: float
+    overrun: Overrun | None = None
+    survivors: int = 0
+    stdout_bytes: bytes = field(default=b"", repr=False)
+
+
+async def run_script(
+    argv: Sequence[str] | str,
+    *,
+    stdin: bytes | str | None = None,
+    timeout_s: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    max_output_bytes: int = 1_000_000,
+    memory_bytes: int | None = MEMORY_BYTES,
+    max_processes: int = MAX_PROCESSES,
+) -> ScriptResult:
+    """Runs a program to its end and returns its output. A string is passed to `/bin/sh -c`.
+
+    The script has no terminal; its standard input is `stdin`, or empty. The first `max_output_bytes` of each stream
+    are kept and the rest is discarded; above 100 times that, and above 10 MB, the script is killed. The other limits
+    are those of `Command`. Processes that outlive the script have 0.2 s to end before they are killed.
+
+    Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty argv). When cancelled,
+    it raises CancelledError after the process tree is dead.
+    """
+    words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
+    command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, max_processes)
+    stdout, stderr = Capture(max_output_bytes), Capture(max_output_bytes)
+    process = SupervisedProcess(command, stdout, stderr, has_input=stdin is not None)
+    try:
+        if stdin is not None:
+            pipe = await process.open_input()
+            pipe.write(stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin)
+            pipe.write_eof()
+        end = await process.run()
+    finally:
+        await process.end()
+    overrun: Overrun | None = "output" if stdout.flooded or stderr.flooded else None
+    return ScriptResult(
+        stdout=stdout.text(),
+        stderr=stderr.text(),
+        exit_code=end.exit_code,
+        signal=end.signal,
+        timed_out=end.reason == "timeout",
+        stdout_truncated=stdout.truncated,
+        stderr_truncated=stderr.truncated,
+        duration_s=end.duration_s,
+        overrun=end.reason if end.reason in ("processes", "memory") else overrun,
+        survivors=end.survivors,
+        stdout_bytes=bytes(stdout.kept),
+    )

@@ -1,0 +1,392 @@
+"""Supervised child processes: a program under a launcher process that ends only when its whole process tree is dead.
+
+The launcher (see `launcher`) is the subreaper of the program's tree. It costs about 15 ms and gives a guarantee: when
+`SupervisedProcess.end` returns, nothing that the program started is running, including processes that called setsid
+or forked twice. If the evaluating process is killed, the launcher notices and kills the tree too. What a program can
+still do: a fork bomb lives until the next look at the tree, a tenth of a second. Where the kernel cannot restrict
+signals to the program's own tree (Landlock, since Linux 6.12), a program may kill its launcher; the tree is then found
+by a mark in its environment, which a process that cleared its environment and called setsid before escapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import errno
+import marshal
+import math
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from evaluator.errors import ToolError
+from evaluator.processes import launcher
+from evaluator.processes.threads import in_thread
+
+MEMORY_BYTES = 8 << 30
+MAX_PROCESSES = 512
+_MARK = "EVALUATOR_SCRIPT_ID"
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
+_FLOOD_FACTOR = 100
+_MIN_FLOOD_BYTES = 10_000_000
+_LATE_S = 1.0
+_BACKSTOP_S = 8.0
+_PIPE_GRACE_S = 1.0
+_IS_CONFINED = True
+_T = TypeVar("_T")
+
+EndReason = Literal["ended", "timeout", "killed", "processes", "memory"]
+
+
+def scrubbed_environment() -> dict[str, str]:
+    """The variables PATH, HOME, LANG, LC_* and TMPDIR of this process: no keys, no tokens."""
+    return {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")}
+
+
+def flood_limit(max_bytes: int) -> int:
+    """The bytes of output after which a program is killed, where the first `max_bytes` of it are kept."""
+    return max(max_bytes * _FLOOD_FACTOR, _MIN_FLOOD_BYTES)
+
+
+def decode_output(data: bytes, *, is_cut: bool = False) -> str:
+    """Output as text; undecodable bytes become U+FFFD. `is_cut`: an incomplete last character is left out."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=not is_cut)
+
+
+async def run_to_end(work: Coroutine[Any, Any, _T], on_cancel: Callable[[], None] | None = None) -> _T:
+    """Waits until `work` has ended, even if this task is cancelled meanwhile; then raises the CancelledError.
+
+    `on_cancel` is called at each cancellation.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if on_cancel is not None:
+                on_cancel()
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program with its arguments and limits.
+
+    `env` replaces the scrubbed environment. `memory_bytes` (None: no limit) is what each process may allocate
+    (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold together: the tree is killed
+    when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, its memory less often if
+    there are very many processes (on Linux only). Files are not counted, not even those in /dev/shm.
+    """
+
+    argv: Sequence[str]
+    timeout_s: float = math.inf
+    cwd: Path | None = None
+    env: Mapping[str, str] | None = None
+    memory_bytes: int | None = MEMORY_BYTES
+    max_processes: int = MAX_PROCESSES
+
+    def order(self, mark: str) -> bytes:
+        """The message that tells the launcher what to run. Raises: ToolError, for a command that cannot be run."""
+        environment = {**(scrubbed_environment() if self.env is None else self.env), _MARK: mark}
+        self._check(environment)
+        order = {
+            "argv": [_encode(word) for word in self.argv],
+            "env": {_encode(name): _encode(value) for name, value in environment.items()},
+            "cwd": None if self.cwd is None else _encode(str(self.cwd)),
+            "timeout_s": float(self.timeout_s),
+            "memory_bytes": self.memory_bytes,
+            "max_processes": self.max_processes,
+            "is_confined": _IS_CONFINED,
+        }
+        data = marshal.dumps(order)
+        return len(data).to_bytes(8, "big") + data
+
+    def _check(self, environment: Mapping[str, str]) -> None:
+        if os.name != "posix":
+            raise ToolError("scripts need a POSIX system (Linux or macOS)")
+        if not self.argv or not self.argv[0]:
+            raise ToolError("the command is empty: give the program's name, then its arguments")
+        for word in self.argv:
+            if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (models and templates)
+                raise ToolError(f"an argument of the command is a {type(word).__name__}; each has to be a string")
+        if any("\0" in text for text in (*self.argv, *environment, *environment.values())):
+            raise ToolError("the command or its environment contains a NUL character")
+        if any("=" in name or not name for name in environment):
+            raise ToolError("a name in the script's environment is empty or contains '='")
+        if math.isnan(self.timeout_s) or self.timeout_s <= 0:
+            raise ToolError("there is no time left to run the script")
+        if not sys.executable:
+            raise ToolError("the path of the Python executable, which supervises the script, is unknown")
+
+    def start_error(self, stage: str, code: int) -> ToolError:
+        """The ToolError for a program that could not be started: the failed stage and its errno."""
+        program = self.argv[0]
+        if stage == "cwd":
+            return ToolError(f"the working folder {str(self.cwd)!r} cannot be entered: {os.strerror(code)}")
+        reasons = {
+            errno.ENOENT: f"program not found: {program!r} (or the interpreter that its first line names)",
+            errno.ENOTDIR: f"program not found: {program!r} (or the interpreter that its first line names)",
+            errno.EACCES: f"{program!r} is not executable (no execute permission, or a folder)",
+            errno.ENOEXEC: f"{program!r} is not a program that the system can run; is its first line '#!…' missing?",
+            errno.E2BIG: "the command's arguments and environment are too long for the system; use stdin",
+        }
+        return ToolError(reasons.get(code, f"{program!r} cannot be started: {os.strerror(code)}"))
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ToolError(f"the command contains a character that the system cannot take: {error.reason}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """The end of a supervised process: exactly one of `exit_code` and `signal` is set.
+
+    `reason`: "ended" by itself; killed by its time limit, by a call of `kill`, or for too many processes or too much
+    memory. `survivors` counts processes that could not be killed because they belong to another user.
+    """
+
+    reason: EndReason
+    exit_code: int | None
+    signal: int | None
+    duration_s: float
+    survivors: int
+
+
+class OutputPipe(asyncio.Protocol):
+    """Reads an output stream of a supervised process; subclasses keep what they need of it."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.BaseTransport | None = None
+        self.on_flood: Callable[[], None] | None = None
+        """Set by SupervisedProcess: kills the process."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Capture(OutputPipe):
+    """Keeps the first `max_bytes` of a stream, discards the rest, and kills the process past the flood limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self.kept = bytearray()
+        self.seen = 0
+        self.max_bytes = max_bytes
+        self.flooded = False
+
+    def data_received(self, data: bytes) -> None:
+        self.seen += len(data)
+        if self.seen > flood_limit(self.max_bytes) and not self.flooded:
+            self.flooded = True
+            if self.on_flood is not None:
+                self.on_flood()
+        if len(self.kept) < self.max_bytes:
+            self.kept += data[: self.max_bytes - len(self.kept)]
+
+    @property
+    def truncated(self) -> bool:
+        return self.seen > len(self.kept)
+
+    def text(self) -> str:
+        return decode_output(bytes(self.kept), is_cut=self.truncated)
+
+
+class SupervisedProcess:
+    """A launcher, its pipes and its control socket. `run` runs the command; `end` has to be awaited in any case."""
+
+    def __init__(self, command: Command, stdout: OutputPipe, stderr: OutputPipe, *, has_input: bool) -> None:
+        """Starts the launcher only. Raises: ToolError, for a command that cannot be run."""
+        self.input: asyncio.WriteTransport | None = None
+        self._command = command
+        self._mark = secrets.token_hex(16)
+        self._order = command.order(self._mark)
+        self._report = b""
+        self._pipes = (stdout, stderr)
+        stdout.on_flood = stderr.on_flood = self.kill
+        self._control, theirs = socket.socketpair()
+        self._control.setblocking(False)
+        environment = scrubbed_environment()
+        if "LD_LIBRARY_PATH" in os.environ:  # some Pythons need it to start
+            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
+                stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._control.close()
+            raise ToolError(f"no process can be started: {error.strerror or error}") from error
+        finally:
+            theirs.close()
+
+    async def open_input(self) -> asyncio.WriteTransport:
+        """The standard input of the program, if it was made with `has_input`."""
+        loop = asyncio.get_running_loop()
+        self.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        return self.input
+
+    async def run(self) -> ProcessEnd:
+        """Runs the command to its end.
+
+        Raises: ToolError, if it could not be started, or if its launcher was killed or stopped.
+        """
+        loop = asyncio.get_running_loop()
+        for pipe, stream in zip(self._pipes, (self._process.stdout, self._process.stderr), strict=True):
+            await loop.connect_read_pipe(lambda pipe=pipe: pipe, stream)
+        is_late = False
+        timeout_s = self._command.timeout_s
+        try:
+            async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s + _LATE_S):
+                await loop.sock_sendall(self._control, self._order)
+                await self._read_report()
+        except TimeoutError:
+            is_late = True  # the launcher keeps the time itself; being late means that it was stopped
+            self.kill()
+            await self._read_report_within(_BACKSTOP_S)
+        except OSError:
+            pass  # the launcher died before it had read its order
+        if not self._report:
+            raise ToolError("the script's supervisor was killed or stopped from outside; the script was killed")
+        # Only a process that was given a pipe and is not of the tree can keep it open.
+        await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=_PIPE_GRACE_S)
+        report = marshal.loads(self._report)
+        if "failure" in report:
+            raise self._command.start_error(*report["failure"])
+        status: int | None = report["status"]
+        code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+        return ProcessEnd(
+            reason="timeout" if is_late else report["reason"],
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            duration_s=report["duration_s"],
+            survivors=report["survivors"],
+        )
+
+    def kill(self) -> None:
+        """Tells the launcher to kill the tree; `run` then returns soon."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)  # the program may have stopped its launcher
+        try:
+            self._control.send(b"k")
+            self._control.shutdown(socket.SHUT_WR)  # also seen by a launcher that still reads its order
+        except OSError:
+            pass  # the launcher is gone; `end` looks for what it left
+
+    async def end(self) -> None:
+        """Kills what is left of the tree and closes the pipes. Returns or raises when everything is dead.
+
+        Must not run at the same time as `run`. When cancelled, it raises CancelledError at its end.
+        """
+        try:
+            if self._report:
+                self._wait_for_launcher()  # it has reported and is a few instructions from its end
+            if not self._report or self._process.poll() != 0:
+                self.kill()
+                await run_to_end(self._ensure_dead())
+        finally:
+            self._close()
+
+    async def _read_report(self) -> None:
+        try:
+            while piece := await asyncio.get_running_loop().sock_recv(self._control, 65536):
+                self._report += piece
+        except ConnectionResetError:
+            pass  # it ended without reading a last "kill"; its report was read before
+
+    async def _read_report_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._read_report()
+        except TimeoutError:
+            pass  # the caller checks what has arrived
+
+    async def _ensure_dead(self) -> None:
+        try:
+            await self._read_report_within(_BACKSTOP_S)
+        except OSError:
+            pass  # the launcher was killed
+        self._wait_for_launcher()
+        if self._process.poll() != 0:
+            await in_thread(lambda: _kill_marked(self._process, self._mark))
+
+    def _wait_for_launcher(self) -> None:
+        try:
+            self._process.wait(_PIPE_GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass  # the program has stopped it again
+
+    def _close(self) -> None:
+        if self.input is not None and not self.input.is_closing():
+            self.input.abort()  # input that the program did not read
+        for pipe in self._pipes:
+            if pipe.transport is not None and not pipe.transport.is_closing():
+                pipe.transport.close()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                _close_quietly(stream)
+        self._control.close()
+        self._wait_for_launcher()
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _close_quietly(stream: Any) -> None:
+    try:
+        stream.close()
+    except OSError:
+        pass  # unsent input of a program that has ended
+
+
+def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
+    """The last resort if the launcher was lost: kills its descendants and all processes that carry the mark."""
+    needle = f"{_MARK}={mark}".encode()
+    deadline = time.monotonic() + _BACKSTOP_S
+    while time.monotonic() < deadline:
+        found = 0
+        if os.path.isdir("/proc/self"):
+            if process.poll() is None:
+                found += launcher.kill_descendants(process.pid)
+            found += sum(_kill_if_marked(int(name), needle) for name in os.listdir("/proc") if name.isdecimal())
+        if process.poll() is None:
+            process.kill()
+            found += 1
+        if not found:
+            return
+        time.sleep(0.002)
+
+
+def _kill_if_marked(pid: int, needle: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            if needle not in file.read(4_000_000):
+                return False
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True

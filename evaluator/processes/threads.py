@@ -1,0 +1,53 @@
+"""Runs a blocking function in a thread that does not delay the end of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+async def in_thread(function: Callable[[], _T]) -> _T:
+    """The result or exception of `function`, called in a new thread with the caller's context variables.
+
+    Exceptions that would end a thread or a program (SystemExit, as argparse raises it, KeyboardInterrupt) become a
+    RuntimeError, because they would stop the event loop.
+
+    When cancelled, the thread continues and its result is discarded, because a thread cannot be stopped. It is a daemon
+    thread, so a function that never returns does not keep the process alive; the event loop's own executor would wait
+    for it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:  # a future refuses StopIteration
+            failure = RuntimeError(f"the function raised {type(error).__name__}: {error}".removesuffix(": "))
+            failure.__cause__ = error
+            future.set_exception(failure)
+
+    def work() -> None:
+        result: _T | None = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:
+            pass  # the loop has been closed
+
+    threading.Thread(target=work, name="evaluator-tool", daemon=True).start()
+    return await future

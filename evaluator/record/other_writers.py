@@ -1,0 +1,307 @@
+"""Reads task files of other writers: the documented Markdown format and its close relatives.
+
+A title `# TASK-1747`, fields as bullets (`- **Label**: value`, with `-`, `*` or `+`, bold or not), sections
+`## Step 2 (retry): name` and `## Summary`, rules of any kind in between. A field's value is in its line,
+in the indented lines after it, or in a fence; JSON is read as such in a fence of that language and where it
+begins like an object or array. Labels, headings and status words are read in any case; backslashes before
+punctuation are removed outside fences. Unknown fields and sections are read into `extra` under their labels.
+
+Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from evaluator.errors import CorruptRecord
+from evaluator.record.steps import (
+    EndStatus,
+    FinalStatus,
+    Header,
+    Recording,
+    RunStatus,
+    Step,
+    StepEnd,
+    StepStart,
+    Summary,
+)
+
+_TITLE = re.compile(r"#\s+(?:.*\s)?TASK[-_ ]?([0-9]{1,18})\b.*", re.I)
+_STEP = re.compile(r"step\s+([0-9]{1,9})\s*(?:\(([^)]*)\))?\s*(?:[:.–—-]\s*(.*))?", re.I)
+_FIELD = re.compile(
+    r" {0,3}[-*+]\s+(?:\*\*|__)?(?P<label>[^\W_][^:*\n]{0,60}?)(?:\*\*|__)?\s*:(?:\*\*|__)?"
+    r"(?:\s+(?P<value>.*))?"
+)
+_RULE = re.compile(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+_ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
+_TOTAL = re.compile(r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*", re.I)
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I)
+_SECONDS = {"": 0.001, "m": 60.0, "s": 1.0, "h": 3600.0}
+
+_ENDED: dict[str, EndStatus] = {
+    **dict.fromkeys(("success", "succeeded", "successful", "ok", "completed", "complete", "done"), "success"),
+    **dict.fromkeys(("failed", "failure", "fail", "error"), "failed"),
+    **dict.fromkeys(("aborted", "abort", "cancelled", "canceled"), "aborted"),
+}  # fmt: skip
+_FINAL: dict[EndStatus, FinalStatus] = {"success": "completed", "failed": "failed", "aborted": "aborted"}
+_OPEN = frozenset({"running", "in progress", "in_progress", "pending", "started", "interrupted"})
+
+
+class _UnreadableLine(Exception):
+    """Why `line`, from 1, cannot be read."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(slots=True)
+class _Field:
+    label: str
+    value: Any
+    line: int
+
+    def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+        found = pattern.fullmatch(str(self.value).strip())
+        if found is None:
+            raise _UnreadableLine(self.line, f"{self.label} is not a {what}: {self.value!r}")
+        return found
+
+
+@dataclass(slots=True)
+class _Section:
+    heading: str
+    line: int
+    fields: dict[str, _Field] = field(default_factory=dict[str, _Field])
+    text: list[str] = field(default_factory=list[str])
+
+    def take(self, *labels: str) -> _Field | None:
+        """The first field of these labels, which is removed."""
+        label = next((label for label in labels if label in self.fields), None)
+        return None if label is None else self.fields.pop(label)
+
+    def take_text(self, *labels: str) -> str | None:
+        item = self.take(*labels)
+        return None if item is None else str(item.value)
+
+    def take_seconds(self, *labels: str) -> float | None:
+        item = self.take(*labels)
+        if item is None:
+            return None
+        text = str(item.value).strip().replace(",", "")
+        times = list(_TIME.finditer(text))
+        if not times or re.sub(r"\s", "", _TIME.sub("", text)):
+            raise _UnreadableLine(item.line, f"{item.label} is not a duration: {text!r}")
+        units = ("" if (time[2] or "ms").casefold().startswith(("ms", "milli")) else time[2][:1] for time in times)
+        seconds = (float(time[1]) * _SECONDS[unit.casefold()] for time, unit in zip(times, units, strict=True))
+        return round(sum(seconds), 6)
+
+    def take_status(self, *labels: str) -> EndStatus | None:
+        """The status of the end; None if there is no end."""
+        item = self.take(*labels)
+        if item is None:
+            return None
+        # Marks and signs around the word are decoration: ✅ **Success**.
+        word = re.sub(r"[^\w -]|^_+|_+$", "", str(item.value)).strip().casefold()
+        if word not in _ENDED and word not in _OPEN:
+            raise _UnreadableLine(item.line, f"{item.label} is not a status: {str(item.value)!r}")
+        return _ENDED.get(word)
+
+    def rest(self) -> dict[str, Any]:
+        """The fields that were not taken, under their labels."""
+        return {item.label: item.value for item in self.fields.values()}
+
+
+class _Reader:
+    """Splits a file into sections: the title's first, then one for each heading of the second level."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.warnings: list[str] = []
+
+    def sections(self) -> list[_Section]:
+        found: list[_Section] = []
+        last: _Field | None = None
+        at = 0
+        while at < len(self.lines):
+            line, number = self.lines[at], at + 1
+            fence = _FENCE.fullmatch(line)
+            if fence is not None:
+                at, block = self._block(at, fence)
+                if last is not None and last.value in (None, ""):
+                    last.value = self._typed(block, fence[3], number)
+                elif found:
+                    found[-1].text.append(block)
+                last = None
+                continue
+            at += 1
+            if not line.strip() or (found and not line.startswith("## ") and _RULE.fullmatch(line)):
+                continue
+            if not found:
+                title = " ".join(line.split())
+                if not _TITLE.fullmatch(title):
+                    raise _UnreadableLine(number, "a title such as `# TASK-12` was expected")
+                found.append(_Section(title, number))
+            elif line.startswith("## "):
+                # Runs of spaces count as one: a heading of spaces alone must not keep the expressions busy.
+                found.append(_Section(_unescape(" ".join(line[3:].split())).rstrip("# "), number))
+                last = None
+            elif match := _FIELD.fullmatch(line):
+                last = _add_field(found[-1], match, number)
+            elif last is not None and line[:1] in " \t":
+                last.value = f"{last.value}\n{line.strip()}" if last.value else line.strip()
+            else:
+                found[-1].text.append(line)
+                last = None
+        if not found:
+            raise _UnreadableLine(1, "the file has no task")
+        return found
+
+    def _block(self, at: int, fence: re.Match[str]) -> tuple[int, str]:
+        """A fenced block's lines without the fence's indentation, and the line after it."""
+        indent, mark = len(fence[1]), fence[2]
+        closing = re.compile(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
+        for end in range(at + 1, len(self.lines)):
+            if closing.fullmatch(self.lines[end]):
+                body = self.lines[at + 1 : end]
+                return end + 1, "\n".join(x[indent:] if not x[:indent].strip() else x.lstrip() for x in body)
+        raise _UnreadableLine(at + 1, "this fence is never closed")
+
+    def _typed(self, block: str, info: str, line: int) -> Any:
+        if info.split(None, 1)[:1] not in (["json"], ["JSON"]):
+            return block
+        try:
+            return json.loads(block)
+        except (ValueError, RecursionError):
+            self.warnings.append(f"line {line}: this block is marked as json and is not JSON; read as text")
+            return block
+
+    def step(self, section: _Section, match: re.Match[str], attempts: dict[int, int]) -> Step:
+        """The step in `section`; `attempts` counts those at each step so far."""
+        number, is_retry = int(match[1]), "retry" in (match[2] or "").casefold()
+        attempt, most = attempts.get(number, 0) + 1 if is_retry else 1, 1
+        if item := section.take("attempt", "attempts"):
+            parts = item.match(_ATTEMPT, "count")
+            attempt, most = int(parts[1]), int(parts[2] or parts[1])
+        attempts[number] = attempt
+        args = section.take("args", "arguments", "input")
+        start = StepStart(
+            f"step[{number}]", "tool", (match[3] or "").strip(), None if args is None else _value(args.value),
+            attempt=attempt, max_attempts=max(attempt, most), backoff_s=section.take_seconds("backoff"),
+        )  # fmt: skip
+        status = section.take_status("status")
+        if status is None:
+            if section.fields:
+                labels = ", ".join(sorted(section.rest()))
+                self.warnings.append(f"line {section.line}: a step without an end has {labels}")
+            return Step(number, start)
+        output, duration_s = section.take("output", "result"), section.take_seconds("duration") or 0.0
+        error = section.take_text("error") or section.take_text("reason", "abort reason")
+        end = StepEnd(status, None if output is None else output.value, duration_s, error, extra=section.rest() or None)
+        return Step(number, start, end)
+
+
+def read_other(data: bytes, path: str = "<bytes>") -> Recording:
+    """The recording in a file of the documented format. `result` of its summary has the unknown fields.
+
+    Raises: CorruptRecord, with the line and the reason, where it cannot be read.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CorruptRecord(path, line, error.start, "the file is not UTF-8 text") from error
+    if "\r\n" in text.partition("\n")[0] + "\n":
+        text = text.replace("\r\n", "\n")
+    reader = _Reader(text)
+    try:
+        return _read(reader)
+    except _UnreadableLine as error:
+        offset = sum(len(line.encode()) + 1 for line in reader.lines[: error.line - 1])
+        raise CorruptRecord(path, error.line, offset, str(error)) from error
+
+
+def _read(reader: _Reader) -> Recording:
+    top, *others = reader.sections()
+    steps: list[Step] = []
+    attempts: dict[int, int] = {}
+    summary: Summary | None = None
+    extra: dict[str, Any] = {}
+    for section in others:
+        if match := _STEP.fullmatch(section.heading):
+            steps.append(reader.step(section, match, attempts))
+        elif section.heading.casefold().startswith("summary"):
+            summary = _summary(section, steps)
+        else:
+            extra[section.heading] = {**section.rest(), **({"text": "\n".join(section.text)} if section.text else {})}
+            continue
+        if section.text:
+            reader.warnings.append(f"line {section.line}: text outside the fields of this section is left out")
+    ended = top.take_status("status")
+    status: RunStatus = "running" if ended is None else _FINAL[ended]
+    header = Header(
+        int(cast("re.Match[str]", _TITLE.fullmatch(top.heading))[1]),
+        top.take_text("created", "created at", "date") or "",
+        top.take_text("request") or "",
+        template=top.take_text("template"), model=top.take_text("model"), version=0, extra={**top.rest(), **extra},
+    )  # fmt: skip
+    if summary is not None:
+        if ended is not None and status != summary.status:
+            reader.warnings.append(f"the title says {status}, the summary says {summary.status}")
+        status = summary.status
+    return Recording(header, tuple(steps), summary, status, warnings=tuple(reader.warnings))
+
+
+def _summary(section: _Section, steps: list[Step]) -> Summary | None:
+    if not section.fields.keys() & {"final status", "status"}:
+        raise _UnreadableLine(section.line, "the summary has no Final Status")
+    status = section.take_status("final status", "status")
+    if status is None:
+        return None
+    count, retries, planned = len({step.number for step in steps}), sum(step.is_retry for step in steps), None
+    if item := section.take("total steps", "steps"):
+        total = item.match(_TOTAL, "count")
+        count, retries = int(total[1]), int(total[3] or 0)
+        planned = None if total[2] is None else int(total[2])
+    duration_s = section.take_seconds("total duration", "duration") or 0.0
+    reason = section.take_text("abort reason", "reason", "error")
+    return Summary(
+        _FINAL[status], count, retries, duration_s, result=section.rest() or None, reason=reason, planned=planned
+    )
+
+
+def _add_field(section: _Section, match: re.Match[str], line: int) -> _Field:
+    label = _unescape(match["label"].strip())
+    key, count = re.sub(r"[\s_-]+", " ", label).casefold(), 1
+    while key in section.fields:
+        count += 1
+        key = f"{key.partition('#')[0]}#{count}"
+    item = _Field(label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line)
+    section.fields[key] = item
+    return item
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text)
+
+
+def _inline(text: str) -> str:
+    if len(text) > 1 and text[0] == text[-1] == "`" and "`" not in text[1:-1]:
+        return text[1:-1]
+    # JSON has backslashes of its own.
+    return text if text[:1] in ("{", "[") else _unescape(text)
+
+
+def _value(value: Any) -> Any:
+    """An inline value: JSON if it is a valid object or array, else the text."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value

@@ -1,0 +1,175 @@
+"""Durable steps: the record is ahead of each effect, and a recorded result replaces a second call.
+
+A `StepLog` joins one open task file (`Journal`) with the steps of an earlier run of the same task
+(`recorded_steps`). `begin` is on disk before the caller has its effect; `succeed` and `fail` are on disk before the
+result is used. What "on disk" survives is the journal's policy.
+
+Waiting for the disk does not block the event loop: each file is synced in one of a few threads. The file system
+combines syncs that wait at the same time into one commit, so that many concurrent runs cost little more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVarTuple
+
+from evaluator.errors import RecordError, StepChanged
+from evaluator.record.journal import Journal
+from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
+from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, Summary, fingerprint
+
+DISK_THREADS = 32
+_Args = TypeVarTuple("_Args")
+
+
+@lru_cache(maxsize=1)
+def _disk_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="evaluator-sync")
+
+
+async def _run_in_disk_thread(call: Callable[[*_Args], object], *args: *_Args) -> None:
+    await asyncio.get_running_loop().run_in_executor(_disk_threads(), call, *args)
+
+
+class StepLog:
+    """Steps of one evaluation. Recorded results come first; the other steps run and are appended.
+
+    With `journal` None nothing is written (an evaluation that was asked not to record, or a replay). `scrub`
+    removes secrets from what is fingerprinted, as it removes them from what is recorded.
+    """
+
+    __slots__ = ("_scrub", "earlier", "journal")
+
+    def __init__(
+        self, journal: Journal | None, earlier: RecordedSteps | None = None, scrub: Scrub | None = None
+    ) -> None:
+        self.journal = journal
+        self.earlier = earlier
+        self._scrub = scrub
+        if earlier is not None and scrub is not None:
+            earlier.progress.scrub = scrub
+
+    def fingerprint(self, args: Any) -> str:
+        """The fingerprint of a step's inputs; empty if nothing is recorded."""
+        if self.journal is None and self.earlier is None:
+            return ""
+        return fingerprint(args, self._scrub)
+
+    def recorded(self, path: str, kind: StepKind, fingerprint: str, args: Any) -> StepEnd | None:
+        """The recorded end of the step at `path` with the same inputs; None if the step has to run.
+
+        Raises: RecordError, if the evaluation may not continue past it.
+        """
+        return None if self.earlier is None else self.earlier.answer(path, kind, fingerprint, args)
+
+    def usage_at(self, path: str) -> Mapping[str, Any] | None:
+        """The usage that the record gives for the step at `path`."""
+        return None if self.earlier is None else self.earlier.usage_at(path)
+
+    async def may_repeat(self, path: str) -> bool:
+        """Whether a step with a side effect may run, although an earlier run may have had that effect already.
+
+        Returns: False for a tool call only: do not run it, and report that it is unknown whether it took place.
+        Raises: RecordError, if the run is to stop here.
+        """
+        if not isinstance(self.earlier, ResumedSteps):
+            return True
+        return await self.earlier.decide(path) == "repeat"
+
+    async def begin(
+        self,
+        path: str,
+        kind: StepKind,
+        name: str,
+        args: Any,
+        fingerprint: str,
+        *,
+        attempt: int = 1,
+        max_attempts: int = 1,
+        backoff_s: float | None = None,
+    ) -> int:
+        """Writes that a step begins; on disk when this returns. Attempts of an earlier run are counted too.
+
+        Raises: RecordError, if it cannot be written; the caller must then not perform the effect.
+        """
+        earlier, journal = self.earlier, self.journal
+        if earlier is not None:
+            earlier.progress.check()
+            if not earlier.may_run():
+                raise earlier.progress.halt(StepChanged(path, "the record has no such step", None, "a new step"))
+            before = earlier.attempts(path)
+            attempt, max_attempts = attempt + before, max_attempts + before
+        if journal is None:
+            return 0
+        number = journal.begin(StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s))
+        await self._flush(journal)
+        return number
+
+    async def write_blob(self, data: bytes) -> None:
+        """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as `begin`."""
+        if self.journal is not None:
+            # In a thread: the bytes may be millions.
+            await _run_in_disk_thread(self.journal.write_blob, data)
+
+    def read_blob(self, sha256: str) -> bytes | None:
+        """The bytes that were stored; None where they are gone, or nothing is recorded here (a replay)."""
+        return None if self.journal is None else self.journal.read_blob(sha256)
+
+    async def succeed(
+        self,
+        number: int,
+        output: Any,
+        duration_s: float,
+        *,
+        usage: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        await self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
+
+    async def fail(
+        self, number: int, output: Any, duration_s: float, error: str, *, usage: Mapping[str, Any] | None = None
+    ) -> None:
+        await self._end(number, StepEnd("failed", output, duration_s, error, usage, None))
+
+    def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
+        """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""
+        if self.journal is not None:
+            self.journal.end(number, StepEnd("aborted", output, duration_s, error.removesuffix(": "), None, None))
+            self.journal.flush()
+
+    def note(self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None) -> None:
+        """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to the next flush."""
+        if self.journal is None or self.halted is not None:
+            return
+        if self.earlier is not None and self.earlier.has_note(path, output):
+            return
+        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
+        self.journal.note(StepStart(path, kind, name, args, ""), end)
+
+    async def close(self, summary: Summary) -> None:
+        """`Journal.close`, in a thread where it waits for the disk. Raises: RecordError, as it does."""
+        if self.journal is None:
+            return
+        if self.journal.policy == "off":
+            self.journal.close(summary)
+        else:
+            await _run_in_disk_thread(self.journal.close, summary)
+
+    @property
+    def halted(self) -> RecordError | None:
+        """Why the evaluation may not continue; None while it may."""
+        return None if self.earlier is None else self.earlier.progress.halted
+
+    async def _end(self, number: int, end: StepEnd) -> None:
+        # Written even after the evaluation was halted, because steps that began before may have cost money.
+        if self.journal is not None:
+            self.journal.end(number, end)
+            await self._flush(self.journal)
+
+    async def _flush(self, journal: Journal) -> None:
+        journal.flush()
+        if journal.policy == "step":
+            await _run_in_disk_thread(journal.sync)

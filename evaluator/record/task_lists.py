@@ -1,0 +1,399 @@
+"""Task lists: plans of several steps, as Markdown files `YYYY-MM-DD-name.md` that people and models edit.
+
+They are beside the files of runs: in `active/` while there is something to do, in `done/` afterwards. Nothing is
+deleted and no file replaces another. Files are 0600, opened by the descriptor of their folder and never
+through a link. A name identifies one file of the folder, whatever it contains.
+
+A change replaces the whole file at once, under a lock that every process takes. A change in a role names the version
+that it is based on; if the file has changed since, it is refused. A change without a role may leave the version out,
+and then replaces any version.
+
+Line ends are written as line feeds; a byte order mark is dropped and a missing last line end added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluator.errors import RecordError, UsageError
+from evaluator.files.atomic import write_atomic
+from evaluator.files.locks import locked_file
+from evaluator.files.private_folder import open_private_folder
+from evaluator.record.task_list_outline import Outline, TaskStep, check_new, check_update, read_outline, role_key
+
+MAX_BYTES = 1_000_000
+_DATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})-([a-z0-9][a-z0-9-]{0,99})")
+_BEGINS_WITH_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-|$)")
+_BARE = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_EXPECTED = "expected YYYY-MM-DD-name, or the name alone: lowercase letters, digits and hyphens, at most 100 of them"
+_LOCK = ".named-lock"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a pipe of that name is refused, not waited for.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+ListState = Literal["active", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """A task list as its file was when it was read. `name` has the date and no `.md`.
+
+    `version` identifies the exact bytes. `error` is why a file in the list cannot be read; it then has no content, no
+    steps and no version.
+    """
+
+    name: str
+    path: Path
+    state: ListState
+    content: str = ""
+    version: str = ""
+    outline: Outline = Outline((), ())
+    error: str | None = None
+
+    @property
+    def total(self) -> int:
+        """How many steps there are."""
+        return len(self.outline.steps)
+
+    @property
+    def done(self) -> int:
+        """How many steps are done."""
+        return sum(step.done for step in self.outline.steps)
+
+    def next_step(self, role: str | None = None) -> TaskStep | None:
+        """The first step that is not done; with `role`, the first of those that are this role's or everybody's."""
+        return self.outline.next_step(role)
+
+    def to_dict(self, role: str | None = None) -> dict[str, Any]:
+        """All except the content, as JSON values; `next_of_role` only where `role` is given."""
+        shown: dict[str, Any] = {
+            "name": self.name, "path": str(self.path), "state": self.state, "done": self.done, "total": self.total,
+            "next": _step_dict(self.next_step()),
+        }  # fmt: skip
+        if role is not None:
+            shown["next_of_role"] = _step_dict(self.next_step(role))
+        return shown | ({"version": self.version} if self.error is None else {"error": self.error})
+
+
+class TaskLists:
+    """The task lists below `root`, the folder that the files of runs are in.
+
+    Keeps no descriptor open between calls; safe to share between threads. The folders are made by the first `create`.
+    Every method raises RecordError where the folder or a file is a link, is not ours, or cannot be read or written.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def list_active(self) -> list[TaskList]:
+        """The tasks in `active/` by name, the oldest date first; unreadable ones with their `error`."""
+        with _existing(self.root, "active") as folder:
+            if folder is None:
+                return []
+            found = [self._try(folder, name) for name in sorted(_names(folder))]
+        return [task for task in found if task is not None]
+
+    def read(self, name: str) -> TaskList:
+        """A task, the active one first. `name` with its date, or without where one active task alone has it.
+
+        Raises: UsageError, for an invalid or an ambiguous name. RecordError, if there is no such task.
+        """
+        full = self._resolve(name)
+        for state in ("active", "done"):
+            with _existing(self.root, state) as folder, contextlib.suppress(FileNotFoundError):
+                if folder is not None:
+                    return self._read(folder, full, state)
+        raise self._missing(full)
+
+    def create(self, name: str, content: str, *, role: str | None = None, today: date | None = None) -> TaskList:
+        """A new task. A name without a date gets today's (UTC), or `today`.
+
+        A `role` may lay out sections for other roles, but mark no step as done in their name.
+
+        Raises: UsageError, if there is a task of that name, active or done, or the content is empty, larger than
+        MAX_BYTES, or not text (a NUL, half a surrogate pair).
+        """
+        full, bare = _parse_name(name)
+        full = full or f"{(today or datetime.now(UTC).date()).isoformat()}-{bare}"
+        data, outline = _checked_content(content)
+        if role is not None:
+            check_new(outline, _checked_role(role))
+        with self._locked() as (active, done):
+            for state, folder in (("active", active), ("done", done)):
+                if _exists(folder, full):
+                    raise UsageError(f"there is a task {full!r} already, in {state}/; take another name")
+            self._put(active, full, data, new=True)
+        return self._task(full, "active", data, outline)
+
+    def update(self, name: str, content: str, *, role: str | None = None, if_unchanged: str | None = None) -> TaskList:
+        """Replaces the text of an active task.
+
+        With `if_unchanged` (the `version` that `read` gave) only if the file is still that one; a `role` has to give
+        it. A role may change its own sections and those without a role; all others stay as they are, see
+        `sections.check_update`.
+
+        Raises: UsageError, for content that is refused, as by `create`, or changes a section of another role.
+        RecordError, if there is no such active task or its file has changed since.
+        """
+        data, outline = _checked_content(content)
+        if role is not None:
+            _checked_role(role)
+            if if_unchanged is None:
+                raise UsageError("a change in a role needs the version that it is based on; read the task first")
+        full = self._resolve(name)
+        with self._locked() as (active, done):
+            before = self._active(active, done, full)
+            if if_unchanged is not None and if_unchanged != before.version:
+                raise RecordError(
+                    f"{before.path}: the task has been changed since it was read: its version is now {before.version}, "
+                    f"not {if_unchanged[:64]!r}; read it again and make the change to that text"
+                )
+            if role is not None:
+                check_update(before.outline, outline, role)
+            self._put(active, full, data, new=False)
+        return self._task(full, "active", data, outline)
+
+    def close(self, name: str, *, role: str | None = None, force: bool = False) -> TaskList:
+        """Moves an active task from `active/` to `done/`.
+
+        `force` leaves open steps behind; a `role` may leave only its own and everybody's.
+
+        Raises: UsageError, while steps are open, with the first of them, or if `done/` has a task of that name.
+        RecordError, if there is no such active task.
+        """
+        if role is not None:
+            _checked_role(role)
+        full = self._resolve(name)
+        with self._locked() as (active, done):
+            task = self._active(active, done, full)
+            left = [step for step in task.outline.steps if not step.done]
+            if force:
+                left = [s for s in left if s.role and role and role_key(s.role) != role_key(role)]
+            if left:
+                raise UsageError(f"{full} is not done: {_count(len(left))} open, the first at {str(left[0])[:500]}")
+            if _exists(done, full):
+                raise UsageError(f"{full}: done/ has a task of that name already; rename one of the two files")
+            try:
+                os.rename(f"{full}.md", f"{full}.md", src_dir_fd=active, dst_dir_fd=done)
+            except OSError as error:
+                raise RecordError(f"{task.path}: cannot be moved to done/: {error.strerror}") from error
+        return replace(task, state="done", path=self._path(full, "done"))
+
+    def _resolve(self, name: str) -> str:
+        """The dated name that `name` means."""
+        full, bare = _parse_name(name)
+        if full is not None:
+            if not self.root.exists():
+                # Only `create` makes a folder.
+                raise self._missing(full)
+            return full
+        with _existing(self.root, "active") as folder:
+            found = [] if folder is None else sorted(full for full in _names(folder) if full[11:] == bare)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{len(found)} active tasks are called {bare!r}; name one: {', '.join(found[:10])}")
+        raise RecordError(
+            f"{self.root}: no active task is called {bare!r}; give a finished one its date. See: {self._see()}"
+        )
+
+    def _active(self, active: int, done: int, full: str) -> TaskList:
+        try:
+            return self._read(active, full, "active")
+        except FileNotFoundError:
+            if _exists(done, full):
+                closed = f"{self._path(full, 'done')}: the task is closed and cannot be changed; create another one"
+                raise RecordError(closed) from None
+            raise self._missing(full) from None
+
+    def _missing(self, full: str) -> RecordError:
+        return RecordError(f"{self.root}: there is no task {full!r}; see: {self._see()}")
+
+    def _see(self) -> str:
+        return f"evaluator tasks list-active --tasks {self.root}"
+
+    def _path(self, full: str, state: ListState) -> Path:
+        return self.root / state / f"{full}.md"
+
+    def _try(self, folder: int, full: str) -> TaskList | None:
+        try:
+            return self._read(folder, full, "active")
+        except FileNotFoundError:
+            return None  # closed since the folder was listed
+        except RecordError as error:
+            return TaskList(full, self._path(full, "active"), "active", error=str(error))
+
+    def _read(self, folder: int, full: str, state: ListState) -> TaskList:
+        """Raises FileNotFoundError too."""
+        path = self._path(full, state)
+        try:
+            fd = os.open(f"{full}.md", _FILE, dir_fd=folder)
+            with open(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise RecordError(f"{path}: not a regular file")
+                data = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            why = "it is a link, and links are never followed" if path.is_symlink() else error.strerror
+            raise RecordError(f"{path}: cannot read the task: {why}") from error
+        if len(data) > MAX_BYTES:
+            raise RecordError(f"{path}: larger than {MAX_BYTES:,} bytes; split the task")
+        try:
+            text = _with_line_feeds(data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise RecordError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
+        if "\0" in text:
+            raise RecordError(f"{path}: has a NUL (byte {data.index(0)}) and is not text; repair it by hand")
+        return self._task(full, state, data, read_outline(text), text)
+
+    def _task(self, full: str, state: ListState, data: bytes, outline: Outline, text: str | None = None) -> TaskList:
+        version = hashlib.sha256(data).hexdigest()[:16]
+        return TaskList(
+            full, self._path(full, state), state, data.decode("utf-8") if text is None else text, version, outline
+        )
+
+    def _put(self, folder: int, full: str, data: bytes, *, new: bool) -> None:
+        """The file whole or not at all, under the lock."""
+        try:
+            # A new task never replaces a file that an editor created in the meantime.
+            write_atomic(f"{full}.md", data, dir_fd=folder, sync=False, replace=not new, under_lock=True, error=None)
+        except OSError as error:
+            raise RecordError(f"{self._path(full, 'active')}: cannot write the task: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[tuple[int, int]]:
+        """The two folders, made and checked; no other process or thread changes a task meanwhile."""
+        with contextlib.ExitStack() as open_files:
+
+            def keep(fd: int) -> int:
+                open_files.callback(os.close, fd)
+                return fd
+
+            root = keep(open_private_folder(self.root))
+            active = keep(open_private_folder(self.root / "active"))
+            done = keep(open_private_folder(self.root / "done"))
+            try:
+                # A file of its own: some network file systems lock no folder.
+                open_files.enter_context(locked_file(_LOCK, dir_fd=root))
+            except OSError as error:
+                raise RecordError(f"{self.root / _LOCK}: cannot be locked: {error.strerror}") from error
+            yield active, done
+
+
+@contextlib.contextmanager
+def _existing(root: Path, state: ListState) -> Generator[int | None]:
+    """A folder for reading; None where it does not exist yet."""
+    fd = None
+    try:
+        above = os.open(root, _FOLDER)
+        try:
+            fd = os.open(state, _FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        path = next((path for path in (root, root / state) if path.is_symlink()), None)
+        if path is not None:
+            raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
+        raise RecordError(f"{root / state}: cannot read the task folder: {error.strerror}") from error
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _names(folder: int) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.removesuffix(".md")
+            if name != entry.name and _is_dated(name):
+                yield name
+
+
+def _exists(folder: int, full: str) -> bool:
+    """Whether anything has that name, including a broken link."""
+    try:
+        os.stat(f"{full}.md", dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _parse_name(name: object) -> tuple[str | None, str]:
+    """The name with its date, if it has one, and the name without.
+
+    Raises: UsageError, for an invalid name or date.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{name!r} is not a name of a task; {_EXPECTED}")
+    text, shown = name.removesuffix(".md"), repr(name[:200])
+    if re.fullmatch(r"TASK-[0-9]+", text, re.IGNORECASE):
+        raise UsageError(f"{shown} is the file of a run (see: evaluator tasks show); {_EXPECTED}")
+    if not _BEGINS_WITH_DATE.match(text):
+        if not _BARE.fullmatch(text):
+            raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
+        return None, text
+    if not _is_dated(text):
+        raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
+    return text, text[11:]
+
+
+def _is_dated(text: str) -> bool:
+    if not _DATED.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
+
+
+def _checked_role(role: str) -> str:
+    if not role.strip():
+        raise UsageError("the role is empty; leave it out, or give the one in the headings")
+    return role
+
+
+def _checked_content(content: str) -> tuple[bytes, Outline]:
+    text = _with_line_feeds(content)
+    if not text.strip():
+        raise UsageError("the text of the task is empty; give the whole text")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"line {line} of the text has a NUL character; remove it")
+    if not text.endswith("\n"):
+        text += "\n"
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise UsageError(f"line {line} of the text has half a surrogate pair, which is not a character") from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"the text has {len(data):,} bytes, more than {MAX_BYTES:,}; split the task")
+    return data, read_outline(text)
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _step_dict(step: TaskStep | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    return {"line": step.line, "text": step.text, "section": step.section, "role": step.role}
+
+
+def _count(steps: int) -> str:
+    return "1 step is" if steps == 1 else f"{steps} steps are"

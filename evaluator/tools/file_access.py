@@ -1,0 +1,227 @@
+"""A task's access to the file system: reads files below its roots, by descriptor, never through a symbolic link.
+
+Each refusal states its reason. Refused are paths outside the roots (absolute, by `..`, or by a name that only begins
+like a root), links anywhere in a path, everything that is not a regular file (devices, pipes, sockets), files with
+several hard links, which may be a second name of a file elsewhere, files above the size limit, and denied paths, such
+as the record of the run. `writing` changes files under the same rules.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from evaluator.errors import ToolError
+from evaluator.files.encoding import decode
+from evaluator.files.globbing import find_files
+from evaluator.files.open_below import FILE, FOLDER
+from evaluator.files.roots import Roots, check_path, parts_of, refuse_unless_plain, tool_error
+from evaluator.processes.threads import in_thread
+
+MAX_FILE_BYTES = 10_000_000
+MAX_ENTRIES = 10_000
+_LARGE_FILE_BYTES = 256_000
+
+EntryKind = Literal["file", "folder", "link", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """A text file or a range of its lines.
+
+    `first_line` counts from 1; `truncated`: the file has lines after the range.
+    """
+
+    path: str
+    text: str
+    encoding: str
+    truncated: bool
+    first_line: int = 1
+    total_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """A name in a folder. `size_bytes` is None for everything except a regular file."""
+
+    name: str
+    kind: EntryKind
+    size_bytes: int | None
+
+
+class FileAccess:
+    """The files below the root folders, without the `denied` paths and the files below them.
+
+    A relative path is looked up in each root in turn. Keeps no descriptor between calls; tasks and threads may share
+    one object.
+    """
+
+    def __init__(self, folders: Sequence[str | Path], denied: Iterable[str | Path] = ()) -> None:
+        self.roots = Roots(folders, denied)
+
+    def without(self, denied: Iterable[str | Path]) -> FileAccess:
+        """The same access, with these paths denied as well."""
+        return FileAccess(self.roots.folders, (*self.roots.denied_paths, *denied))
+
+    def __repr__(self) -> str:
+        return f"FileAccess({[str(folder) for folder in self.roots.folders]})"
+
+    def read_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """The bytes of a regular file. Raises: ToolError, for a file that this module refuses."""
+        descriptor = self._open_file(str(path))
+        try:
+            return read_all(descriptor, str(path), max_bytes)
+        finally:
+            os.close(descriptor)
+
+    def read_text(
+        self,
+        path: str | Path,
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        start_line: int = 1,
+        max_lines: int | None = None,
+        encoding: str | None = None,
+    ) -> FileText:
+        """A text file, or `max_lines` lines of it from `start_line` (1-based) on; line ends stay as they are.
+
+        Without `encoding`: by the byte order mark, else UTF-8, else Latin-1. A start past the end gives an empty
+        text. Raises: ToolError, also for a binary file (with a NUL byte) and an encoding that is unknown or does not
+        fit.
+        """
+        if start_line < 1 or (max_lines is not None and max_lines < 1):
+            raise ToolError("start_line and max_lines count from 1")
+        text, found = decode(self.read_bytes(path, max_bytes=max_bytes), str(path), encoding)
+        used = found.name
+        if start_line == 1 and max_lines is None:
+            return FileText(str(path), text, used, False, 1, _count_lines(text))
+        lines = text.split("\n")
+        ends = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+        stop = len(ends) if max_lines is None else start_line - 1 + max_lines
+        part = "".join(ends[start_line - 1 : stop])
+        return FileText(str(path), part, used, stop < len(ends), start_line, len(ends))
+
+    def list(self, path: str | Path = ".", *, limit: int = MAX_ENTRIES) -> tuple[FolderEntry, ...]:
+        """A folder's entries, sorted by name; links are listed and not followed.
+
+        Raises: ToolError, above `limit` entries.
+        """
+        descriptor = self.roots.open(str(path), FOLDER)
+        try:
+            entries: list[FolderEntry] = []
+            with os.scandir(descriptor) as scan:
+                for item in scan:
+                    if len(entries) == limit:
+                        raise ToolError(f"{str(path)!r} has more than {limit} entries; use a pattern instead")
+                    entries.append(_entry(item))
+        except OSError as error:
+            raise tool_error(str(path), error) from error
+        finally:
+            os.close(descriptor)
+        return tuple(sorted(entries, key=lambda entry: entry.name))
+
+    def glob(self, pattern: str, *, limit: int = MAX_ENTRIES) -> tuple[str, ...]:
+        """Paths of the regular files that match, sorted: relative in the first root, absolute in the others.
+
+        `*`, `?` and `[…]` match within a name, `**` matches any number of folders. As in a shell, a wildcard does not
+        match a name that begins with a dot. Links are neither followed nor returned.
+
+        Raises: ToolError, above `limit` matches and above 200,000 examined names.
+        """
+        found: list[str] = []
+        for index, parts in self.roots.candidates(pattern):
+            root = self.roots.open_root(index)
+            try:
+                for path in find_files(root, parts, self.roots.denied()):
+                    if len(found) == limit:
+                        raise ToolError(f"more than {limit} files match {pattern!r}; narrow the pattern")
+                    found.append(self.roots.name(index, [path]))
+            finally:
+                os.close(root)
+        return tuple(sorted(set(found)))
+
+    def find(self, path: str = ".", pattern: str = "**") -> Generator[str, None, None]:
+        """Paths of the regular files below the folder `path`, or `path` itself if it is a file, in the form of `glob`.
+
+        A pattern without `/` matches at any depth. Nothing is read and no link is followed.
+
+        Raises: ToolError, above 200,000 examined names in one root.
+        """
+        check_path(pattern)
+        if pattern.startswith("/"):
+            raise ToolError(f"{pattern[:1000]!r} begins with '/'; a pattern is relative to the folder that is searched")
+        wanted = parts_of(pattern)
+        wanted = wanted if "/" in pattern else ["**", *wanted]
+        for index, parts, descriptor in self.roots.open_each(path, FILE):
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISDIR(status.st_mode):
+                    refuse_unless_plain(path, status, "read")
+                    yield self.roots.name(index, parts)
+                    continue
+                for below in find_files(descriptor, wanted, self.roots.denied()):
+                    yield self.roots.name(index, [*parts, below])
+            finally:
+                os.close(descriptor)
+
+    async def aread_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """`read_bytes` without blocking the event loop: in a thread if the file is large."""
+        descriptor = self._open_file(str(path))
+        try:
+            is_large = os.fstat(descriptor).st_size > _LARGE_FILE_BYTES
+        finally:
+            os.close(descriptor)
+        if is_large:
+            return await in_thread(lambda: self.read_bytes(path, max_bytes=max_bytes))
+        return self.read_bytes(path, max_bytes=max_bytes)
+
+    async def aglob(self, pattern: str) -> tuple[str, ...]:
+        """`glob` in a thread."""
+        return await in_thread(lambda: self.glob(pattern))
+
+    def _open_file(self, path: str) -> int:
+        descriptor = self.roots.open(path, FILE)
+        try:
+            refuse_unless_plain(path, os.fstat(descriptor), "read")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
+    """The rest of an open file. Raises: ToolError, above `max_bytes`, also where `fstat` reports a smaller size."""
+    size = os.fstat(descriptor).st_size
+    if size > max_bytes:
+        raise ToolError(f"{path!r} is too large: {size:,} bytes, at most {max_bytes:,} are read")
+    pieces: list[bytes] = []
+    left = max_bytes + 1  # the file may grow while it is read
+    try:
+        while left > 0 and (piece := os.read(descriptor, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+    except OSError as error:
+        raise tool_error(path, error) from error
+    if left <= 0:
+        raise ToolError(f"{path!r} is too large: more than {max_bytes:,} bytes")
+    return b"".join(pieces)
+
+
+def _count_lines(text: str) -> int:
+    return text.count("\n") + (0 if not text or text.endswith("\n") else 1)
+
+
+def _entry(item: os.DirEntry[str]) -> FolderEntry:
+    try:
+        status = item.stat(follow_symlinks=False)
+    except OSError:  # deleted since the folder was read
+        return FolderEntry(item.name, "other", None)
+    if stat.S_ISREG(status.st_mode):
+        return FolderEntry(item.name, "file", status.st_size)
+    if stat.S_ISDIR(status.st_mode):
+        return FolderEntry(item.name, "folder", None)
+    return FolderEntry(item.name, "link" if stat.S_ISLNK(status.st_mode) else "other", None)

@@ -1,0 +1,435 @@
+"""Tools that a model may call: their common form, the checks before a call, and failures as outcomes.
+
+A model's arguments are untrusted text. They are parsed strictly, validated against the tool's JSON Schema and checked
+against the tool's policy, in that order; only then the tool runs. Every failure becomes a `ToolOutcome` whose text
+tells the model what to correct.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from enum import Enum
+from math import isinf
+from pathlib import PurePath
+from typing import Any, Literal, cast
+
+from evaluator.errors import ConfigurationError, LimitReached, ToolError, UsageError
+from evaluator.errors.messages import did_you_mean, visible
+from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
+from evaluator.models.backend import ToolSpec
+from evaluator.models.text_tools import UNREADABLE
+from evaluator.output.patterns import Watch, bounded, first_errors, undrafted
+from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.tools.ask import Asker
+from evaluator.tools.file_access import FileAccess
+from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide
+
+ToolKind = Literal["direct", "subtask"]
+OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
+
+MAX_RESULT_BYTES = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CALL_FORM = 'write JSON like {"name": "the tool", "arguments": {"an argument": "its value"}} between the tags'
+_MAX_VIOLATIONS = 5
+_MAX_ERROR_CHARS = 2_000
+_MAX_SHOWN_CHARS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The resources of a call: the task's files, the asker, its step in the record, the remaining time, and the memory
+    that a script may use."""
+
+    roots: FileAccess
+    asker: Asker | None = None
+    step_path: str = ""
+    remaining_s: float = float("inf")
+    script_memory_bytes: int = MEMORY_BYTES
+
+
+ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
+ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Tool:
+    """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with a text for the model.
+
+    `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the function
+    that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview` describes what a
+    call would do, for the person who is asked to allow it; it raises ToolError if the call could not succeed. `close`
+    releases what the tool keeps between calls; it is called when the task ends.
+    """
+
+    spec: ToolSpec
+    run: ToolFunction
+    kind: ToolKind = "direct"
+    policy: Policy = "allow"
+    retryable: bool = False
+    effect: bool = True
+    function: Callable[..., Any] | None = None
+    rules: tuple[PolicyRule, ...] = ()
+    preview: ToolPreview | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The result of a tool that returns images: text or a JSON value, and the images."""
+
+    content: Any
+    images: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The outcome of a call. `content` is the text for the model, also of a failure; `error` is None if `ok`.
+
+    `cause` is the exception behind a failure, for the record. `truncated`: the content was cut at its limit. `images`
+    are shown to the model with the content.
+    """
+
+    ok: bool
+    content: str
+    error: str | None = None
+    code: OutcomeCode | None = None
+    cause: BaseException | None = None
+    truncated: bool = False
+    images: tuple[Attachment, ...] = ()
+
+
+class ToolRegistry:
+    """An immutable set of tools by name; `with_tools` returns a larger one."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            _check_tool(tool)
+            if tool.name in self._tools:
+                raise ConfigurationError(f"two tools are named {tool.name!r}")
+            self._tools[tool.name] = tool
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def with_tools(self, *tools: Tool) -> ToolRegistry:
+        """A registry with these tools too; a tool replaces one of the same name."""
+        merged = {**self._tools, **{tool.name: tool for tool in tools}}
+        return ToolRegistry(merged.values())
+
+    def with_policies(self, policies: Mapping[str, Policy]) -> ToolRegistry:
+        """A registry with other policies for these tools. Raises: ConfigurationError, for an unknown name."""
+        for name in policies:
+            if name not in self:
+                raise ConfigurationError(self._unknown(name))
+        return ToolRegistry(replace(tool, policy=policies.get(tool.name, tool.policy)) for tool in self)
+
+    async def aclose(self) -> None:
+        """Releases what tools keep between calls."""
+        for tool in self:
+            if tool.close is not None:
+                await tool.close()
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The descriptions of the tools for a model."""
+        return tuple(tool.spec for tool in self)
+
+    def _unknown(self, name: str) -> str:
+        hint = did_you_mean(name[:100], self._tools, "")
+        known = ", ".join(self._tools) or "none"
+        return f"there is no tool named {name[:100]!r}{hint and f'; {hint}'} (tools: {known})"
+
+    async def call(
+        self,
+        name: str,
+        arguments_json: str,
+        context: ToolContext,
+        *,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+    ) -> ToolOutcome:
+        """Parses and validates the arguments, asks for consent if the policy requires it, and runs the tool.
+
+        Ends within `context.remaining_s`; a result above `max_result_bytes` is cut. Raises only LimitReached, and
+        asyncio.CancelledError if the call itself is cancelled; every other exception, also one of the tool's own code,
+        becomes an outcome.
+        """
+        tool = self._tools.get(name)
+        if tool is None and name == UNREADABLE:
+            return _failure("bad_arguments", f"the block is not a call: {_why_unreadable(arguments_json)}; {CALL_FORM}")
+        if tool is None:
+            return _failure("unknown_tool", self._unknown(name))
+        try:
+            arguments = parse_arguments(arguments_json)
+            validate_arguments(tool, arguments)
+        except ToolError as error:
+            return _failure("bad_arguments", f"arguments of {name}: {error}", error.__cause__)
+        if context.remaining_s <= 0:
+            return _failure("timeout", f"{name} was not run: the task has no time left")
+        timer = asyncio.timeout(None if isinf(context.remaining_s) else context.remaining_s)
+        try:
+            async with timer:
+                refusal = await _consent(tool, arguments, context)
+                if refusal is not None:
+                    return refusal
+                value = await tool.run(arguments, context)
+                answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
+                text, images = _as_text(answer.content), _checked_images(answer.images)
+        except LimitReached:
+            raise
+        except TimeoutError as error:
+            if timer.expired():
+                return _failure("timeout", f"{name} was stopped: the task has no time left", error)
+            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _failure("failed", f"{name} failed: an operation that it waited for was cancelled", error)
+        except ToolError as error:
+            return _failure("failed", str(error) or f"{name} failed", error)
+        except (Exception, SystemExit) as error:
+            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+        content = _cut(text, max_result_bytes)
+        return ToolOutcome(True, content, truncated=content is not text, images=images)
+
+
+def _why_unreadable(text: str) -> str:
+    if not text.strip():
+        return "it is empty"
+    try:
+        parse_arguments(text)
+    except ToolError as error:
+        return str(error)
+    return "it names no tool"
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """A model's arguments, parsed strictly: one JSON object, no duplicate names, no NaN. Empty text is an empty object.
+
+    Raises: ToolError, with line, column and the text found there.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 20]
+        where = f"at line {error.lineno}, column {error.colno}"
+        what = f"found {found!r}" if found else "the text ends there"
+        raise ToolError(f"not valid JSON: {error.msg} {where} ({what}); send one JSON object") from error
+    except RecursionError as error:
+        raise ToolError("nested too deeply; send a flat JSON object") from error
+    except ValueError as error:
+        raise ToolError(f"not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        kind = _JSON_KINDS.get(type(value), "value")
+        raise ToolError(f"expected one JSON object with named arguments, found {kind}")
+    return cast(dict[str, Any], value)
+
+
+_JSON_KINDS: dict[type, str] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the name {twice!r} occurs twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raises ToolError if arguments violate the tool's schema; it names up to five violations with their JSON paths."""
+    validator, watch = _validator(tool), Watch()
+    try:
+        found = first_errors(validator, arguments, watch, _MAX_VIOLATIONS)
+        violations = [f"{violation.json_path}: {_shorten(violation.message, 300)}" for violation in found]
+    except Exception as error:  # an unresolvable reference, a pattern that no engine accepts
+        raise ToolError(f"the tool's own schema cannot be used: {_describe(error)}") from error
+    if violations:
+        raise ToolError("; ".join(violations))
+    if watch.late:
+        raise ToolError("a pattern of the tool's schema took too long on these arguments: give shorter texts")
+
+
+_validators: weakref.WeakKeyDictionary[Tool, Any] = weakref.WeakKeyDictionary()
+
+
+def _validator(tool: Tool) -> Any:
+    validator = _validators.get(tool)
+    if validator is None:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+        from referencing import Registry
+
+        try:
+            Draft202012Validator.check_schema(tool.spec.parameters)
+        except SchemaError as error:
+            raise ToolError(f"the tool's own schema is not valid: {_shorten(error.message, 300)}") from error
+        # An empty registry: a reference to a remote schema is an error, not a request.
+        validator = bounded(Draft202012Validator)(undrafted(tool.spec.parameters), registry=Registry())
+        _validators[tool] = validator
+    return validator
+
+
+def check_action(arguments: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()) -> None:
+    """Raises ToolError for an argument that the action in `arguments["action"]` lacks or does not take."""
+    action, known = arguments["action"], (*required, *optional)
+    missing = [name for name in required if name not in arguments]
+    if missing:
+        raise ToolError(f"{action} needs {' and '.join(missing)}")
+    unknown = [name for name in arguments if name not in ("action", *known)]
+    if unknown:
+        takes = ", ".join(known) or "no other argument"
+        raise ToolError(f"{action} does not take {' and '.join(unknown)}; it takes {takes}; nothing was done")
+
+
+def _check_tool(tool: Tool) -> None:
+    if not _NAME.fullmatch(tool.name):
+        raise ConfigurationError(f"{tool.name!r} is not a tool name: use 1 to 64 letters, digits, '_' and '-'")
+    if tool.spec.parameters.get("type") != "object":
+        raise ConfigurationError(f"tool {tool.name!r}: its parameters must be a JSON Schema of type object")
+    if tool.policy not in POLICIES:
+        raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+    known = _declared(tool)
+    for rule in tool.rules:
+        if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:
+            raise ConfigurationError(
+                f"tool {tool.name!r}: a rule names the argument {rule.argument!r}; "
+                f"the tool's are: {', '.join(known) or 'none'}"
+            )
+
+
+def _declared(tool: Tool) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", tool.spec.parameters.get("properties", {}))
+
+
+async def _consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutcome | None:
+    """None if the call is allowed, else its outcome. The default of a missing argument counts as its value."""
+    defaults = {
+        name: schema["default"]
+        for name, schema in _declared(tool).items()
+        if isinstance(schema, dict) and "default" in schema
+    }
+    policy = decide(tool.rules, tool.policy, {**defaults, **arguments}, context.roots.roots)
+    if policy == "allow":
+        return None
+    if policy == "deny":
+        these = " with these arguments" if tool.rules else ""
+        return _failure("denied", f"{tool.name} is not allowed here{these} (policy deny)")
+    if context.asker is None:
+        return _failure("denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask")
+    question = await _question(tool, arguments, context)
+    if len(question) > _MAX_SHOWN_CHARS:
+        # Consent counts only for what was shown.
+        return _failure("denied", f"{tool.name} needs consent, and what it would do is too long to show")
+    try:
+        answer = await context.asker.ask(question)
+    except ToolError as error:
+        return _failure("denied", f"{tool.name} needs consent: {error}", error)
+    if answer.strip().lower() not in ("y", "yes"):
+        return _failure("denied", f"{tool.name} was refused by the user")
+    if tool.preview is not None and await _question(tool, arguments, context) != question:
+        return _failure("denied", f"what {tool.name} would do changed while the user was asked; call it again")
+    return None
+
+
+async def _question(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> str:
+    if tool.preview is None:
+        return f"Allow {tool.name} with {visible(json.dumps(arguments, ensure_ascii=False))}? [y/N]"
+    return f"Allow {tool.name}?\n{visible(await tool.preview(arguments, context))}\n[y/N]"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _checked_images(images: Iterable[Attachment]) -> tuple[Attachment, ...]:
+    """Raises: ToolError, for data that is not an image by its first bytes, or too large, alone or in total."""
+    checked = tuple(images)
+    for image in checked:
+        problem = image_problem(image)
+        if problem is not None:
+            raise ToolError(f"{image.source} {problem}")
+    if sum(image.size for image in checked) > MAX_BYTES_TOGETHER:
+        raise ToolError(f"the images of one result may have at most {MAX_BYTES_TOGETHER:,} bytes in total")
+    return checked
+
+
+def image_problem(image: Attachment) -> str | None:
+    """Why an image cannot be shown to a model; None if it can."""
+    if not image.is_image or media_type_of(image.data) != image.media_type:
+        return f"is not a valid {image.media_type} image"
+    problem = size_problem(image.data, image.media_type)
+    return None if problem is None else f"cannot be shown: {problem}"
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    raise UsageError(f"it returned a {type(value).__name__}, which is neither text nor a JSON value")
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    if len(text) * 4 <= max_bytes:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= max_bytes:
+        return text
+    kept = data[:max_bytes]
+    while kept and data[len(kept)] & 0xC0 == 0x80:  # not within a character
+        kept = kept[:-1]
+    shown = kept.decode("utf-8", "surrogatepass")
+    return f"{shown}\n[cut: the first {len(kept):,} of {len(data):,} bytes]"
+
+
+def _failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
+    short = _shorten(message, _MAX_ERROR_CHARS)
+    return ToolOutcome(False, f"Error: {short}", short, code, cause)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"

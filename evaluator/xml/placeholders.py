@@ -1,0 +1,62 @@
+"""The pre-pass that makes an author's `<<name>>` well-formed XML, without moving any character."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_PLACEHOLDER = re.compile(r"<<(?:[^<]*?(>>))?")
+# What is skipped, whether it is closed or not (comments, CDATA sections, processing instructions), or a tag.
+_PIECE = re.compile(
+    r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
+    r"""|(?P<tag><[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+)""",
+    re.DOTALL,
+)
+_QUOTED = re.compile(r""""[^"]*+"|'[^']*+'""")
+
+
+class UnclosedPlaceholder(Exception):
+    """A `<<` at `offset` has no `>>`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"unclosed << at {offset}")
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[UnclosedPlaceholder], tuple[int]]:
+        return (type(self), (self.offset,))
+
+
+def rewrite_placeholders(text: str) -> str:
+    """`text` with every `<<expr>>` as `{{expr}}`, outside CDATA, comments and processing instructions.
+
+    The length stays the same, so every position does.
+    Raises: UnclosedPlaceholder, for a `<<` without `>>` before the next `<` or the attribute's end.
+    """
+    if "<<" not in text:
+        return text
+    parts: list[str] = []
+    copied = 0
+    for start, end in _placeholders(text):
+        parts += text[copied:start], "{{", text[start + 2 : end - 2], "}}"
+        copied = end
+    return "".join([*parts, text[copied:]])
+
+
+def _placeholders(text: str) -> Iterator[tuple[int, int]]:
+    position = 0
+    while (piece := _PIECE.search(text, position)) is not None:
+        position = piece.end()
+        if piece["placeholder"]:
+            start, position = _span(text, piece.start(), len(text))
+            yield start, position
+        elif piece["tag"] and "<<" in piece[0]:
+            for value in _QUOTED.finditer(text, *piece.span()):
+                for inner in _PLACEHOLDER.finditer(text, *value.span()):
+                    yield _span(text, inner.start(), value.end())
+
+
+def _span(text: str, start: int, limit: int) -> tuple[int, int]:
+    found = _PLACEHOLDER.match(text, start, limit)
+    if found is None or found[1] is None:
+        raise UnclosedPlaceholder(start)
+    return start, found.end()

@@ -1,0 +1,106 @@
+"""Each option of a batch is declared once: the Python call, the command line, the TOML file and the docs have it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
+from evaluator.batch.definition import BatchDefinition, definition_from
+from evaluator.batch.options import SELECT_FLAGS, flags_of
+from evaluator.cli.batch import batch as command
+from evaluator.errors import UsageError
+
+DOCS = Path(__file__).parents[2] / "docs" / "howto"
+OPTIONS = {each.name: each for each in fields(BatchOptions)}
+# On the command line these are --resume FOLDER, --progress and Ctrl-C.
+WITHOUT_FLAG = {"name", "select", "limits", "resume", "display", "stop"}
+
+
+def test_the_python_call_has_every_option_with_its_default() -> None:
+    parameters = dict(inspect.signature(run_batch).parameters)
+    for name in ("templates", "rows", "evaluator"):
+        del parameters[name]
+    assert parameters.keys() == OPTIONS.keys()
+    assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert BatchOptions(**{name: each.default for name, each in parameters.items()}) == BatchOptions()
+
+
+def test_the_command_line_has_every_option() -> None:
+    declared = {flag.name for options in (BatchDefinition, BatchOptions) for _, flag in flags_of(options)}
+    assert declared <= {name for parameter in command.params for name in parameter.opts}
+    flags = {name.partition(".")[0] for name, _ in flags_of(BatchOptions)}
+    assert OPTIONS.keys() - flags == WITHOUT_FLAG - {"select", "limits"}
+    assert SELECT_FLAGS.keys() == {each.name for each in fields(Selection)}
+    assert {name for name, _ in flags_of(BatchLimits)} == {each.name for each in fields(BatchLimits)}
+
+
+def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> None:
+    given = {
+        "templates": ["a", "b"], "rows": "rows.jsonl", "name": "n", "inputs": {"a": "b"}, "id": "i", "target": "t",
+        "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
+        "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
+        "count_as_failed": ["output_format_failure"], "limits": {"max_cost": 1.5}, "output": "o", "cache": "c",
+        "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
+    }  # fmt: skip
+    in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}
+    assert given.keys() == in_file | {each.name for each in fields(BatchDefinition)} - {"options"}
+    definition = definition_from(given)
+    assert definition.to_dict() == given
+    assert definition_from(json.loads(json.dumps(definition.to_dict()))) == definition
+    assert definition_from(given, Path("/p")).to_dict() == given | {
+        "rows": "/p/rows.jsonl", "output": "/p/o", "cache": "/p/c", "library": ["/p/l"], "roots": ["/p/r"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("page", "names"), [("batches-in-python.md", OPTIONS), ("run-a-batch.md", OPTIONS.keys() - WITHOUT_FLAG)]
+)
+def test_the_docs_name_every_option(page: str, names: Any) -> None:
+    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in (page, "use-several-machines.md"))
+    flags = {name: flag.name for name, flag in flags_of(BatchOptions)}
+    assert [name for name in names if not re.search(rf"\b{name}\b", text) and flags.get(name, "?") not in text] == []
+
+
+def test_the_example_in_the_module_is_a_definition() -> None:
+    import evaluator.batch.definition as module
+
+    example = (module.__doc__ or "").partition("\n\n")[2]
+    assert definition_from(tomllib.loads(example)).options.limits.max_cost == 2.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": "three"}, "epochs is 'three', expected an integer, at least 1"),
+        ({"epochs": True}, "epochs is True, expected an integer"),
+        ({"models": ["a", "a"]}, "models names 'a' twice"),
+        ({"models": 3}, "models is 3, expected a list of strings"),
+        ({"inputs": "a"}, "inputs is 'a', expected a table"),
+        ({"scorers": "exact"}, "scorers is 'exact', expected a list"),
+        ({"cluster": " "}, "cluster is ' ', expected a string"),
+        ({"select": {"limits": 1}}, "select.limits is unknown; did you mean"),
+        ({"limits": {"max_costs": 1}}, "limits.max_costs is unknown; did you mean"),
+        ({"limits": {"max_cost": 0}}, "max_cost is 0, expected a number above 0"),
+        ({"count_as_failed": ["output_failure"]}, "output_format_failure"),
+        ({"on_changed": "ask"}, "on_changed is 'ask', expected one of leave, run, keep"),
+        ({"unfinished": "no"}, "unfinished is 'no', expected one of"),
+    ],
+)
+def test_an_invalid_value_is_refused_wherever_it_comes_from(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        BatchOptions(**given)
+
+
+def test_values_are_stored_in_one_form() -> None:
+    options = BatchOptions(models="m", select={"limit": 2}, limits={"max_tokens": 5}, metadata=["a"], scorers=[len])  # pyright: ignore
+    assert options.models == ("m",) and options.metadata == ("a",) and options.scorers == (len,)
+    assert options.select == Selection(limit=2) and options.limits == BatchLimits(max_tokens=5)
+    assert BatchOptions(select=None, limits=None) == BatchOptions()  # pyright: ignore[reportArgumentType]

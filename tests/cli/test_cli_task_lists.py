@@ -1,0 +1,125 @@
+"""The commands for task lists."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.cli.main import main
+from evaluator.record.task_lists import TaskList, TaskLists
+
+PLAN = "# Plan\n\n## [PLANNER] Think\n\n- [x] think\n\n## [WORKER] Do\n\n- [ ] do\n"
+
+
+@pytest.fixture
+def plan(write: Any, tmp_path: Path) -> TaskList:
+    write("plan.md", PLAN)
+    return TaskLists(tmp_path / "tasks").create("2026-03-02-plan", PLAN)
+
+
+def test_a_task_is_created_listed_read_changed_and_closed(cli: Any, write: Any, tmp_path: Path) -> None:
+    made = cli("tasks", "create", "2026-03-02-plan", "--content", "-", stdin=PLAN.encode())
+    assert made.out == "tasks/active/2026-03-02-plan.md\n"
+    assert cli("tasks", "list-active").out == (
+        "name             steps  next\n2026-03-02-plan  1/2    line 9 [WORKER] Do: do\n"
+    )
+    read = cli("tasks", "read", "plan")
+    assert read.out == PLAN
+    version = read.err.splitlines()[0].removeprefix("version: ")
+    assert read.err == f"version: {version}\nsteps: 1/2\nnext: line 9 [WORKER] Do: do\n"
+    assert cli("tasks", "read", "plan", "--role", "planner").err.endswith("next: none for planner\n")
+
+    write("plan.md", PLAN.replace("[ ]", "[x]"))
+    changed = cli("tasks", "update", "plan", "--content", "@plan.md", "--role", "worker", "--version", version)
+    assert changed.code == 0, changed
+    assert changed.err.endswith("next: none, all steps are done\n")
+    assert cli("tasks", "close", "plan").out == "tasks/done/2026-03-02-plan.md\n"
+    assert (tmp_path / "tasks/done/2026-03-02-plan.md").read_text() == PLAN.replace("[ ]", "[x]")
+    assert cli("tasks", "read", "2026-03-02-plan").out == PLAN.replace("[ ]", "[x]")
+
+
+def test_without_a_text_a_task_begins_with_headings_and_steps(cli: Any, tmp_path: Path) -> None:
+    made = json.loads(cli("tasks", "create", "move-the-archive", "--tasks", "mine", "--json").out)
+    assert made["name"].endswith("-move-the-archive")
+    assert made["next"]["role"] == "PLANNER"
+    assert (tmp_path / made["path"]).read_text().startswith("# Move the archive\n")
+
+
+def test_programs_get_json(cli: Any, plan: TaskList) -> None:
+    [listed] = json.loads(cli("tasks", "list-active", "--role", "planner", "--json").out)
+    assert (listed["done"], listed["next"]["line"], listed["next_of_role"]) == (1, 9, None)
+    read = json.loads(cli("tasks", "read", "plan", "--json").out)
+    del listed["next_of_role"]
+    assert read == {**listed, "content": PLAN}
+    closed = json.loads(cli("tasks", "close", "plan", "--force", "--json").out)
+    assert (closed["state"], closed["path"]) == ("done", "tasks/done/2026-03-02-plan.md")
+
+
+# arguments after `tasks`, exit code, what standard error says
+WRONG: list[tuple[list[str], int, str]] = [
+    (["create", "2026-03-02-plan"], 2, "there is a task '2026-03-02-plan' already"),
+    (["create", "../plan"], 2, "expected YYYY-MM-DD-name"),
+    (["create", "{title}"], 2, "expected YYYY-MM-DD-name"),
+    (["create", "TASK-1"], 2, "see: evaluator tasks show"),
+    (["create", "x", "--content", "words"], 2, "expected @FILE, or - for standard input"),
+    (["create", "x", "--content", "@"], 2, "expected @FILE"),
+    (["create", "x", "--content", "@none.md"], 2, "none.md: cannot be read"),
+    (["create", "x", "--content", "-"], 2, "is empty"),
+    (["create", "x", "--tasks", "plan.md"], 3, "plan.md"),
+    (["read", "other"], 3, "no active task is called 'other'"),
+    (["update", "plan"], 2, "--content"),
+    (["update", "plan", "--content", "@plan.md", "--role", "worker"], 2, "--role needs --version"),
+    (["update", "plan", "--content", "@plan.md", "--version", "0"], 3, "changed since it was read"),
+    (["close", "plan"], 2, "1 step is open, the first at line 9 [WORKER] Do: do"),
+    (["close", "plan", "--role", "planner", "--force"], 2, "1 step is open"),
+    (["list-active", "--tasks", "plan.md"], 3, "plan.md"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "says"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
+def test_wrong_usage_says_what_to_do_and_changes_nothing(
+    plan: TaskList,
+    tmp_path: Path,
+    args: list[str],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(SystemExit) as left:
+        main(["tasks", *args])
+    ran = capsys.readouterr()
+    assert (left.value.code, ran.out) == (code, ""), ran
+    assert says in ran.err
+    files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
+    assert files == ["plan.md", "tasks/.named-lock", "tasks/active/2026-03-02-plan.md"]
+
+
+def test_a_role_is_held_to_its_sections(cli: Any, plan: TaskList, write: Any) -> None:
+    write("plan.md", PLAN.replace("- [x] think", "- [ ] think"))
+    ran = cli("tasks", "update", "plan", "--content", "@plan.md", "--role", "worker", "--version", plan.version)
+    assert (ran.code, ran.out) == (2, "")
+    assert "'## [PLANNER] Think' belongs to PLANNER and differs from the old text at line 5" in ran.err
+
+
+def test_a_task_that_cannot_be_read_is_listed_with_the_reason(cli: Any, plan: TaskList, tmp_path: Path) -> None:
+    (tmp_path / "tasks/active/2026-03-03-bad.md").write_bytes(b"caf\xe9")
+    listed = cli("tasks", "list-active", env={"COLUMNS": "200"})
+    assert listed.code == 0
+    assert "2026-03-03-bad" in listed.out
+    assert "not UTF-8 (byte 3)" in listed.out
+
+
+def test_what_a_step_says_cannot_drive_the_terminal(cli: Any, write: Any) -> None:
+    write("plan.md", "- [ ] \x1b[2Jgone\n")
+    cli("tasks", "create", "plan", "--content", "@plan.md")
+    for ran in (cli("tasks", "list-active"), cli("tasks", "read", "plan")):
+        shown = ran.err or ran.out
+        assert "\x1b" not in shown
+        assert "\\x1b[2Jgone" in shown

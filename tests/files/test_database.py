@@ -1,0 +1,249 @@
+"""Databases that several processes open at once: created once, never seen incomplete, no write lost."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any
+
+import pytest
+
+from evaluator.errors import ConfigurationError
+from evaluator.files import database
+from evaluator.memory import store
+from evaluator.models import cache_store
+
+PROCESSES, ROUNDS = 4, 25
+ADD = {
+    "index": "INSERT INTO root (place, kind, describers) VALUES (?, 'folder', 1)",
+    "cache": "INSERT INTO missed VALUES (?, 1)",
+}
+ALL = {"index": "SELECT place FROM root ORDER BY 1", "cache": "SELECT model FROM missed ORDER BY 1"}
+OF_BOTH = pytest.mark.parametrize("kind", ["index", "cache"])
+
+
+def opened(kind: str, path: Path) -> sqlite3.Connection:
+    return store.connect(path) if kind == "index" else cache_store.connect(path, 30.0)
+
+
+def add(connection: sqlite3.Connection, kind: str, name: str) -> None:
+    with database.transaction(connection):
+        connection.execute(ADD[kind], (name,))
+
+
+def held(kind: str, path: Path) -> list[str]:
+    with closing(opened(kind, path)) as connection:
+        return [row[0] for row in connection.execute(ALL[kind])]
+
+
+class Interrupted(sqlite3.Connection):
+    """Before one of its statements, something happens."""
+
+    statements = 0
+    before: tuple[int, Callable[[], None]] = (-1, lambda: None)
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        at, happens = self.before
+        # One that writes would have to wait.
+        if self.statements == at and not self.in_transaction:
+            type(self).before = (-1, happens)
+            happens()
+        self.statements += 1
+        return super().execute(*args)
+
+
+@pytest.mark.parametrize("statement", range(8))
+@pytest.mark.parametrize("before", ["no file", "an empty file"])
+@OF_BOTH
+def test_another_process_may_make_the_file_between_any_two_statements(
+    kind: str, before: str, statement: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.db"
+    if before == "an empty file":
+        path.touch()
+    real, others = sqlite3.connect, []
+
+    def make_it() -> None:
+        monkeypatch.setattr(sqlite3, "connect", real)
+        with closing(opened(kind, path)) as other:
+            add(other, kind, "another")
+        others.append("another")
+
+    monkeypatch.setattr(Interrupted, "before", (statement, make_it))
+    monkeypatch.setattr(sqlite3, "connect", partial(real, factory=Interrupted))
+    with closing(opened(kind, path)) as connection:
+        add(connection, kind, "this")
+    monkeypatch.undo()
+    assert held(kind, path) == [*others, "this"]
+
+
+class Uneven(sqlite3.Connection):
+    """Takes its time between two statements, as a process does that has to wait for its turn of the processor."""
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        if random.random() < 0.5:
+            time.sleep(random.random() * 0.001)
+        return super().execute(*args)
+
+
+def make_and_write(folder: str, kind: str, number: int, together: Any, said: Any) -> None:
+    sqlite3.connect = partial(sqlite3.connect, factory=Uneven)
+    random.seed(number)
+    for turn in range(ROUNDS):
+        try:
+            together.wait(200)
+            with closing(opened(kind, Path(folder, f"{turn}.db"))) as connection:
+                add(connection, kind, f"process {number}")
+        except BrokenBarrierError:
+            break
+        except Exception as error:
+            said.put(f"{type(error).__name__}: {error}")
+    said.put(None)
+
+
+@pytest.mark.parametrize(("kind", "before"), [("index", "no file"), ("cache", "an empty file")])
+def test_processes_that_make_one_file_at_the_same_moment_all_write_to_it(kind: str, before: str, tmp_path: Path):
+    if before == "an empty file":
+        for turn in range(ROUNDS):
+            (tmp_path / f"{turn}.db").touch(0o600)
+    context = multiprocessing.get_context("spawn")
+    together, said = context.Barrier(PROCESSES), context.Queue()
+    processes = [
+        context.Process(target=make_and_write, args=(str(tmp_path), kind, number, together, said))
+        for number in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    errors, ended = [], 0
+    while ended < PROCESSES:
+        error = said.get(timeout=200)
+        ended += error is None
+        errors += [] if error is None else [error]
+    for process in processes:
+        process.join()
+    assert errors == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{turn}.db" for turn in range(ROUNDS))
+    for turn in range(ROUNDS):
+        path = tmp_path / f"{turn}.db"
+        assert held(kind, path) == [f"process {number}" for number in range(PROCESSES)]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+OTHER = """
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_database import add, opened
+with closing(opened(sys.argv[2], Path(sys.argv[3]))) as connection:
+    add(connection, sys.argv[2], sys.argv[4])
+"""
+
+
+def in_another_process(kind: str, path: Path, name: str, code: str = OTHER) -> int:
+    return subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), kind, str(path), name]).returncode
+
+
+@OF_BOTH
+def test_opening_it_again_does_not_drop_the_locks_of_this_process(kind: str, tmp_path: Path):
+    """Else another process takes itself for the last one, and unlinks the log that this one goes on writing to."""
+    path = tmp_path / "a.db"
+    with closing(opened(kind, path)) as first:
+        add(first, kind, "1 here")
+        with closing(opened(kind, path)) as second:
+            assert in_another_process(kind, path, "2 there") == 0
+            add(second, kind, "3 here")
+        add(first, kind, "4 here")
+        assert in_another_process(kind, path, "5 there") == 0
+        assert [row[0] for row in first.execute(ALL[kind])][-1] == "5 there"
+    assert held(kind, path) == ["1 here", "2 there", "3 here", "4 here", "5 there"]
+
+
+KILLED = OTHER.replace(
+    "import sys\n", "import os, signal, sys\nos.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n", 1
+)
+
+
+@OF_BOTH
+def test_a_process_killed_while_it_creates_the_file_leaves_no_database(kind: str, tmp_path: Path):
+    path = tmp_path / "a.db"
+    assert in_another_process(kind, path, "killed", KILLED) < 0
+    assert not path.exists()
+    assert in_another_process(kind, path, "next") == 0
+    assert held(kind, path) == ["next"]
+
+
+def no_links(name: str, path: Path) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def is_there_first(kind: str) -> Callable[[str, Path], None]:
+    def link(name: str, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(name)) as made:
+            made.backup(connection)
+            connection.execute(ADD[kind], ("there",))
+            connection.commit()
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    return link
+
+
+@OF_BOTH
+def test_a_database_that_another_process_created_first_is_kept(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "link", is_there_first(kind))
+    assert held(kind, tmp_path / "a.db") == ["there"]
+    assert os.listdir(tmp_path) == ["a.db"]
+
+
+@OF_BOTH
+def test_a_file_system_without_links_has_databases_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "a.db"
+    with closing(opened(kind, path)) as connection:
+        add(connection, kind, "one")
+    assert held(kind, path) == ["one"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["a.db"]
+
+
+def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(name: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space"):
+        cache_store.connect(tmp_path / "a.db", 1.0)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a?mode=ro", "50% #1", "eine Spule", "Äther", os.fsdecode(b"latin \xe4")])
+@OF_BOTH
+def test_any_name_is_a_files_name(kind: str, name: str, tmp_path: Path):
+    path = tmp_path / name / f"{name}.db"
+    with closing(opened(kind, path)) as connection:
+        add(connection, kind, "one")
+    assert held(kind, path) == ["one"]
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_database_of_the_other_kind_is_refused(tmp_path: Path):
+    store.connect(tmp_path / "a.db").close()
+    with pytest.raises(ConfigurationError, match="another program; name another file for the cache"):
+        cache_store.connect(tmp_path / "a.db", 1.0)

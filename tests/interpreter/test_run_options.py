@@ -1,0 +1,77 @@
+"""The options of a run and of an Evaluator are declared once; signatures and command lines follow them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, fields
+from typing import Any
+
+from evaluator.cli.evaluator_options import EvaluatorOptions
+from evaluator.cli.run import run as run_command
+from evaluator.interpreter.evaluator import Evaluator, EvaluatorArguments
+from evaluator.interpreter.frame import RunOptions
+
+# Options of a run that `evaluator run` does not have, each with the reason.
+NOT_ON_THE_COMMAND_LINE = {
+    "target": "an answer for the simulated model, for batches and tests",
+    "epoch": "repetitions belong to `evaluator batch`",
+    "ask_model": "a person at the terminal wants missing inputs to be extracted",
+    "labels": "written by batches to find their task files",
+    "on_text": "the command streams to the terminal itself",
+    "on_event": "the command shows the steps itself",
+}
+# Arguments of an Evaluator that are not taken to another process.
+OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer"}
+
+
+def keywords_of(function: Any) -> dict[str, inspect.Parameter]:
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def test_the_keyword_arguments_of_evaluate_are_the_options_of_a_run() -> None:
+    declared = {field.name: (field.type, field.default) for field in fields(RunOptions)}
+    keywords = keywords_of(Evaluator.evaluate)
+    assert {name: (each.annotation, each.default) for name, each in keywords.items()} == declared
+    assert list(keywords) == list(declared)
+    assert MISSING not in [default for _, default in declared.values()]
+
+
+def test_the_run_command_has_each_option_of_a_run_or_says_why_not() -> None:
+    on_the_command_line = {parameter.name for parameter in run_command.params}
+    declared = {field.name for field in fields(RunOptions)}
+    assert declared & on_the_command_line == declared - NOT_ON_THE_COMMAND_LINE.keys()
+    assert not NOT_ON_THE_COMMAND_LINE.keys() & on_the_command_line
+
+
+def test_the_run_command_has_every_option_that_makes_an_evaluator() -> None:
+    assert {field.name for field in fields(EvaluatorOptions)} <= {parameter.name for parameter in run_command.params}
+
+
+def test_an_evaluator_keeps_its_arguments_except_those_of_one_process() -> None:
+    parameters = set(inspect.signature(Evaluator).parameters)
+    assert {field.name for field in fields(EvaluatorArguments)} == parameters - OF_ONE_PROCESS
+
+
+def test_an_evaluator_made_of_the_same_arguments_answers_the_same(make_evaluator: Any, tmp_path: Any) -> None:
+    first = make_evaluator('<task name="t" type="atomic"><description>t</description></task>', script=lambda _: "yes")
+    given = {field.name: getattr(first.init_args, field.name) for field in fields(first.init_args)}
+    second = Evaluator(tasks_dir=tmp_path / "other", **given)
+    assert second.init_args == first.init_args
+    assert first.evaluate_sync("t").content == second.evaluate_sync("t").content == "yes"
+
+
+def test_what_limits_or_previews_an_evaluator_leaves_it_as_it_was(make_evaluator: Any, tmp_path: Any) -> None:
+    from evaluator.limits.rate_limiter import RateLimiter
+
+    evaluator = make_evaluator('<task name="t" type="atomic"><description>t</description></task>', model="mine")
+    before = evaluator.init_args, evaluator.services
+    limiter = RateLimiter()
+    limited = evaluator.with_limiter(limiter, tmp_path / "limited")
+    evaluator.render("t")
+    assert (evaluator.init_args, evaluator.services) == before
+    assert (evaluator.limiter, limited.limiter, limited.model) == (None, limiter, "mine")
+    assert limited.services.store.root == tmp_path / "limited"

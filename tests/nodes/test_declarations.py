@@ -1,0 +1,98 @@
+"""The declarations of the node classes and the schema say the same; every operator has everything it needs."""
+
+from __future__ import annotations
+
+import lxml.etree as etree
+import pytest
+
+from evaluator.files.shipped import schemas_dir
+from evaluator.interpreter.operators import RUNNERS
+from evaluator.language.types import matches
+from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec
+from evaluator.nodes.declare import FIELDS, OPERATORS
+from evaluator.nodes.values import TYPE_NAMES, VALUE_TYPES
+from evaluator.xml.build_task import READERS
+from evaluator.xml.write import WRITERS
+
+XS = "{http://www.w3.org/2001/XMLSchema}"
+SCHEMA = etree.parse(str(schemas_dir() / "task.xsd")).getroot()
+
+
+def component(kind: str, name: str):
+    return next(one for one in SCHEMA.iterchildren(f"{XS}{kind}") if one.get("name") == name)
+
+
+def enumeration(name: str) -> list[str]:
+    return [one.get("value") for one in component("simpleType", name).iter(f"{XS}enumeration")]
+
+
+def names(kind: str, name: str, child: str) -> set[str]:
+    return {one.get("name") for one in component(kind, name).iter(f"{XS}{child}")}
+
+
+def test_the_schema_has_the_type_of_every_operator():
+    assert set(enumeration("taskType")) == set(OPERATORS)
+
+
+def test_every_operator_has_a_runner():
+    assert set(RUNNERS) == set(OPERATORS.values())
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_an_operator_states_which_names_its_children_see(operator):
+    for field in FIELDS[operator]:
+        assert field.role != "node" or field.binds, f"{field.name} of {operator.type} binds nothing"
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_the_schema_has_every_element_and_attribute_of_an_operator(operator):
+    elements = {field.element for field in FIELDS[operator]} - {None}
+    attributes = {field.attribute for field in FIELDS[operator] if field.element is None}
+    assert elements <= names("group", "taskChild", "element")
+    assert attributes <= names("attributeGroup", "taskAttributes", "attribute")
+
+
+def test_every_element_and_attribute_of_a_task_in_the_schema_belongs_to_an_operator():
+    fields = [field for operator in OPERATORS.values() for field in FIELDS[operator]]
+    assert names("group", "taskChild", "element") == {field.element for field in fields} - {None} | {"include"}
+    attributes = {field.attribute for field in fields if field.element is None and field.attribute}
+    assert names("attributeGroup", "taskAttributes", "attribute") == attributes
+
+
+@pytest.mark.parametrize(("name", "cls"), [("handler", HandlerSpec), ("context", ContextSettings)])
+def test_the_schema_has_the_settings_of_a_part(name, cls):
+    declared = {field.attribute or field.element for field in FIELDS[cls]}
+    assert declared == names("complexType", name, "attribute") | names("complexType", name, "element") - {"include"}
+
+
+def test_the_schema_has_the_choices_of_every_context_setting():
+    types = {
+        "inherit_context": "inheritContext",
+        "accumulation_format": "accumulationFormat",
+        "fresh_context": "freshContext",
+    }
+    for field in FIELDS[ContextSettings]:
+        if field.name in types:
+            assert set(enumeration(types[field.name])) == set(field.choices)
+
+
+def test_the_schema_has_the_value_types():
+    assert set(enumeration("valueType")) == set(VALUE_TYPES)
+
+
+def test_every_form_can_be_read_and_written():
+    forms = {(field.form, field.attribute is None) for cls in OPERATORS.values() for field in FIELDS[cls]}
+    assert {form for form, _ in forms} <= set(READERS)
+    assert {form for form, is_element in forms if is_element} <= set(WRITERS)
+
+
+def test_every_node_class_declares_its_fields():
+    assert {Call, Cond, Function, *OPERATORS.values()} <= set(FIELDS)
+
+
+def test_every_type_name_has_a_check():
+    samples = {
+        "any": None, "string": "x", "number": 1.5, "integer": 1, "boolean": True, "object": {}, "array": [], "[]": [],
+    }  # fmt: skip
+    assert set(samples) == set(TYPE_NAMES)
+    assert all(matches(value, name) for name, value in samples.items())

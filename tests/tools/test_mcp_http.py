@@ -1,0 +1,248 @@
+"""MCP over streamable HTTP: a server made with the SDK, as a process on loopback that can die, hang and be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import ConfigurationError, ToolError
+from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.tools.mcp import McpHeader, McpServer
+from evaluator.tools.mcp.connections import McpConnections
+
+pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+SERVER = r'''
+import os, socket, sys
+import anyio, uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from starlette.responses import PlainTextResponse
+
+server = MCPServer("house")
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+@server.tool()
+def die() -> str:
+    os._exit(1)
+
+@server.tool()
+async def hang() -> str:
+    await anyio.sleep_forever()
+
+@server.tool()
+def long(characters: int) -> str:
+    return "x" * characters
+
+@server.tool()
+async def learn(ctx: Context) -> str:
+    """Teaches the server another tool."""
+    server.add_tool(add, name="sum")
+    await ctx.session.send_tool_list_changed()
+    return "learned"
+
+@server.resource("memo://rules")
+def rules() -> str:
+    return "Keep the door shut."
+
+app = server.streamable_http_app(json_response=sys.argv[2] == "json")
+
+async def guarded(scope, receive, send):
+    headers = dict(scope.get("headers", ()))
+    if scope["type"] == "http" and headers.get(b"authorization", b"") != b"Bearer open sesame":
+        return await PlainTextResponse("who is there?", 401)(scope, receive, send)
+    await app(scope, receive, send)
+
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print(listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(guarded, log_level="critical")).run([listener])
+'''
+
+
+class House:
+    """The server's process; `start` again takes the same port."""
+
+    def __init__(self, folder: Path, answers: str) -> None:
+        self.script = folder / "server.py"
+        self.script.write_text(SERVER, encoding="utf-8")
+        self.answers = answers
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, str(self.script), str(self.port), self.answers]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory) -> Iterator[House]:
+    """One for the tests that leave it as it is."""
+    house = House(tmp_path_factory.mktemp("house"), "events")
+    house.start()
+    try:
+        yield house
+    finally:
+        house.stop()
+
+
+@pytest.fixture
+def house(tmp_path, request) -> Iterator[House]:
+    house = House(tmp_path, getattr(request, "param", "events"))
+    house.start()
+    try:
+        yield house
+    finally:
+        house.stop()
+
+
+HEADER = McpHeader("Authorization", "HOUSE_WORD", "Bearer ")
+
+
+def server_at(port: int, **more: Any) -> McpServer:
+    more.setdefault("headers", (HEADER,))
+    return McpServer(name="house", url=f"http://127.0.0.1:{port}/mcp", timeout_s=more.pop("timeout_s", 10.0), **more)
+
+
+def connections() -> McpConnections:
+    return McpConnections(environ={"HOUSE_WORD": "open sesame"})
+
+
+async def call(made: McpConnections, server: McpServer, tool: str, arguments: str = "{}") -> ToolOutcome:
+    said = {"name": f"house__{tool}", "tool": tool, "description": "", "parameters": {"type": "object"}}
+    (found,) = made.tools_of(server, [said | {"reads_only": False, "repeatable": False}])
+    context = ToolContext(FileAccess([Path.cwd()]))
+    return await ToolRegistry([replace(found, policy="allow")]).call(f"house__{tool}", arguments, context)
+
+
+@pytest.mark.parametrize("house", ["json", "events"], indirect=True)
+def test_a_server_at_an_address_is_used_dies_in_mid_call_and_is_found_again(house):
+    async def scene() -> None:
+        server, made = server_at(house.port), connections()
+        (described,) = await made.describe(server, ["house__add"])
+        assert described["description"] == "Add two numbers."
+        assert await made.read_resource(server, "memo://rules") == "Keep the door shut."
+        outcomes = await asyncio.gather(
+            *(call(made, server, "add", f'{{"a": {n}, "b": {n}}}') for n in range(8)),
+        )
+        assert [outcome.content.split("\n")[0] for outcome in outcomes] == [str(2 * n) for n in range(8)]
+
+        endless = await call(made, server, "long", '{"characters": 17000000}')
+        assert not endless.ok and "MCP server 'house'" in str(endless.error)
+
+        lost = await call(made, server, "die")
+        assert lost.error is not None
+        assert lost.error.startswith("MCP server 'house' was lost during house__die: ")
+        assert "the call was not repeated" in lost.error
+
+        house.stop()
+        gone = await call(made, server, "add", '{"a": 1, "b": 1}')
+        assert str(gone.error).startswith("MCP server 'house' cannot be used: All connection attempts failed")
+        house.start()
+        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_a_session_that_a_restarted_server_does_not_know_is_replaced(house):
+    async def scene() -> None:
+        server, made = server_at(house.port), connections()
+        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        house.stop()
+        house.start()
+        outcome = await call(made, server, "add", '{"a": 1, "b": 1}')
+        assert not outcome.ok and "MCP server 'house'" in str(outcome.error)
+        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_a_call_that_hangs_ends_in_its_time_and_others_go_on(lasting):
+    async def scene() -> None:
+        made = connections()
+        server = server_at(lasting.port, timeout_s=1.0)
+        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        hung, good = await asyncio.gather(call(made, server, "hang"), call(made, server, "add", '{"a": 1, "b": 1}'))
+        assert "did not answer house__hang within 1 s" in str(hung.error)
+        assert good.ok
+        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_a_changed_list_of_tools_is_asked_for_again(lasting):
+    async def scene() -> None:
+        server, made = server_at(lasting.port), connections()
+        with pytest.raises(ConfigurationError, match="no tool 'house__sum'"):
+            await made.describe(server, ["house__sum"])
+        assert (await call(made, server, "learn")).ok
+        while True:  # the word of it comes over a stream of its own
+            try:
+                assert len(await made.describe(server, ["house__sum"])) == 1
+                break
+            except ConfigurationError:
+                await made.read_resource(server, "memo://rules")
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_refuses_access_is_an_error_with_its_status_and_without_the_secret(lasting):
+    async def scene() -> None:
+        server = server_at(lasting.port)
+        made = McpConnections(environ={"HOUSE_WORD": "open barley"})
+        with pytest.raises(ToolError, match=r"MCP server 'house' cannot be used: .*HTTP 401") as caught:
+            await made.describe(server, ["house__add"])
+        assert "barley" not in str(caught.value)
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_an_address_without_a_server_is_an_error():
+    async def scene() -> None:
+        made = connections()
+        with pytest.raises(ToolError, match="MCP server 'house' cannot be used: All connection attempts failed"):
+            await made.describe(server_at(9), ["house__add"])
+        await made.aclose()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_accepts_the_connection_and_stays_silent_is_an_error_within_its_time(tmp_path):
+    async def scene() -> None:
+        waiting = asyncio.Event()
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await waiting.wait()
+            writer.close()
+
+        silent = await asyncio.start_server(hold, "127.0.0.1", 0)
+        made = connections()
+        with pytest.raises(ToolError, match=r"MCP server 'house' .*0\.5 s"):
+            await made.describe(server_at(silent.sockets[0].getsockname()[1], timeout_s=0.5), ["house__add"])
+        await made.aclose()
+        waiting.set()
+        silent.close()
+        await silent.wait_closed()
+
+    asyncio.run(scene())
