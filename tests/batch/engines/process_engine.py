@@ -62,9 +62,10 @@ class ProcessHost:
                     self._answers.pop(number).set_result(answer)
         except asyncio.IncompleteReadError:
             self._is_lost = True
+            lost = Lost(f"the process ended with {await process.wait()}")
             for answer in self._answers.values():
                 if not answer.done():
-                    answer.set_exception(Lost(f"the process ended with {await process.wait()}"))
+                    answer.set_exception(lost)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         process = await asyncio.shield(self._started)
