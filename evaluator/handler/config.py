@@ -91,6 +91,11 @@ class HandlerConfig:
         """`script_memory_mb` in bytes."""
         return self.script_memory_mb << 20
 
+    def secret_variables(self) -> tuple[str, ...]:
+        """The environment variables whose values the profile sends to its endpoint or to its MCP servers."""
+        own = (self.api_key_env,) if self.api_key_env else ()
+        return (*own, *(name for server in self.mcp for name in server.variables()))
+
     def override(self, **changes: Any) -> HandlerConfig:
         """The same profile with each given value that is not None."""
         given = {key: value for key, value in changes.items() if value is not None}

@@ -115,7 +115,7 @@ class Evaluator:
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
         notice = notice or logging.getLogger("evaluator").warning
-        secrets = [name for profile in (default, *profiles.values()) for s in profile.mcp for name in s.variables()]
+        secrets = {name for profile in (default, *profiles.values()) for name in profile.secret_variables()}
         redactor = Redactor.from_environment(also=secrets)
         store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
         folders = [os.path.abspath(root) for root in _given_roots(roots) or default.roots or [Path.cwd()]]

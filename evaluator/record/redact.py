@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
+from urllib.parse import quote, quote_plus, unquote
 
 _NAME = re.compile(
-    r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PRIVATE_KEY)"
-    r"(?:_|$)",
+    r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN"
+    r"|CONNECTION_STRING|PRIVATE_KEY)(?:_|$)|PASSWORD(?:_|$)|PASSWD(?:_|$)|.PWD(?:_|$)",
     re.I,
 )
+# The current folder, which every shell sets.
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+# The password of a URL, and of a connection string of the forms `password=x` and `Pwd=x;`.
+_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@", re.I)
+_IN_PAIRS = re.compile(r"\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;]+)", re.I)
 _MIN_CHARS = 8
 # Values under such names that are settings, not secrets: redacting them would make records unreadable.
 _SETTING = re.compile(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I)
@@ -47,24 +54,25 @@ class Redactor:
     """Replaces known secrets, and texts in the form of one, by `[redacted:NAME]`.
 
     `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is found in
-    texts, in keys, and inside texts that are JSON themselves. Text without a secret costs one search for each
-    known secret and beginning of a pattern, at memory speed.
+    texts, in keys, and inside texts that are JSON themselves; also reversed, URL-encoded, in hexadecimal digits, and
+    in base64, alone or inside a longer encoded text. Text without a secret costs one search for each form and each
+    beginning of a pattern, at memory speed.
     """
 
-    __slots__ = ("_names", "_patterns", "_searches", "_secrets", "_values")
+    __slots__ = ("_forms", "_names", "_patterns", "_searches", "_values")
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         names: dict[str, str] = {}
         for name, value in (secrets or {}).items():
             if len(value) < _MIN_CHARS:
                 continue
-            # Also in its form inside a JSON string, which a tool may return.
-            for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
-                names.setdefault(form, name)
+            for form in _forms_of(value):
+                if len(form) >= _MIN_CHARS:
+                    names.setdefault(form, name)
         # Longest first: where one secret begins with another, the longer one is meant.
         ordered = sorted(names, key=len, reverse=True)
         self._names = names
-        self._secrets = tuple(ordered)
+        self._forms = tuple(ordered)
         self._searches = tuple(beginning.search for beginning in _BEGINNINGS)
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._patterns = [(name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS]
@@ -72,22 +80,24 @@ class Redactor:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> Redactor:
         """Hides the values of environment variables with KEY, TOKEN, SECRET, PASSWORD and the like in their names,
-        unless they are a number, a path or a flag; and those named in `also` in any case."""
+        unless they are a number, a path or a flag; the passwords in URLs and connection strings; and the values of the
+        variables named in `also` in any case."""
         variables = os.environ if environment is None else environment
         wanted = set(also)
-        return cls(
-            {
-                name: value
-                for name, value in variables.items()
-                if name in wanted or (_NAME.search(name) and not _SETTING.fullmatch(value))
-            }
-        )
+        secrets: dict[str, str] = {}
+        for name, value in variables.items():
+            parts = [part for found in (_IN_URL, _IN_PAIRS) for part in found.findall(value)]
+            if name in wanted or (not parts and _is_secret(name, value)):
+                secrets[name] = value
+            forms = dict.fromkeys(form for part in parts for form in (part.strip("'\""), unquote(part)))
+            secrets |= {f"{name} password{number or ''}": form for number, form in enumerate(forms)}
+        return cls(secrets)
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        for secret in self._secrets:
-            if secret in text:
-                return True
+        # `any(map(…))` runs without a Python instruction for each form.
+        if any(map(text.__contains__, self._forms)):
+            return True
         for search in self._searches:
             if search(text) is not None:
                 return self._is_like_one(text)
@@ -120,3 +130,27 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(set(self._names.values()))} secrets>"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a variable of this name holds a secret as a whole."""
+    return name not in _FOLDERS and _NAME.search(name) is not None and not _SETTING.fullmatch(value)
+
+
+def _forms_of(value: str) -> Iterator[str]:
+    """`value` and the usual encodings of it, some of them several times."""
+    data = value.encode("utf-8", "surrogatepass")
+    yield value
+    yield value[::-1]
+    for dumped in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        # Inside a JSON string, which a tool may return, and inside JSON that is itself a string in JSON.
+        yield from (dumped[1:-1], json.dumps(dumped)[3:-3])
+    for quoted in (quote(data, safe=""), quote(data), quote_plus(data)):
+        yield from (quoted, re.sub("%..", lambda match: match[0].lower(), quoted))
+    yield from (data.hex(), data.hex().upper())
+    for encode in (b64encode, urlsafe_b64encode):
+        for before in range(3):
+            # What stands before decides how the bytes fall into groups of six bits; without the digits that it, or what
+            # follows, is part of.
+            text = encode(bytes(before) + data).decode().rstrip("=")
+            yield text[(0, 2, 3)[before] : len(text) - ((before + len(data)) % 3 > 0)]

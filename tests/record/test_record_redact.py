@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -83,3 +87,89 @@ def test_a_secret_is_found_in_texts_keys_and_json_inside_texts(secret: str, befo
 
 def test_the_secrets_do_not_show_in_the_repr() -> None:
     assert repr(Redactor({"X": "very-secret"})) == "<Redactor of 1 secrets>"
+
+
+ENCODINGS: dict[str, Callable[[bytes], str]] = {
+    "reversed": lambda data: data.decode()[::-1],
+    "hex": bytes.hex,
+    "upper-case hex": lambda data: data.hex().upper(),
+    "URL": lambda data: quote(data, safe=""),
+    "URL, lower case": lambda data: re.sub("%..", lambda match: match[0].lower(), quote(data, safe="")),
+    "form": quote_plus,
+    "JSON": lambda data: json.dumps(data.decode()),
+    "JSON in JSON": lambda data: json.dumps(json.dumps(data.decode())),
+    **{
+        f"base64 after {before} bytes, {after} bytes follow": lambda data, b=before, a=after: base64.b64encode(
+            b"x" * b + data + b"y" * a
+        ).decode()
+        for before in range(4)
+        for after in range(3)
+    },
+    **{
+        f"URL-safe base64 after {before} bytes": lambda data, b=before: base64.urlsafe_b64encode(
+            b"x" * b + data
+        ).decode()
+        for before in range(3)
+    },
+}
+
+
+@pytest.mark.parametrize("secret", ['s3cret/+va"lue é', "plainvalue12", "ab cd~ef?gh>>??"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_usual_encodings_of_a_secret_are_hidden(secret: str, encoding: str) -> None:
+    encoded = ENCODINGS[encoding](secret.encode())
+    assert Redactor({"OTHER": "another-value"}).redact(encoded) == encoded
+    read = Redactor({"X": secret}).redact(f"<{encoded}>")
+    assert "[redacted:X]" in read
+    # Of base64, at most the digits that the neighbouring bytes are part of are left.
+    assert len(read) <= len("<[redacted:X]>") + 16
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("PGPASSWORD", "pg-pass-word", "pg-pass-word"),
+        ("MYSQL_PWD", "my-pass-word", "my-pass-word"),
+        ("SMTP_PASS", "mail-pass-word", "mail-pass-word"),
+        ("AWS_CREDS", "some-creds-here", "some-creds-here"),
+        ("GITLAB_PAT", "glpat-something", "glpat-something"),
+        ("DATABASE_URL", "postgres://app:p%40ss-word@db.example:5432/app", "p%40ss-word"),
+        ("REDIS_URL", "redis://:redis-pass@cache.example/0", "redis-pass"),
+        ("ANYTHING", "amqp://user:queue-pass@mq.example", "queue-pass"),
+        ("APP_DSN", "host=db.example user=app password=dsn-pass-1 sslmode=require", "dsn-pass-1"),
+        ("DB", "Server=db.example;User Id=app;Pwd=ado-pass-1;", "ado-pass-1"),
+        ("SENTRY_DSN", "https://publickey0@sentry.example/1", "https://publickey0@sentry.example/1"),
+    ],
+)
+def test_passwords_are_hidden_whatever_the_variable_is_called(name: str, value: str, hidden: str) -> None:
+    read = Redactor.from_environment({name: value}).redact(f"it is {value}.")
+    assert hidden not in read
+    assert "[redacted:" + name in read
+    if "example" in value and hidden != value:
+        assert "example" in read, "only the password is secret"
+
+
+def test_a_password_in_a_url_is_hidden_decoded_too() -> None:
+    redactor = Redactor.from_environment({"DATABASE_URL": "postgres://app:p%40ss-word@db.example/app"})
+    assert "p@ss-word" not in redactor.redact("it is p@ss-word")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PWD", "/home/me/a project (1)"),
+        ("OLDPWD", "elsewhere entirely"),
+        ("COMPASS_DIRECTION", "north-by-northwest"),
+        ("HOMEPAGE", "https://example.org/path?a=b"),
+        ("EDITOR_PATH", "visual-studio-code"),
+    ],
+)
+def test_other_variables_are_left_alone(name: str, value: str) -> None:
+    assert Redactor.from_environment({name: value}).redact(value) == value
+
+
+def test_variables_that_are_named_are_hidden_whatever_they_are_called() -> None:
+    environment = {"CORPORATE_GATEWAY": "gateway-value"}
+    assert Redactor.from_environment(environment).redact("gateway-value") == "gateway-value"
+    redactor = Redactor.from_environment(environment, also=["CORPORATE_GATEWAY"])
+    assert redactor.redact("gateway-value") == "[redacted:CORPORATE_GATEWAY]"

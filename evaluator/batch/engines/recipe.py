@@ -115,8 +115,7 @@ def _is_installed(module: ModuleType) -> bool:
 def _variables(profiles: Iterable[HandlerConfig], also: Iterable[str]) -> Iterator[tuple[str, str]]:
     named = set(also)
     for profile in profiles:
-        named.add(profile.api_key_env or "")
-        named.update(name for server in profile.mcp for name in server.variables())
+        named.update(profile.secret_variables())
     for name, value in os.environ.items():
         is_secret = Redactor.from_environment({name: value}).suspects(value)
         if (is_secret or name in named or _SETTING.fullmatch(name)) and not name.startswith("RAY_"):
