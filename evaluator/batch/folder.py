@@ -251,7 +251,7 @@ class BatchFolder:
         if changed:
             # As JSON strings, so that each is one line whatever it contains.
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
-            write_atomic(path, "".join(lines).encode("utf-8", "surrogatepass"))
+            write_atomic(path, _as_utf8("".join(lines)))
         else:
             path.unlink(missing_ok=True)
 
@@ -308,7 +308,12 @@ def _corrupt(path: Path, number: int | None, what: str) -> RecordError:
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    write_atomic(path, text.encode("utf-8", "surrogatepass"))
+    write_atomic(path, _as_utf8(text))
+
+
+def _as_utf8(json_text: str) -> bytes:
+    """JSON as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON's own escape for it."""
+    return json_text.encode("utf-8", "backslashreplace")
 
 
 def _object_in(path: Path) -> dict[str, Any]:

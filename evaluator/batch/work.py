@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
-from evaluator.batch.scorers.fences import within_fences
 from evaluator.errors import CallRejected, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
@@ -218,7 +217,6 @@ class Worker:
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             """A judge's call, recorded as any other; resumed, if an earlier session started it."""
             label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
-            inputs = within_fences(self.evaluator.library, template, inputs)
             task = self.unrecorded.get(label)
             if task is not None:
                 judged = await self._resume(task, inputs)

@@ -13,6 +13,7 @@ from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolSpec
 from evaluator.models.structured import kind_of
+from evaluator.models.text_tools import new_mark
 from evaluator.models.tokens import estimate_tokens
 from evaluator.record.step_log import StepLog
 
@@ -41,6 +42,7 @@ class Conversation:
         self._tools = tools
         self._schema = schema
         self._settings = _recorded_settings(config, tools, schema)
+        self._call_mark = new_mark() if config.tool_calling == "text" else ""
         self._messages: list[Message] = []
         self._recorded = 0
         # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
@@ -118,7 +120,7 @@ class Conversation:
         config = self._config
         return ModelRequest(
             self._choice.model, tuple(self._messages), self._tools, config.max_output_tokens, config.temperature,
-            config.seed, timeout_s, hints, self._native_schema(), config.cache,
+            config.seed, timeout_s, hints, self._native_schema(), config.cache, self._call_mark,
         )  # fmt: skip
 
     def _native_schema(self) -> Mapping[str, Any] | None:

@@ -19,6 +19,7 @@ from evaluator.errors import ConfigurationError, ContextError, ToolError
 from evaluator.files.encoding import decode
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import ContextItem, Run, Services, join
+from evaluator.language.fences import block
 from evaluator.language.sandbox import render
 from evaluator.language.scopes import Scope
 from evaluator.library.words import query_terms, stems
@@ -315,4 +316,4 @@ def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:
 
 def format_items(items: Sequence[ContextItem]) -> str:
     """The items as the model sees them, each with its source."""
-    return "\n\n".join(f'<context source="{item.source}">\n{item.content}\n</context>' for item in items)
+    return "\n\n".join(block("context", item.content, source=item.source) for item in items)

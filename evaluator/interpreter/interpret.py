@@ -19,7 +19,7 @@ from evaluator.interpreter.frame import Frame, Outcome, Run
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.inputs import resolve_setting
-from evaluator.language.sandbox import render
+from evaluator.language.sandbox import render_prompt
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Call, HandlerSpec, Node, Task
@@ -64,7 +64,7 @@ async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -
     scope = bound.scope
     config = handler_config(run, task, scope)
     functions = functions_in_text(run, frame, "description")
-    description = await render(task.description, scope, functions=functions)
+    description = await render_prompt(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
     context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config)
     budget = _budget(task, config, frame, run)

@@ -8,7 +8,7 @@ from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import Prepared
-from evaluator.language.sandbox import render
+from evaluator.language.sandbox import render_prompt
 from evaluator.language.types import read_typed
 from evaluator.models.backend import Hints, Message
 from evaluator.nodes import Example, OutputFormat, Task, Text
@@ -45,7 +45,7 @@ async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> s
     values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
     functions = functions_in_text(run, prepared.frame, "shot")
     text = task.instructions or task.description
-    return _with_format(await render(text, prepared.scope.child(values), functions=functions), task)
+    return _with_format(await render_prompt(text, prepared.scope.child(values), functions=functions), task)
 
 
 def _with_format(body: str, task: Task) -> str:
@@ -54,7 +54,7 @@ def _with_format(body: str, task: Task) -> str:
 
 
 async def _resolve(run: Run, text: Text, prepared: Prepared, field: str) -> str:
-    return await render(text, prepared.scope, functions=functions_in_text(run, prepared.frame, field))
+    return await render_prompt(text, prepared.scope, functions=functions_in_text(run, prepared.frame, field))
 
 
 def format_instruction(output: OutputFormat | None) -> str:

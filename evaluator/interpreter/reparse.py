@@ -22,7 +22,7 @@ from evaluator.interpreter.generated import Allowance, describe, read_allowed
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.inputs import resolve_setting
-from evaluator.language.sandbox import render
+from evaluator.language.sandbox import render, render_prompt
 from evaluator.nodes import Atomic, HandlerSpec, Node, Task, Text
 from evaluator.nodes.walk import replace_children
 
@@ -106,7 +106,7 @@ async def _inputs(task: Task, prepared: Prepared, error: TaskError, resource: st
     parts = [prepared.description]
     if task.instructions is not None:
         try:
-            parts.append(f"Instructions: {await render(task.instructions, prepared.scope)}")
+            parts.append(f"Instructions: {await render_prompt(task.instructions, prepared.scope)}")
         except ExpressionError:
             pass  # the texts call a function template, whose calls are not repeated
     parts.append(f"Inputs: {json.dumps(dict(prepared.values), ensure_ascii=False, default=str)}")

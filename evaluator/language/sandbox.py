@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from evaluator.errors import ExpressionError
 from evaluator.language.compiler import compiled_expression, compiled_text
+from evaluator.language.fences import FencedScope, fence_value, tags_around
 from evaluator.language.locating import LocatedError, guarded
 from evaluator.language.meter import Bounds, Pending, Run
 from evaluator.language.scopes import Scope, plain
@@ -58,6 +59,30 @@ async def render(
     if functions is None or not has_markup(text.value):
         return render_sync(text, scope, bounds)
     return await _awaiting(text, _write, scope, functions, bounds)
+
+
+async def render_prompt(
+    text: Text, scope: Scope, *, functions: FunctionCaller | None = None, bounds: Bounds = DEFAULT_BOUNDS
+) -> str:
+    """Does the same as `render`, for a text that a model reads: no value can close a tag that the text puts around it.
+
+    See `fences`.
+    """
+    names = tags_around(text.value)
+    if not names:
+        return await render(text, scope, functions=functions, bounds=bounds)
+    return await render(text, FencedScope(scope, names), functions=_fenced(functions, names), bounds=bounds)
+
+
+def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> FunctionCaller | None:
+    """`functions` with the texts of their results fenced."""
+    if functions is None:
+        return None
+
+    async def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
+        return fence_value(await functions(name, args, kwargs, span, index), names)
+
+    return call
 
 
 def evaluate_expression_sync(expression: Expression, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> Any:

@@ -84,7 +84,8 @@ class ModelRequest:
     """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call.
 
     `schema` is a JSON Schema that the provider enforces where it can. `cache` marks what will be sent again, for
-    providers that cache only what is marked.
+    providers that cache only what is marked. `call_mark` distinguishes the calls of a session that are text, see
+    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key.
     """
 
     model: str
@@ -97,6 +98,7 @@ class ModelRequest:
     hints: Hints = Hints()
     schema: Mapping[str, Any] | None = None
     cache: bool = False
+    call_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

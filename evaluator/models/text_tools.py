@@ -1,20 +1,25 @@
 """Tool calling for models that have none: a Backend around a Backend, with a protocol of plain text.
 
-The system message describes the tools. A call is a `<tool_call>` block in the answer, or a JSON object that names an
-offered tool and its arguments; results are sent back as user messages. The outcome is an ordinary response with tool
-calls, so no other part of the program is concerned. Text without a call is the answer, unchanged. Text inside reasoning
-tags is never a call.
+The system message describes the tools. A call is a block in the answer between tags that hold the mark of the session,
+`<tool_call_9f86d081>`; results are sent back as user messages. The outcome is an ordinary response with tool calls, so
+no other part of the program is concerned. Text without a call is the answer, unchanged.
+
+The mark is random for each session, so that a call which the model only quotes, from a file or a tool's answer, is
+text: its author could not know the mark. Text inside reasoning tags is never a call. The mark is in no record, no
+fingerprint and no cache key, where calls stand as calls: a resumed session has another mark.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
+from evaluator.language.fences import block as fenced_block
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
 from evaluator.output.extract import Block, Extract, extract
@@ -27,19 +32,45 @@ MAX_CALLS = 50
 """The most blocks of one answer that are read; what follows stays text."""
 
 _MOST_WAITING = 10_000
-_OPEN = re.compile(r"<tool_calls?>", re.I)
-_CLOSE = re.compile(r"\s*(?:```\s*)?</tool_calls?>", re.I)
-_CLOSE_ALONE = re.compile(r"</tool_calls?>", re.I)
 _BETWEEN = re.compile(r"\s*(?:```[\w+#.-]{0,20}[ \t]*\n?\s*)?")
-_FENCE_BEFORE = re.compile(r"```[ \t]*(?:json|tool_call)?[ \t]*\n\s*\Z", re.I)
-_FENCE_AFTER = re.compile(r"\s*\n?```")
+_UNMARKED = re.compile(r"<tool_calls?(?:_\w*)?>", re.I)
 _NAME = re.compile(r"""["']?(?:name|tool)["']?\s*[:=]\s*["']([^"'\s]{1,200})["']""")
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 
 
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """The tags of one session's calls."""
+
+    name: str
+    open: re.Pattern[str]
+    close: re.Pattern[str]
+    close_alone: re.Pattern[str]
+    start: re.Pattern[str]
+    """Whatever may begin an opening tag at the end of a text, with the blanks before it."""
+
+    @classmethod
+    def of(cls, mark: str) -> _Tags:
+        name = f"tool_call_{mark}"
+        opening = f"<{name}>"
+        starts = "|".join(re.escape(opening[:length]) for length in range(len(opening) - 1, 0, -1))
+        close = rf"</{name}>"
+        return cls(
+            name, re.compile(opening, re.I), re.compile(rf"\s*(?:```\s*)?{close}", re.I), re.compile(close, re.I),
+            re.compile(rf"\s*(?:{starts})?\Z", re.I),
+        )  # fmt: skip
+
+
+def new_mark() -> str:
+    """A mark for the calls of one session, which nobody outside can guess."""
+    return secrets.token_hex(4)
+
+
 class TextToolsBackend:
     """`inner`, with tool calls as text. It has the name of `inner`; closing it closes `inner`.
+
+    The session's mark is `call_mark` of the request; a request without one gets a mark of its own.
 
     With `on_text`, text is streamed up to the first place where a call may begin. The rest follows when the answer is
     whole, without the calls.
@@ -58,18 +89,22 @@ class TextToolsBackend:
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt of `inner`. Raises: as `inner`."""
         if not request.tools:
-            return await self.inner.complete(replace(request, messages=_as_text(request.messages)), on_text=on_text)
+            return await self.inner.complete(
+                replace(request, messages=_as_text(request.messages, _Tags.of(request.call_mark or new_mark()))),
+                on_text=on_text,
+            )
+        tags = _Tags.of(request.call_mark or new_mark())
         asked = replace(
             request,
-            messages=_with_descriptions(_as_text(request.messages), request.tools),
+            messages=_with_descriptions(_as_text(request.messages, tags), request.tools, tags),
             tools=(),
             # A provider that enforces a schema would prevent calls.
             schema=None,
         )
-        stream = None if on_text is None else _CallFilter(on_text)
+        stream = None if on_text is None else _CallFilter(on_text, tags)
         response = await self.inner.complete(asked, on_text=None if stream is None else stream.add)
         turn = sum(message.role == "assistant" for message in request.messages) + 1
-        read = response if response.tool_calls else _with_calls(response, request.tools, turn)
+        read = response if response.tool_calls else _with_calls(response, tags, turn)
         if stream is not None:
             stream.end(read.content)
         return read
@@ -81,11 +116,9 @@ class TextToolsBackend:
 class _CallFilter:
     """Streams text that cannot be part of a call. Trailing blanks wait as well: before a call they are removed."""
 
-    _START = re.compile(r"<tool_calls?>|[{\[]|```", re.I)
-    _MAY_START = re.compile(r"\s*(?:<(?:t(?:o(?:o(?:l(?:_(?:c(?:a(?:l(?:ls?)?)?)?)?)?)?)?)?)?|`{1,2})?\Z", re.I)
-
-    def __init__(self, on_text: Callable[[str], None]) -> None:
+    def __init__(self, on_text: Callable[[str], None], tags: _Tags) -> None:
         self._on_text = on_text
+        self._tags = tags
         self._waiting = ""
         self._holds = False
         self._passed = 0
@@ -94,12 +127,12 @@ class _CallFilter:
         if self._holds:
             return
         self._waiting += piece
-        start = self._START.search(self._waiting)
+        start = self._tags.open.search(self._waiting)
         if start is not None or len(self._waiting) > _MOST_WAITING:
             self._holds = True
             sure = len(self._waiting[: start.start() if start else None].rstrip())
         else:
-            may_start = self._MAY_START.search(self._waiting)
+            may_start = self._tags.start.search(self._waiting)
             sure = len(self._waiting) if may_start is None else may_start.start()
         self._pass(self._waiting[:sure])
         self._waiting = self._waiting[sure:]
@@ -117,12 +150,12 @@ class _CallFilter:
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def _with_descriptions(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+def _with_descriptions(messages: Sequence[Message], tools: Sequence[ToolSpec], tags: _Tags) -> tuple[Message, ...]:
     lines = [
         "You can call tools. To call one, write a block of exactly this form, with JSON inside, and stop after it:",
-        '<tool_call>\n{"name": "the tool", "arguments": {"an argument": "its value"}}\n</tool_call>',
+        f'<{tags.name}>\n{{"name": "the tool", "arguments": {{"an argument": "its value"}}}}\n</{tags.name}>',
         "Several blocks are several calls. The results come in the next message. When you need no tool, answer "
-        "without such a block.",
+        "without such a block. Other tags call nothing.",
         "The tools, each with the JSON Schema of its arguments:",
         *(f"- {tool.name}: {tool.description}\n  {_dumps(tool.parameters)}" for tool in tools),
     ]
@@ -132,7 +165,7 @@ def _with_descriptions(messages: Sequence[Message], tools: Sequence[ToolSpec]) -
     return (Message("system", description), *messages)
 
 
-def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
+def _as_text(messages: Sequence[Message], tags: _Tags) -> tuple[Message, ...]:
     """Calls and results as text; the results of one turn make one user message, their images with it."""
     texts: list[Message] = []
     names: dict[str | None, str] = {}
@@ -149,13 +182,13 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.role == "tool":
             name = names.get(message.tool_call_id, "tool")
             text = with_unsent(message.content, message.attachments)
-            results.append(f'<tool_result name="{name}">\n{text}\n</tool_result>')
+            results.append(fenced_block("tool_result", text, name=name))
             images += [image for image in message.attachments if image.data]
             continue
         end_results()
         if message.tool_calls:
             names.update((call.id, call.name) for call in message.tool_calls)
-            blocks = [_block(call) for call in message.tool_calls]
+            blocks = [_block(call, tags) for call in message.tool_calls]
             text = "\n".join([message.content, *blocks] if message.content else blocks)
             message = replace(message, content=text, tool_calls=())
         texts.append(message)
@@ -163,10 +196,11 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(texts)
 
 
-def _block(call: ToolCall) -> str:
-    if call.name == UNREADABLE:
-        return f"<tool_call>\n{call.arguments}\n</tool_call>"
-    return f'<tool_call>\n{{"name": {_dumps(call.name)}, "arguments": {call.arguments or "{}"}}}\n</tool_call>'
+def _block(call: ToolCall, tags: _Tags) -> str:
+    inside = call.arguments
+    if call.name != UNREADABLE:
+        inside = f'{{"name": {_dumps(call.name)}, "arguments": {call.arguments or "{}"}}}'
+    return f"<{tags.name}>\n{inside}\n</{tags.name}>"
 
 
 def _dumps(value: Any) -> str:
@@ -187,11 +221,14 @@ class _FoundCall:
     repairs: tuple[str, ...] = ()
 
 
-def _with_calls(response: ModelResponse, tools: Sequence[ToolSpec], turn: int) -> ModelResponse:
+def _with_calls(response: ModelResponse, tags: _Tags, turn: int) -> ModelResponse:
     """`response` with the calls in its text, and the text that remains around them."""
-    found = list(_find(response.content, {tool.name for tool in tools}))
+    found = list(_find(response.content, tags))
     if not found:
-        return response
+        if not _UNMARKED.search(response.content):
+            return response
+        warning = "the answer holds a tool call without the mark of this session: it is text, and nothing was called"
+        return replace(response, warnings=(*response.warnings, warning))
     kept: list[str] = []
     position = 0
     for call in found:
@@ -214,52 +251,38 @@ def _with_calls(response: ModelResponse, tools: Sequence[ToolSpec], turn: int) -
     )
 
 
-def _find(text: str, offered: set[str]) -> Iterator[_FoundCall]:
-    if not ("{" in text or _OPEN.search(text)):
+def _find(text: str, tags: _Tags) -> Iterator[_FoundCall]:
+    if tags.open.search(text) is None:
         return
     position = 0
-    for start, tag_end, block in _places(text, extract(text)):
+    for start, tag_end, block in _places(text, extract(text), tags):
         if start < position:
             continue
-        if tag_end is not None:
-            between = _BETWEEN.match(text, tag_end)
-            if block is None or block.cut or between is None or block.start != between.end():
-                end, position = _end_of_unreadable(text, tag_end)
-                yield _unreadable(text[tag_end:end], start, position)
-                continue
-            close = _CLOSE.match(text, block.end)
-            position = close.end() if close else block.end
-        elif block is not None and _is_plain_call(block, offered):
-            fence = _FENCE_BEFORE.search(text, max(0, block.start - 40), block.start)
-            after = _FENCE_AFTER.match(text, block.end) if fence else None
-            start, position = (fence.start(), after.end()) if fence and after else (block.start, block.end)
-        else:
+        between = _BETWEEN.match(text, tag_end)
+        if block is None or block.cut or between is None or block.start != between.end():
+            end, position = _end_of_unreadable(text, tag_end, tags)
+            yield _unreadable(text[tag_end:end], start, position)
             continue
+        close = tags.close.match(text, block.end)
+        position = close.end() if close else block.end
         yield from _calls(block, text, start, position)
 
 
-def _places(text: str, read: Extract) -> list[tuple[int, int | None, Block | None]]:
-    """Opening tags with the block that follows, and blocks, in the order of the text and outside reasoning.
-
-    Each is a start, the end of the tag (None for a block) and the block.
-    """
+def _places(text: str, read: Extract, tags: _Tags) -> list[tuple[int, int, Block | None]]:
+    """The start and the end of each opening tag outside reasoning, and the block of JSON that follows it."""
     blocks = read.blocks
-    tags = [
-        tag
-        for tag in islice(_OPEN.finditer(text), MAX_CALLS)
+    return [
+        (tag.start(), tag.end(), next((b for b in blocks if b.start >= tag.end()), None))
+        for tag in islice(tags.open.finditer(text), MAX_CALLS)
         if not any(start <= tag.start() < end for start, end in read.removed)
         and not any(block.start < tag.start() < block.end for block in blocks)
     ]
-    places: list[tuple[int, int | None, Block | None]] = [(block.start, None, block) for block in blocks]
-    for tag in tags:
-        places.append((tag.start(), tag.end(), next((b for b in blocks if b.start >= tag.end()), None)))
-    return sorted(places, key=lambda place: place[0])
 
 
-def _end_of_unreadable(text: str, begin: int) -> tuple[int, int]:
+def _end_of_unreadable(text: str, begin: int, tags: _Tags) -> tuple[int, int]:
     """Where the content of a block that cannot be read ends, and where the text continues after it."""
-    close = _CLOSE_ALONE.search(text, begin)
-    following = _OPEN.search(text, begin)
+    close = tags.close_alone.search(text, begin)
+    following = tags.open.search(text, begin)
     if close is not None and (following is None or close.start() < following.start()):
         return close.start(), close.end()
     end = len(text) if following is None else following.start()
@@ -270,13 +293,6 @@ def _unreadable(inside: str, start: int, end: int) -> _FoundCall:
     """A call whose JSON cannot be repaired, or is cut off: the registry rejects its arguments and says why."""
     name = _NAME.search(inside)
     return _FoundCall(name[1] if name else UNREADABLE, inside.strip(), start, end)
-
-
-def _is_plain_call(block: Block, offered: set[str]) -> bool:
-    """Whether JSON without a tag is a call: it names an offered tool and its arguments."""
-    if block.cut or not (items := _items(block)):
-        return False
-    return all(name in offered and arguments is not None for name, arguments in map(_parts, items))
 
 
 def _items(block: Block) -> list[Any]:

@@ -179,3 +179,12 @@ def test_files_are_for_their_owner_alone(path: Path) -> None:
     assert {name: os.stat(path / name).st_mode & 0o777 for name in os.listdir(path)} == {
         "manifest.json": 0o600, "results.jsonl": 0o600, "summary.json": 0o600,
     }  # fmt: skip
+
+
+def test_json_files_are_utf8_where_a_text_holds_a_lone_surrogate(path: Path) -> None:
+    with made(path) as folder:
+        folder.write_summary({"groups": {"\udc80 é": 1}})
+        folder.write_changed(["\ud800 é"])
+    for name in ("summary.json", "changed.txt"):
+        (path / name).read_bytes().decode("utf-8")  # strict: raises for anything else
+    assert json.loads((path / "summary.json").read_bytes()) == {"groups": {"\udc80 é": 1}}

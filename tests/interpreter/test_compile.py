@@ -156,7 +156,7 @@ def test_the_model_sees_the_templates_that_may_be_called(make_evaluator, scripte
 
 def test_words_are_data_and_never_rendered(make_evaluator, scripted):
     _, script = compiled(make_evaluator, scripted, TWO, words="print {{ 6 * 7 }} and </request> {% if %}")
-    assert "print {{ 6 * 7 }} and </request> {% if %}" in script.prompts[0]
+    assert "print {{ 6 * 7 }} and <\\/request> {% if %}" in script.prompts[0]
 
 
 def test_a_task_without_a_name_gets_one_so_that_it_is_not_taken_for_a_request(make_evaluator, scripted):

@@ -193,8 +193,9 @@ def test_a_wait_longer_than_the_time_limit_is_not_begun(setting: Setting) -> Non
 
 
 @pytest.mark.parametrize("how", ["native", "text"])
-def test_a_replay_answers_the_recorded_requests(how: str, tmp_path: Path) -> None:
+def test_a_replay_answers_the_recorded_requests(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With thinking that is sent back, calls as text and an attached image."""
+    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
     (tmp_path / "a.txt").write_text("forty-two")
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     library = TemplateLibrary()
@@ -203,7 +204,7 @@ def test_a_replay_answers_the_recorded_requests(how: str, tmp_path: Path) -> Non
         '<tools><tool name="read_file"/></tools></task>'
     )
     thinking = {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
-    spoken = '<tool_call>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call>'
+    spoken = '<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>'
     called = Answer(None, "tool_calls", [CALL], extra=thinking) if how == "native" else Answer(spoken, extra=thinking)
     profile = HandlerConfig(name="test", model="m", tool_calling=how, roots=(str(tmp_path),))  # type: ignore[arg-type]
 
@@ -239,7 +240,7 @@ SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
     "no data": ("data", [Answer("none")], False, {}),
     "a tool": ("look", [Answer("Let me see.", "tool_calls", [CALL])], False, {}),
     "a streamed tool": ("look", [Answer("Let me see.", "tool_calls", [CALL])], True, {}),
-    "a tool in text": ("look", [Answer('<tool_call>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call>')],
+    "a tool in text": ("look", [Answer('<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>')],
                        True, {"tool_calling": "text"}),
     "two tools": ("look", [Answer(None, "tool_calls", [CALL, ("call_b", "no_such_tool", "{}")])], False, {}),
     "429 once": ("plain", [error_reply(429, "slow down", headers={"Retry-After": "0"})], False, {"backoff_s": (0.0,)}),
@@ -278,7 +279,10 @@ def masked(value: Any, label: str) -> Any:
 
 
 @pytest.mark.parametrize("case", list(SAME))
-def test_the_same_task_leaves_the_same_record_through_both(case: str, tmp_path: Path) -> None:
+def test_the_same_task_leaves_the_same_record_through_both(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
     task, replies, stream, config = SAME[case]
     records: list[Any] = []
     asked: list[Any] = []
