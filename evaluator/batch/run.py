@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -27,6 +27,7 @@ from evaluator.batch.work import Worker
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
+from evaluator.limits.open_files import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.record.journal import now
 
@@ -157,9 +158,10 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
 
     Raises: as `run_batch`.
     """
-    options = plan.options
-    if options.output is None and options.resume:
+    if plan.options.output is None and plan.options.resume:
         raise UsageError("resume continues the batch in a folder: name it as output")
+    plan, notices = _fit_to_machine(plan)
+    options = plan.options
     path = _absolute(options.output or new_folder(plan.name))
     engine = make_engine(options.engine, options.limits.concurrency)
     exists = options.resume and (path / "manifest.json").exists()
@@ -173,7 +175,7 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _run_session(evaluator, plan, folder, engine, _was_complete(before), tally)
+            ended = await _run_session(evaluator, plan, folder, engine, _was_complete(before), tally, notices)
         except BaseException as error:
             # `error` is raised even if the manifest cannot be written. There is no summary, because a cancelled call
             # has to end soon.
@@ -194,6 +196,23 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         return BatchResult(path, ended, summary, tuple(check_thresholds(summary, plan.thresholds)))
 
 
+def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:
+    """`plan` with a concurrency that the limit on open files allows, and notices about what was changed.
+
+    Raises the soft limit as far as needed. The samples of other engines than "local" are not in this process.
+    """
+    options, wanted = plan.options, plan.options.limits.concurrency
+    fitting = fit_concurrency(wanted)
+    if fitting == wanted or options.engine not in (None, "local"):
+        return plan, []
+    limits = replace(options.limits, concurrency=fitting)
+    notice = (
+        f"evaluating {fitting} samples at once instead of {wanted}: this process may open no more files; for more, "
+        "raise the hard limit (ulimit -Hn)"
+    )
+    return replace(plan, options=replace(options, limits=limits)), [notice]
+
+
 def _absolute(path: str | Path) -> Path:
     """`path`, independent of later changes of the current folder."""
     return Path(os.path.abspath(path))
@@ -206,8 +225,9 @@ def _was_complete(manifest: Mapping[str, Any]) -> bool:
 
 
 async def _run_session(
-    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, was_complete: bool, tally: Tally
-) -> SessionEnd:
+    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, was_complete: bool, tally: Tally,
+    notices: Sequence[str],
+) -> SessionEnd:  # fmt: skip
     options, limits = plan.options, plan.options.limits
     pace = Pace(
         start=limits.concurrency,
@@ -231,7 +251,7 @@ async def _run_session(
             own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
             options.count_as_failed, unrecorded, options.unfinished,
         )  # fmt: skip
-        for line in plan.judges.notices:
+        for line in (*plan.judges.notices, *notices):
             display.show("notice", line)
         if folder.torn_bytes:
             display.show("notice", f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes")

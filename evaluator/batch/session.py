@@ -1,9 +1,9 @@
 """One session of a batch: evaluates the samples that have no result yet and writes each result as it arrives.
 
 A session ends when no work is left, or earlier: a stop was requested (samples in flight are finished), the budget is
-spent, or the same error came too often in a row. The first two also end a wait for the next row of an asynchronous
-iterator. A later session does the rest and nothing else. A session that was cancelled or killed leaves its task files:
-the samples that were in flight continue from them.
+spent, this machine cannot continue, or the same error came too often in a row. The first two also end a wait for the
+next row of an asynchronous iterator. A later session does the rest and nothing else. A session that was cancelled or
+killed leaves its task files: the samples that were in flight continue from them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class Session:
     def _finish(self, done: Done) -> None:
         self.limiter.end_sample()
         if done.result is None:
-            self.stop.ask("budget", done.pending)
+            # Without a call that the limiter rejected, it is this machine that could not do the work.
+            self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
         store = self.worker.evaluator.services.store
         self.folder.append(done.result, None if store is None else store.redactor)

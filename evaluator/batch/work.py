@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
-from evaluator.errors import CallRejected, RecordError, UsageError
+from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,
@@ -99,8 +99,8 @@ class Worker:
     unfinished: OnUnfinished = "ask"
 
     async def perform(self, work: Work) -> Done:
-        """The result of `work`. It stays pending if the batch's budget ended before the answer, or if a call of it or
-        of its judges was rejected."""
+        """The result of `work`. It stays pending if the batch's budget ended before the answer, if a call of it or of
+        its judges was rejected, or if this machine could not do it (see `errors.machine`)."""
         sample, cell = work.sample, work.cell
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
@@ -126,7 +126,10 @@ class Worker:
         if isinstance(outcome, TaskResult):
             rejected: list[str] = []
             for scorer in self.scorers:
-                scores[scorer.name] = await run_scorer(scorer, self._scored(work, scorer, outcome, rejected))
+                try:
+                    scores[scorer.name] = await run_scorer(scorer, self._scored(work, scorer, outcome, rejected))
+                except MachineError as error:
+                    return Done(work, None, f"scorer {scorer.name!r}: {error}")
             if rejected:
                 # A judge is missing, whatever the scorer returned.
                 return Done(work, None, rejected[0])
@@ -242,8 +245,8 @@ class Worker:
 
 
 def _rejection(outcome: Outcome) -> str | None:
-    """Why the limiter rejected a call of the task; None if it rejected none."""
-    if isinstance(outcome, TaskError) and isinstance(outcome.cause, CallRejected):
+    """Why the outcome is no result of the task: the limiter rejected a call, or this machine cannot continue."""
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, (CallRejected, MachineError)):
         return outcome.message
     return None
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from evaluator.errors import ConfigurationError, RecordError, UsageError
+from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, visible
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.language.types import read_typed
@@ -188,10 +188,10 @@ def echo_text(text: str) -> None:
 
 
 def exit_code_of(outcome: TaskResult | TaskError) -> int:
-    """0 for a result; 3 for a problem with a profile, a key or the folder of task files; else 1."""
+    """0 for a result; 3 for a problem with a profile, a key, the folder of task files or this machine; else 1."""
     if isinstance(outcome, TaskResult):
         return 0
-    return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError)) else 1
+    return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError, MachineError)) else 1
 
 
 def terminal_width() -> int:

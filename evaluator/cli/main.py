@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from evaluator.cli.stderr import batch_stderr, json_stderr
-from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, RecordError, UsageError
+from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean
 
 EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -136,7 +136,7 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
 def _describe(error: Exception) -> tuple[int, str]:
     if isinstance(error, UsageError):
         return EXIT_USAGE, f"error: {error}"
-    if isinstance(error, (ConfigurationError, RecordError, ContextError)):
+    if isinstance(error, (ConfigurationError, RecordError, MachineError, ContextError)):
         return EXIT_CONFIGURATION, f"error: {error}"
     if isinstance(error, EvaluatorError):
         return EXIT_FAILED, f"error: {error}"

@@ -9,12 +9,14 @@
     ├── ExpressionError         caller: an expression or a text that cannot be resolved
     │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its limits
     ├── RecordError             environment: a task file or its folder
+    │   ├── RecordNotWritten    environment: a task file that cannot be created or written; also a MachineError
     │   ├── CorruptRecord       environment: a task file whose bytes are not what was written
     │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished record
     │   ├── TaskNotBegun        environment: a task file that ends inside its header
     │   ├── TaskBusy            environment: a task that another process runs
     │   ├── StepChanged         caller: a step that differs from the recorded one
     │   └── StepUnfinished      environment: it is unknown whether a side effect took place
+    ├── MachineError            environment: this machine lacks something that the run needs; ends the whole run
     ├── ProviderError           environment: a call of a model backend failed
     ├── ContextError            environment: memory failed to provide context
     ├── ToolError               environment: a tool could not do what it was asked
@@ -117,6 +119,17 @@ class SandboxError(ExpressionError):
 
 class RecordError(EvaluatorError):
     """A task file or its folder cannot be read or written."""
+
+
+class MachineError(EvaluatorError):
+    """This machine lacks something that a run needs: disk space, file descriptors, memory, a disk that works.
+
+    It ends the whole run; no task or model of the run sees it. The run can be resumed later. See `errors.machine`.
+    """
+
+
+class RecordNotWritten(RecordError, MachineError):
+    """A task file cannot be created or written. No effect may follow that is not recorded, so the run ends."""
 
 
 class CorruptRecord(RecordError):

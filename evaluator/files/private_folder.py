@@ -7,7 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-from evaluator.errors import RecordError
+from evaluator.errors import RecordError, RecordNotWritten
+from evaluator.errors.machine import advice_on
 from evaluator.files.open_below import FOLDER
 
 
@@ -30,7 +31,7 @@ def open_private_folder(path: Path) -> int:
     problem = _problem(path, os.fstat(descriptor))
     if problem is not None:
         os.close(descriptor)
-        raise RecordError(f"{path}: the task folder {problem}")
+        raise RecordNotWritten(f"{path}: the task folder {problem}")
     return descriptor
 
 
@@ -46,6 +47,6 @@ def _problem(path: Path, status: os.stat_result) -> str | None:
     return f"cannot be written; run: chmod u+wx '{path}', or choose another folder"
 
 
-def not_writable(path: Path, error: OSError) -> RecordError:
+def not_writable(path: Path, error: OSError) -> RecordNotWritten:
     """The error for a task file that cannot be created at `path`."""
-    return RecordError(f"{path}: no task file can be created: {error.strerror}; free space or choose another folder")
+    return RecordNotWritten(f"{path}: no task file can be created: {error.strerror}; {advice_on(error)}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from evaluator.errors import CallRejected, LimitReached, ProviderError, ProviderErrorKind, RecordError
+from evaluator.errors.machine import machine_error
 from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import Conversation
@@ -97,7 +98,8 @@ class ModelCaller:
     async def call(self, turn: int, budget: Budget) -> ModelResponse:
         """The response to the conversation so far, charged to `budget`.
 
-        Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last attempt.
+        Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last attempt;
+        MachineError, where this machine cannot make the call or record it.
         """
         conversation = self._conversation
         args = conversation.step_args(turn)
@@ -212,10 +214,10 @@ class ModelCaller:
     async def _acquire(self, call: _TurnCall) -> Permit:
         """Waits until the next attempt may be made. The wait does not count as this task's time."""
         choice, budget = self._choice, call.budget
-        if choice.limiter is None:
-            return UNLIMITED
         if budget.refused is not None:
             raise budget.refused
+        if choice.limiter is None:
+            return UNLIMITED
         planned = PlannedCall(
             choice.label, choice.endpoint, self._conversation.tokens, self._max_output_tokens(), call.max_cost_usd
         )
@@ -261,6 +263,11 @@ class ModelCaller:
             response = await self._complete(request, streamed)
         except ProviderError as error:
             duration = time.perf_counter() - started
+            if (trouble := machine_error(error)) is not None:
+                # The call was not made, or its answer did not arrive, for a reason that is not the provider's.
+                permit.release(None, None, duration)
+                steps.abort(number, error.partial or "", duration, str(trouble))
+                raise trouble from error
             permit.release(None, error, duration)
             budget.partial = error.partial or budget.partial
             usage = self._charge_unknown(call) if error.maybe_billed else None

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from evaluator.errors import ConfigurationError, ContextError, ToolError
+from evaluator.errors.machine import machine_error
 from evaluator.files.encoding import decode
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import ContextItem, Run, Services, join
@@ -210,6 +211,7 @@ class _Assembly:
             try:
                 matched = await self.services.files.aglob(pattern)
             except ToolError as error:
+                _raise_machine_error(error)
                 self._warn(f"{pattern}: {error}")
                 continue
             if not matched:
@@ -250,6 +252,7 @@ class _Assembly:
                     memory_bytes=self.config.script_memory_bytes,
                 )  # fmt: skip
             except ToolError as error:
+                _raise_machine_error(error)
                 return {"error": str(error)}
             return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
 
@@ -279,6 +282,7 @@ class _Assembly:
             try:
                 return {"text": await self.services.mcp.read_resource(server, uri)}
             except ToolError as error:
+                _raise_machine_error(error)
                 return {"error": str(error)}
 
         found = await self.recorder.step(f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look)
@@ -299,6 +303,7 @@ class _Assembly:
                 self.items[source] = ContextItem(source, decode(data, path)[0])
                 return
         except ToolError as error:
+            _raise_machine_error(error)
             self.warnings.append(f"{path} was not read: {error}")
             return
         problem = size_problem(data, media_type) if attach else "only file_paths attaches images and PDFs"
@@ -307,6 +312,12 @@ class _Assembly:
             return
         label = f"[{media_type}, {len(data):,} bytes]"
         self.items[source] = AttachedItem(source, label, Attachment(media_type, data, path))
+
+
+def _raise_machine_error(error: ToolError) -> None:
+    """Raises: MachineError, if this machine's own trouble is the cause: the model must not answer without the file."""
+    if (trouble := machine_error(error)) is not None:
+        raise trouble from error
 
 
 def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:

@@ -10,6 +10,7 @@ from evaluator.errors import (
     ContextError,
     ExpressionError,
     LimitReached,
+    MachineError,
     ProviderError,
     RecordError,
     StepChanged,
@@ -18,6 +19,7 @@ from evaluator.errors import (
     ToolError,
     UsageError,
 )
+from evaluator.errors.machine import machine_error
 from evaluator.errors.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, TaskFailed, Usage
 from evaluator.nodes import Span
 
@@ -42,6 +44,8 @@ def failure(
 def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
     """The TaskError for `error`, which is its cause."""
     usage = usage or Usage()
+    if not isinstance(error, TaskFailed):
+        error = machine_error(error) or error
     match error:
         case TaskFailed():
             return error.error
@@ -78,7 +82,7 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
         case StepUnfinished():
             details = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
             return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
-        case RecordError() | ConfigurationError():
+        case RecordError() | MachineError() | ConfigurationError():
             reason = "execution_halted"
         case _:
             return TaskError(

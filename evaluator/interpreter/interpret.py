@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from evaluator.errors import LimitReached
+from evaluator.errors import LimitReached, MachineError
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter import arguments, reparse
 from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
@@ -48,6 +48,8 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
         return await _within_time(run, task, prepared)
     except Exception as error:
         failed = to_task_error(error, location=task.span)
+    if isinstance(failed.cause, MachineError):
+        run.budget.refuse(failed.cause)
     if prepared is not None:
         # Usage and partial content are kept, however the task ended.
         budget = prepared.budget

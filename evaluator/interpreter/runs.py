@@ -18,7 +18,9 @@ from evaluator.errors import (
     ConfigurationError,
     EvaluatorError,
     ExpressionError,
+    MachineError,
     RecordError,
+    RecordNotWritten,
     TaskNotBegun,
     TemplateError,
     UsageError,
@@ -92,7 +94,11 @@ async def record_run(
     budget = Budget(spec.template or "the evaluation", parent=None if parent is None else parent.budget)
     link = None if parent is None else _SubtaskLink(parent, spec)
     try:
-        opened = steps or await _open(services, spec, options, parent)
+        try:
+            opened = steps or await _open(services, spec, options, parent)
+        except (OSError, ValueError) as error:
+            # The path cannot be that of a file: it is too long, or contains a NUL.
+            raise _folder_error(services, error) from error
         if isinstance(opened, Recording):
             return await _return_recorded(opened, parent, link)
         steps = opened
@@ -100,17 +106,20 @@ async def record_run(
         task_id = _task_id(steps)
         started = time.perf_counter()
         if link is not None:
-            await link.begin(task_id)
+            await _begin_link(link, steps, task_id)
     except EvaluatorError as error:
-        return to_task_error(error)
-    except (OSError, ValueError) as error:
-        # The path cannot be that of a file: it is too long, or contains a NUL.
-        return to_task_error(_folder_error(services, error))
+        failed = to_task_error(error)
+        if isinstance(failed.cause, MachineError):
+            # The tasks above do not continue without this one's answer.
+            budget.refuse(failed.cause)
+        return failed
     try:
         with services.tracer.task(spec.template, spec.template_version, task_id) as span:
             outcome = await _evaluate(run, spec, parent)
             if budget.refused is not None:
-                outcome = to_task_error(budget.refused)
+                stopped = to_task_error(budget.refused)
+                partial = outcome.content if isinstance(outcome, TaskError) else ""
+                outcome = replace(stopped, content=stopped.content or partial)
             if isinstance(steps.earlier, ResumedSteps):
                 for usage in steps.earlier.unused_usage():
                     budget.charge(Usage.from_dict(usage))
@@ -129,6 +138,15 @@ async def record_run(
     elif link is not None and steps.halted is None:
         await link.end(outcome, time.perf_counter() - started)
     return outcome
+
+
+async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None) -> None:
+    try:
+        await link.begin(task_id)
+    except BaseException:
+        if steps.journal is not None:
+            steps.journal.discard()
+        raise
 
 
 def _make_run(services: Services, steps: StepLog, budget: Budget, options: RunOptions, parent: Parent | None) -> Run:
@@ -184,8 +202,12 @@ def _task_id(steps: StepLog) -> TaskId | None:
 async def _open(services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None) -> StepLog | Recording:
     """A new task file, or that of the subtask which an earlier run began: as its recording, if it has ended."""
     above = None if parent is None else parent.run.steps
+    never_began: int | None = None
     if parent is not None and above is not None and above.earlier is not None:
-        found = await _open_child(services, parent, above.earlier)
+        try:
+            found = await _open_child(services, parent, above.earlier)
+        except TaskNotBegun:
+            never_began, found = above.earlier.child_id(f"{parent.path}/subtask"), None
         if found is not None:
             return found
     store = services.store
@@ -195,7 +217,7 @@ async def _open(services: Services, spec: RunSpec, options: RunOptions, parent: 
         template=spec.template, template_sha256=spec.template_sha256, template_version=spec.template_version,
         request=spec.request, inputs=spec.inputs, model=options.model,
         parent=None if above is None or above.journal is None else above.journal.id,
-        extra=_header_extra(services, spec, options if parent is None else None),
+        extra=_header_extra(services, spec, options if parent is None else None), reuse=never_began,
     )  # fmt: skip
     earlier = None if above is None or above.earlier is None else above.earlier.child(Recording(None))
     return StepLog(journal, earlier, store.redactor)
@@ -228,7 +250,10 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
 
 
 async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps) -> StepLog | Recording | None:
-    """The task file of a subtask that the earlier run began; None if a new one is needed."""
+    """The task file of a subtask that the earlier run began; None if a new one is needed.
+
+    Raises: TaskNotBegun, if that file ends inside its header.
+    """
     store = services.store
     task_id = earlier.child_id(f"{parent.path}/subtask")
     if store is None or task_id is None:
@@ -238,7 +263,7 @@ async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps
     try:
         journal, recording = await asyncio.to_thread(store.reopen, task_id)
     except TaskNotBegun:
-        return None
+        raise
     except RecordError as error:
         # A second run would cost money twice, and the parent's model must not read this as an answer.
         raise earlier.progress.halt(error) from error
@@ -271,12 +296,10 @@ async def _return_recorded(recording: Recording, parent: Parent | None, link: _S
     return outcome
 
 
-def _folder_error(services: Services, error: Exception) -> RecordError:
+def _folder_error(services: Services, error: Exception) -> RecordNotWritten:
     place = ascii(str(services.store.root))[:200] if services.store is not None else "the task folder"
     why = getattr(error, "strerror", None) or error
-    record = RecordError(f"{place}: no task file can be created: {why}; choose another folder")
-    record.__cause__ = error
-    return record
+    return RecordNotWritten(f"{place}: no task file can be created: {why}; choose another folder")
 
 
 class _SubtaskLink:
@@ -339,12 +362,13 @@ async def _close(run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *
         duration_s += steps.earlier.duration_s()
     status: FinalStatus = "completed"
     if isinstance(outcome, TaskError):
-        status = "aborted" if isinstance(outcome.cause, CallRejected) else "failed"
+        status = "aborted" if isinstance(outcome.cause, (CallRejected, MachineError)) else "failed"
     reason = outcome.message if isinstance(outcome, TaskError) else None
     usage, result = outcome.usage.non_zero(), outcome.to_dict()
     try:
         await steps.close(_summary(run, spec, journal, status, duration_s, reason, usage, result))
     except RecordError as error:
+        journal.abandon()
         warning = f"the end of this run is not in its task file: {error}"
         return replace(outcome, notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]})
     return outcome

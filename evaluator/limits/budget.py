@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 
-from evaluator.errors import CallRejected, LimitReached
+from evaluator.errors import CallRejected, LimitReached, MachineError
 from evaluator.errors.results import Usage
 
 WARN_AT = 0.8
@@ -79,7 +79,7 @@ class Budget:
     `owner` names the scope in messages. `has_cost_limit` is about this scope and those above. `partial` is the last
     text that a model gave in this scope, for a task that fails; `maybe_billed` says that a call ended without an
     answer; `cached_calls` counts the calls that the response cache answered; `refused` is why a limiter rejected a
-    call, and ends the whole scope. Not thread-safe: one event loop.
+    call or this machine cannot continue, and ends the whole scope. Not thread-safe: one event loop.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Budget:
         self.partial = ""
         self.maybe_billed = False
         self.cached_calls = 0
-        self.refused: CallRejected | None = None
+        self.refused: CallRejected | MachineError | None = None
         self.warnings: list[str] = []
         self.resume_callbacks: set[Callable[[], None]] = set()
         self._above: tuple[Budget, ...] = () if parent is None else parent.scopes()
@@ -188,8 +188,9 @@ class Budget:
 
     # -- usage ----------------------------------------------------------------------------------------------
 
-    def refuse(self, error: CallRejected) -> None:
-        """Records that a limiter rejected a call: no other call is made in this scope and those above."""
+    def refuse(self, error: CallRejected | MachineError) -> None:
+        """Records that a limiter rejected a call, or that this machine cannot continue: no other call is made in this
+        scope and those above."""
         for scope in self.scopes():
             scope.refused = error
 

@@ -27,7 +27,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import RecordError, RecordNotWritten, UsageError
+from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import unlock
 from evaluator.record import blobs
@@ -75,9 +76,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_buffer", "_chain", "_durable", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_last", "_name",
-        "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models", "policy",
-        "retries", "steps",
+        "_buffer", "_chain", "_durable", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_is_subtask",
+        "_last", "_name", "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models",
+        "policy", "retries", "steps",
     )  # fmt: skip
 
     def __init__(self, fd: int, folders: Folders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None) -> None:
@@ -89,7 +90,7 @@ class Journal:
         self.models: dict[str, None] = {}
         self._fd, self._folders, self._name = fd, folders, name
         self._scrub = scrub
-        self._is_done = False
+        self._is_done = self._is_subtask = False
         self._offset = self._chain = self._hint_offset = 0
         # Bytes known to be on the disk itself; -1: neither they nor the file's name in its folder.
         self._durable = -1
@@ -106,6 +107,7 @@ class Journal:
     def start(self, header: Header) -> None:
         """Begins a new file. Raises: UsageError, if the inputs are not JSON."""
         record, self._hint_offset = encode_header(header, self._scrub)
+        self._is_subtask = header.parent is not None
         self._add(record.data, record.chain)
 
     def resume(self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool) -> None:
@@ -290,6 +292,11 @@ class Journal:
         with self._syncing:
             self._release("was abandoned")
 
+    def discard(self) -> None:
+        """Releases the file without writing what was added: a new one stays empty, as its task did not begin."""
+        self._buffer.clear()
+        self.abandon()
+
     def __enter__(self) -> Journal:
         return self
 
@@ -311,7 +318,7 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise RecordError(f"{self.path}: {self._failure}")
+            raise RecordNotWritten(f"{self.path}: {self._failure}")
 
     def _write(self, data: bytes) -> None:
         # At explicit offsets: an interrupt between a write and the line after it repeats the same bytes.
@@ -325,8 +332,8 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._offset)
-                if self._offset == 0:
-                    # The task never began: an empty file would only confuse.
+                if self._offset == 0 and not self._is_subtask:
+                    # The task never began: an empty file would only confuse. The parent of a subtask names its file.
                     os.unlink(self._name, dir_fd=self._folders.active_fd)
             raise self._fail("write to", error) from error
         self._offset += size
@@ -372,10 +379,10 @@ class Journal:
             # The kernel may have dropped the pages: a second fsync would report success and prove nothing.
             raise self._fail("sync", error) from error
 
-    def _fail(self, what: str, error: OSError) -> RecordError:
+    def _fail(self, what: str, error: OSError) -> RecordNotWritten:
         text = f"cannot {what} the task file: {error.strerror}"
         self._failure = f"cannot be written any more: {text}"
-        return RecordError(f"{self.path}: {text}; free space or choose another folder, then run the task again")
+        return RecordNotWritten(f"{self.path}: {text}; {advice_on(error)}, then resume the task or run it again")
 
     def _release(self, why: str) -> None:
         fd, self._fd = self._fd, -1

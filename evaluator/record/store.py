@@ -52,6 +52,7 @@ class TaskStore:
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see `journal`."""
         self._folders: Folders | None = None
+        self._is_swept = False
         self._counter = -1
         if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"the folder of task files is a {type(root).__name__}, expected a path")
@@ -75,8 +76,11 @@ class TaskStore:
         parent: int | None = None,
         extra: Mapping[str, Any] | None = None,
         sync: Sync | None = None,
+        reuse: int | None = None,
     ) -> Journal:
         """Opens a new task file under the next id. Its header is written with the journal's first flush.
+
+        `reuse`: the id of a task that never began. If its file is empty, the new task takes that file and id.
 
         Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is full.
         UsageError, if `inputs` or `extra` is not JSON.
@@ -84,7 +88,7 @@ class TaskStore:
         with self._lock:
             folders = self._prepared()
             try:
-                task_id, name, fd = self._new_file(folders)
+                task_id, name, fd = self._empty_file(reuse) or self._new_file(folders)
             except FileNotFoundError:
                 # The folder was removed while it was open.
                 self._forget()
@@ -130,7 +134,10 @@ class TaskStore:
             if state.header is not None and state.header.task_id != task_id:
                 raise RecordError(f"{path}: its title is TASK-{state.header.task_id}: it is a copy of another task")
             if state.header is None:
-                raise TaskNotBegun(f"{path}: ends inside its header: nothing was done yet; run the task again")
+                raise TaskNotBegun(
+                    f"{path}: ends inside its header: nothing was done yet; run the task again, or for a subtask "
+                    "resume the task that asked for it"
+                )
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
@@ -222,7 +229,7 @@ class TaskStore:
         raise RecordError(f"{self.root}: there is no task {task_id}")
 
     def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
-        """Tasks, newest first, from the first and last bytes of their files; unreadable ones too."""
+        """Tasks, newest first, from the first and last bytes of their files; unreadable ones too, empty ones not."""
         # Only finished tasks are in done/: their files need not be read.
         folders = ("active",) if status in ("running", "interrupted") else ("active", "done")
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
@@ -244,6 +251,8 @@ class TaskStore:
             except OSError as error:
                 return TaskSummary(task_id, path, "unreadable", None, None, error.strerror)
             try:
+                if os.fstat(fd).st_size == 0 and not _is_owned(fd):
+                    return None  # its process was killed before it wrote anything: there was no task
                 return _peek(task_id, path, fd)
             except (RecordError, OSError) as error:
                 return TaskSummary(task_id, path, "unreadable", None, None, str(error))
@@ -273,6 +282,7 @@ class TaskStore:
         """The next id and its new, empty file."""
         try:
             with locked(self._counter):
+                self._remove_empty_files(folders)
                 last = self._last_id()
                 while True:
                     last += 1
@@ -293,6 +303,37 @@ class TaskStore:
             raise
         except OSError as error:
             raise not_writable(self.root, error) from error
+
+    def _remove_empty_files(self, folders: Folders) -> None:
+        """Once per process: deletes empty files of killed processes that no unfinished task can name as its subtask.
+
+        Those with a lower id than every other unfinished task: a subtask has a higher id than its parent.
+        """
+        if self._is_swept:
+            return
+        self._is_swept = True
+        for task_id in sorted(_ids(folders.active)):
+            name = f"TASK-{task_id}.md"
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders.active_fd)
+            except OSError:
+                return
+            try:
+                if os.fstat(fd).st_size or _is_owned(fd):
+                    return
+                os.unlink(name, dir_fd=folders.active_fd)
+            finally:
+                os.close(fd)
+
+    def _empty_file(self, task_id: int | None) -> tuple[int, str, int] | None:
+        """A task's file, open and locked, if it is empty: its process was killed between creating and writing it."""
+        if task_id is None:
+            return None
+        path, fd = self._locked(task_id)
+        if os.fstat(fd).st_size == 0 and path.parent.name == "active":
+            return task_id, path.name, fd
+        os.close(fd)
+        return None
 
     def _last_id(self) -> int:
         text = os.pread(self._counter, 32, 0)

@@ -136,6 +136,7 @@ async def _read_line(descriptor: int) -> bytes:
         await ready
         return os.read(descriptor, _LINE_BYTES)  # a terminal returns one complete line
     except OSError as error:
-        raise ToolError(f"the terminal cannot be read: {error.strerror}") from error
+        # Not as the cause: EIO means that the terminal was closed, and not that a disk fails.
+        raise ToolError(f"the terminal cannot be read: {error.strerror}") from None
     finally:
         loop.remove_reader(descriptor)

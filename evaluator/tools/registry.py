@@ -8,6 +8,7 @@ tells the model what to correct.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import weakref
@@ -18,7 +19,8 @@ from math import isinf
 from pathlib import PurePath
 from typing import Any, Literal, cast
 
-from evaluator.errors import ConfigurationError, LimitReached, ToolError, UsageError
+from evaluator.errors import ConfigurationError, LimitReached, MachineError, ToolError, UsageError
+from evaluator.errors.machine import machine_error, machine_trouble
 from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
@@ -170,9 +172,9 @@ class ToolRegistry:
     ) -> ToolOutcome:
         """Parses and validates the arguments, asks for consent if the policy requires it, and runs the tool.
 
-        Ends within `context.remaining_s`; a result above `max_result_bytes` is cut. Raises only LimitReached, and
-        asyncio.CancelledError if the call itself is cancelled; every other exception, also one of the tool's own code,
-        becomes an outcome.
+        Ends within `context.remaining_s`; a result above `max_result_bytes` is cut. Raises only LimitReached,
+        MachineError, and asyncio.CancelledError if the call itself is cancelled; every other exception, also one of the
+        tool's own code, becomes an outcome.
         """
         tool = self._tools.get(name)
         if tool is None and name == UNREADABLE:
@@ -207,11 +209,23 @@ class ToolRegistry:
                 raise
             return _failure("failed", f"{name} failed: an operation that it waited for was cancelled", error)
         except ToolError as error:
+            _raise_machine_error(error)
             return _failure("failed", str(error) or f"{name} failed", error)
         except (Exception, SystemExit) as error:
+            _raise_machine_error(error)
             return _failure("failed", f"{name} failed: {_describe(error)}", error)
         content = _cut(text, max_result_bytes)
         return ToolOutcome(True, content, truncated=content is not text, images=images)
+
+
+def _raise_machine_error(error: BaseException) -> None:
+    """Raises: MachineError, if this machine's own trouble made the tool fail: that is no answer to the model."""
+    trouble = machine_trouble(error)
+    # Roots may be mounted read-only on purpose: then this is an answer to the model.
+    if trouble is not None and trouble.errno == errno.EROFS and not isinstance(error, MachineError):
+        return
+    if (found := machine_error(error)) is not None:
+        raise found from error
 
 
 def _why_unreadable(text: str) -> str:

@@ -245,9 +245,11 @@ def test_a_write_that_the_kernel_cuts_short_is_taken_back(store: TaskStore) -> N
     assert store.read(journal.id).status == "interrupted"
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("code", "advice"), [(errno.ENOSPC, "free space"), (errno.EIO, "dmesg"), (errno.EDQUOT, "free space")]
+)
 def test_a_full_or_failing_disk_ends_the_file_at_its_last_whole_flush(
-    store: TaskStore, monkeypatch: pytest.MonkeyPatch, code: int
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
 ) -> None:
     real, room = os.pwrite, [300]
 
@@ -261,7 +263,7 @@ def test_a_full_or_failing_disk_ends_the_file_at_its_last_whole_flush(
     journal = store.create()
     monkeypatch.setattr(journal_module.os, "pwrite", filling)
     journal.begin(start(args="y" * 2000))
-    with pytest.raises(RecordError, match=r"TASK-1\.md.*free space"):
+    with pytest.raises(RecordError, match=rf"TASK-1\.md.*{advice}"):
         journal.flush()
     # Of a task that never began no empty file is left.
     assert not journal.path.exists()

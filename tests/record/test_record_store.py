@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
 from evaluator.record import store as store_module
 from evaluator.record.owner import current_owner
 from evaluator.record.steps import StepEnd, StepStart, Summary
@@ -359,3 +359,46 @@ def test_the_owner_is_this_process_and_not_its_number_alone() -> None:
 def test_an_unknown_sync_policy_is_refused(root: Path) -> None:
     with pytest.raises(UsageError, match="off, task, step"):
         TaskStore(root, sync="always")  # type: ignore[arg-type]
+
+
+def empty_file(root: Path, number: int) -> Path:
+    """What a process leaves that is killed between creating a task file and its first write, some time ago."""
+    path = root / "active" / f"TASK-{number}.md"
+    path.touch(0o600)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+def test_an_empty_file_of_a_killed_process_is_no_task_and_is_removed_by_the_next_one(root: Path) -> None:
+    for number in (1, 2):
+        TaskStore(root).create().abandon()
+        (root / "active" / f"TASK-{number}.md").unlink()
+    path = empty_file(root, 2)
+    store = TaskStore(root)
+    assert not list(store.list()) and not list(store.interrupted())
+    with pytest.raises(TaskNotBegun, match="run the task again, or for a subtask resume the task that asked for it"):
+        store.reopen(2)
+    journal = store.create("next")
+    assert journal.id == 3 and not path.exists()
+    journal.abandon()
+
+
+def test_an_empty_file_that_an_unfinished_task_may_name_stays_and_is_reused(root: Path) -> None:
+    TaskStore(root).create("parent").abandon()
+    path = empty_file(root, 2)
+    store = TaskStore(root)
+    store.create("other").abandon()
+    assert path.exists() and [task.id for task in store.list()] == [3, 1]
+    journal = store.create("the subtask", parent=1, reuse=2)
+    assert journal.id == 2 and journal.path == path
+    journal.abandon()
+    assert store.read(2).known_header().request == "the subtask"
+    assert store.create("not empty", reuse=2).id == 4
+
+
+def test_a_file_that_was_just_created_is_not_removed(root: Path) -> None:
+    TaskStore(root).create().abandon()
+    (root / "active" / "TASK-1.md").unlink()
+    (root / "active" / "TASK-2.md").touch(0o600)
+    TaskStore(root).create().abandon()
+    assert (root / "active" / "TASK-2.md").exists()

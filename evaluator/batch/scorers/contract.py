@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from evaluator.batch.records import Sample, Score
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
+from evaluator.errors.machine import machine_error
 from evaluator.errors.results import TaskError, TaskResult, Usage
 from evaluator.record.steps import Recording
 
@@ -101,7 +102,7 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
     So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something it waits for. An
     answer is cut after 500 characters.
 
-    Raises: only KeyboardInterrupt, and asyncio.CancelledError where the calling task is cancelled.
+    Raises: only KeyboardInterrupt, MachineError, and asyncio.CancelledError where the calling task is cancelled.
     """
     try:
         score = await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
@@ -115,6 +116,8 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
             raise
         return Score(None, None, error="CancelledError: something that the scorer waited for was cancelled")
     except BaseException as error:
+        if (trouble := machine_error(error)) is not None:
+            raise trouble from error
         return Score(None, None, error=exception_text(error))
     usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
     return Score(None, None, error=f"scorer {scorer.name!r} returned {problem}", usage=usage)
