@@ -6,6 +6,7 @@
     ├── ConfigurationError      caller: a profile, a key or a setting
     │   └── MissingExtra        caller: an optional package; names the extra that installs it
     ├── TemplateError           caller: a template; carries diagnostics with line and column
+    │   └── InputError          caller: the values given to a task do not fit its declared inputs
     ├── ExpressionError         caller: an expression or a text that cannot be resolved
     │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its limits
     ├── RecordError             environment: a task file or its folder
@@ -39,12 +40,15 @@ from typing import Any, Literal
 
 from evaluator.nodes import Span
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to do."""
+    """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to do.
+
+    An error stops the template; a warning is probably a mistake; a note says what a legal default does.
+    """
 
     severity: Severity
     code: str
@@ -98,6 +102,10 @@ class TemplateError(EvaluatorError):
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         super().__init__("\n".join(str(d) for d in diagnostics))
         self.diagnostics = tuple(diagnostics)
+
+
+class InputError(TemplateError):
+    """The values given to a task do not fit its declared inputs; `diagnostics` has one finding for each."""
 
 
 class ExpressionError(EvaluatorError):

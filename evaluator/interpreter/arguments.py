@@ -15,10 +15,10 @@ from evaluator.errors.results import TaskError
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
 from evaluator.language.inputs import bind_inputs
-from evaluator.language.sandbox import evaluate_expression, render, render_sync
+from evaluator.language.sandbox import as_text, evaluate_expression, render
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
-from evaluator.nodes import Input, Node, Span, Task, Text
+from evaluator.nodes import Input, Node, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Bound:
 async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     """The scope of `task`, or the error of a nested input task that failed.
 
-    Raises: TemplateError, with one finding for each input that is missing, excess or of the wrong type.
+    Raises: InputError, with one finding for each input that is missing, excess or of the wrong type.
     """
     given: dict[str, Any] = dict(frame.arguments or {})
     if not task.inputs and not given:
@@ -91,8 +91,5 @@ async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: F
 def _as_declared(value: Any, declared: Input) -> Any:
     """The value for an input; for type string, the text that `{{ … }}` would show."""
     if declared.type == "string" and not isinstance(value, str) and value is not None:
-        return render_sync(_VALUE, Scope({"value": value}))
+        return as_text(value)
     return value
-
-
-_VALUE = Text("{{ value }}", Span())

@@ -121,7 +121,9 @@ async def assemble(
     if memory is not None and (wants_fresh or is_subset):
         found = await context.ask_memory(memory, description, "memory")
     if is_subset:
-        items = relevant(items, description, SUBSET_CHARACTERS, {f"file:{name}" for name in found})
+        items = relevant(
+            items, description, SUBSET_CHARACTERS, {f"file:{run.services.files.name_of(name)}" for name in found}
+        )
     context.items = {item.source: item for item in items}
     if task.file_paths is not None:
         await context.add_file_paths(task.file_paths, scope)
@@ -199,7 +201,7 @@ class _Assembly:
         if file_paths.source == "glob":
             names = await self._match(texts)
         elif file_paths.source == "command":
-            names = await self._run_command(texts)
+            names = await self._run_command(texts, file_paths.shell)
         else:
             names = await self._find_described(texts[0])
         for name in names:
@@ -240,7 +242,7 @@ class _Assembly:
         args = {"description": description, "limit": MAX_FRESH}
         return await self.recorder.step(segment, "memory", args, look)
 
-    async def _run_command(self, argv: list[str]) -> list[str]:
+    async def _run_command(self, argv: list[str], shell: bool) -> list[str]:
         if self.services.dry_run:
             self._warn(f"{argv[0]} was not run")
             return []
@@ -248,7 +250,7 @@ class _Assembly:
         async def look() -> dict[str, Any]:
             try:
                 result = await run_script(
-                    argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=self.services.root,
+                    argv[0] if shell else argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=self.services.root,
                     memory_bytes=self.config.script_memory_bytes,
                 )  # fmt: skip
             except ToolError as error:
@@ -256,7 +258,8 @@ class _Assembly:
                 return {"error": str(error)}
             return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
 
-        ended = await self.recorder.step("file_paths", argv[0][:60] or "command", {"argv": argv}, look)
+        args: dict[str, Any] = {"argv": argv, "shell": True} if shell else {"argv": argv}
+        ended = await self.recorder.step("file_paths", argv[0][:60] or "command", args, look)
         if "error" in ended:
             self._warn(ended["error"])
         elif ended["exit_code"] != 0:
@@ -292,8 +295,8 @@ class _Assembly:
             self.items[path] = ContextItem(path, found["text"])
 
     async def read_file(self, path: str, *, attach: bool) -> None:
-        """Adds a file's text, or, if `attach`, the image or PDF itself."""
-        source = f"file:{path}"
+        """Adds a file's text, or, if `attach`, the image or PDF itself. A file is added once, however it is spelled."""
+        source = f"file:{self.services.files.name_of(path)}"
         if source in self.items:
             return
         try:

@@ -9,6 +9,7 @@ from evaluator.errors import (
     ConfigurationError,
     ContextError,
     ExpressionError,
+    InputError,
     LimitReached,
     MachineError,
     ProviderError,
@@ -92,8 +93,6 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
     return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)
 
 
-# Diagnostics about the values given to a task, not about its template.
-_INPUT_CODES = frozenset({"missing-input", "excess-input", "wrong-type"})
 _SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})
 
 
@@ -102,7 +101,7 @@ def _of_template(error: TemplateError, usage: Usage, location: Span | None) -> T
     codes = {diagnostic.code for diagnostic in found}
     kind: ErrorType = "VALIDATION_ERROR"
     reason: FailureReason = "xml_validation_failure"
-    if codes and codes <= _INPUT_CODES:
+    if isinstance(error, InputError):
         kind, reason = "TASK_FAILURE", "input_validation_failure"
     elif codes & _SYNTAX_CODES:
         kind = "XML_PARSE_ERROR"

@@ -23,8 +23,12 @@ INTERNAL = frozenset(_FILES)
 
 
 def internal_template(services: Services, name: str) -> Atomic:
-    """The template `name` of the library if it has an atomic one, else the shipped one."""
-    if name in services.library and isinstance(node := services.library.get(name).node, Atomic):
+    """The template `name` of the library if it has an atomic one, else the shipped one.
+
+    Raises: TemplateError, if the library's own has errors.
+    """
+    has_one = name in services.library or name in services.library.broken
+    if has_one and isinstance(node := services.library.get(name).node, Atomic):
         return node
     return _shipped(name)
 

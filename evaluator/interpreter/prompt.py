@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import Prepared
-from evaluator.language.sandbox import render_prompt
+from evaluator.language.fences import block
+from evaluator.language.inputs import unnamed_inputs
+from evaluator.language.sandbox import as_text, render_prompt
 from evaluator.language.types import read_typed
 from evaluator.models.backend import Hints, Message
 from evaluator.nodes import Example, OutputFormat, Task, Text
@@ -35,9 +38,18 @@ async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Mess
 
 
 async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
-    if task.instructions is None:
-        return _with_format(prepared.description, task)
-    return _with_format(await _resolve(run, task.instructions, prepared, "instructions"), task)
+    body = prepared.description
+    if task.instructions is not None:
+        body = await _resolve(run, task.instructions, prepared, "instructions")
+    return _with_format(_with_inputs(body, task, prepared.values), task)
+
+
+def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
+    """`body`, followed by each input with a value that no text of the task names, in a block with its name."""
+    unnamed = [(one.name, values.get(one.name)) for one in unnamed_inputs(task)]
+    return "\n\n".join(
+        [body, *(block("input", as_text(value), name=name) for name, value in unnamed if value is not None)]
+    )
 
 
 async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> str:
@@ -45,7 +57,8 @@ async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> s
     values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
     functions = functions_in_text(run, prepared.frame, "shot")
     text = task.instructions or task.description
-    return _with_format(await render_prompt(text, prepared.scope.child(values), functions=functions), task)
+    body = await render_prompt(text, prepared.scope.child(values), functions=functions)
+    return _with_format(_with_inputs(body, task, values), task)
 
 
 def _with_format(body: str, task: Task) -> str:

@@ -232,11 +232,12 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     description = Text(_literal(request.description), _SPAN)
     inputs = tuple(Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs)
     values = "".join(f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier())
+    if request.instructions is None:
+        inputs += (Input("subtask_description", "string", False, description, None, None, "", _SPAN),)
     return Atomic(
         description=description, subtype=request.subtype, output=request.output,
         instructions=request.instructions or Text("{{ subtask_description }}" + values, _SPAN),
-        inputs=(*inputs, Input("subtask_description", "string", False, description, None, None, "", _SPAN)),
-        context=request.context, file_paths=_files(request), span=_SPAN,
+        inputs=inputs, context=request.context, file_paths=_files(request), span=_SPAN,
     )  # fmt: skip
 
 

@@ -1,17 +1,18 @@
-"""Checks given values against declared inputs, parameters and typed settings."""
+"""Checks given values against declared inputs, parameters and typed settings; finds inputs that no text names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
+from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
+from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.locating import nearest
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.types import describe, matches, read_typed, wrong_item
-from evaluator.nodes import Input, Param, Span, Text
-from evaluator.nodes.declare import field_of
+from evaluator.nodes import Expression, Input, Param, Span, Task, Text
+from evaluator.nodes.declare import field_of, values
 
 
 def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location: Span) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location
     A given value has to be of the declared type. An input that is not required is null if it is not given. The
     caller resolves defaults, `from` and nested tasks: an input with one of them that is not given is left out.
 
-    Raises: TemplateError at `location`, with one diagnostic for each `missing-input`, `excess-input` and
+    Raises: InputError at `location`, with one diagnostic for each `missing-input`, `excess-input` and
     `wrong-type`.
     """
     values: dict[str, Any] = {}
@@ -41,7 +42,7 @@ def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location
         elif entry.default is None and entry.is_given:
             values[entry.name] = None
     if problems:
-        raise TemplateError(problems)
+        raise InputError(problems)
     return values
 
 
@@ -123,6 +124,39 @@ def _declared(param: Param) -> str:
 
 def _count(number: int) -> str:
     return f"{number} argument{'' if number == 1 else 's'}"
+
+
+def unnamed_inputs(task: Task) -> tuple[Input, ...]:
+    """The inputs of a task that none of its texts names: they are appended to the prompt.
+
+    The texts are those that are sent (the description only where there are no instructions), settings, file paths, the
+    model's id, and what the other inputs and the tasks nested in them read.
+    """
+    if not task.inputs:
+        return ()
+    named: set[str] = set()
+    for field, _, value in values(task, "text", "setting", "part"):
+        if field.name != "description" or task.instructions is None:
+            named |= _names(value) if field.role != "part" else _names_in(value)
+    return tuple(declared for declared in task.inputs if declared.name not in named)
+
+
+def _names_in(part: Any) -> set[str]:
+    """The names that a part of a task, and the nodes inside it, read."""
+    return {name for _, _, value in values(part, "text", "setting") for name in _names(value)} | {
+        name for _, _, value in values(part, "node", "part") for name in _names_in(value)
+    }
+
+
+def _names(value: Any) -> set[str]:
+    """The names in a text; none where it cannot be read, which resolving it reports."""
+    if not isinstance(value, (Text, Expression)):
+        return set()
+    try:
+        found = analyse(value) if isinstance(value, Text) else analyse_expression(value)
+    except ExpressionError:
+        return set()
+    return {reference.name for reference in found.references}
 
 
 _TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boolean": "boolean"}

@@ -85,6 +85,14 @@ def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> Functio
     return call
 
 
+def as_text(value: Any) -> str:
+    """The text that `{{ value }}` writes; a string as it is. Raises: as `render_sync`."""
+    return value if isinstance(value, str) else render_sync(_VALUE, Scope({"value": value}))
+
+
+_VALUE = Text("{{ value }}", Span())
+
+
 def evaluate_expression_sync(expression: Expression, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
     return _located(expression.source, _evaluate, Run(scope, bounds))

@@ -136,9 +136,8 @@ class TemplateLibrary:
         if template is not None:
             return template
         if name in state.broken:
-            if errors := _errors(state.checked.get(name, Checked()).diagnostics):
-                raise TemplateError(errors)
-            raise UsageError(f"template {name!r} has errors, or calls one that has: evaluator lint shows them")
+            found = state.checked[name].diagnostics if name in state.checked else _findings_of(state.entries, name)
+            raise TemplateError(_errors(found))
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
         raise UsageError(f"there is no template {name!r}; {hint}")
 
@@ -266,6 +265,14 @@ class TemplateLibrary:
 
 def _errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [one for one in diagnostics if one.severity == "error"]
+
+
+def _findings_of(groups: Iterable[Iterable[Entry]], name: str) -> tuple[Diagnostic, ...]:
+    """The findings about the first file that claims `name` and has no usable template of that name."""
+    for entry in chain.from_iterable(groups):
+        if name in entry.names:
+            return entry.diagnostics
+    return ()
 
 
 def _without(entry: Entry, names: Sequence[str]) -> Entry:

@@ -15,8 +15,10 @@ from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
 from evaluator.xml.decoding import normalise_newlines
+from evaluator.xml.lenient import read_tree
 from evaluator.xml.schema import validate
 from evaluator.xml.source import Source, read_source
+from evaluator.xml.vocabulary import task_vocabulary
 
 # An edit within this time of the read may leave the stamp unchanged, so such a stamp proves nothing.
 _SETTLED_NS = 50_000_000
@@ -56,7 +58,7 @@ def read_entry(root: Root, found: Found) -> Entry:
     try:
         data, stamp = read_beneath(root, found.relative, Span(found.shown))
     except TemplateError as error:
-        return replace(entry, diagnostics=error.diagnostics)
+        return replace(entry, diagnostics=error.diagnostics, names=_names_in("", found.relative))
     includes = Includes(root, found.relative, found.shown)
     entry = _parsed(entry, data, includes.read)
     stamps = {found.relative: stamp, **includes.stamps}
@@ -82,7 +84,7 @@ def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry
         source = read_source(data, entry.shown)
     except TemplateError as error:
         text = data if isinstance(data, str) else _decoded(data)
-        return replace(entry, diagnostics=error.diagnostics, texts={key: text})
+        return replace(entry, diagnostics=error.diagnostics, texts={key: text}, names=_names_in(text, entry.relative))
     entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
     found = validate(source, "task")
     if found and not _drop_invalid(source, found):
@@ -126,6 +128,23 @@ def _names(source: Source, relative: str) -> tuple[str, ...]:
         name = root.get("name") or _stem(relative)
         return (name,) if name else ()
     return tuple(name for element in root.iterchildren("task", "template") if (name := element.get("name")))
+
+
+def _names_in(text: str, relative: str) -> tuple[str, ...]:
+    """The names that a file claims although it cannot be parsed, so that no later folder's template takes its place.
+
+    In a library these are all names in it: what is a member and what is a step cannot be told any more.
+    """
+    roots = read_tree(text, task_vocabulary()).roots
+    if roots and roots[0].name == "library":
+        waiting = list(roots)
+        for element in waiting:
+            waiting += element.children
+        found = [each.attributes.get("name") for each in waiting if each.name in ("task", "template")]
+    else:
+        own = roots[0].attributes.get("name") if roots and roots[0].name in ("task", "template") else None
+        found = [own or _stem(relative)]
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def _stem(relative: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.analysis import Analysis, Reference, analyse, analyse_expression
+from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.library.calls import check_call, check_call_in_text
 from evaluator.library.shapes import ResultShapes, WrongPath, find_part, follow, mismatch
@@ -115,6 +116,7 @@ class ScopeWalk:
                 self._expression(value, inner)
             elif isinstance(value, Text):
                 self._text(value, inner)
+            self._unread(field, node, inner)
             empty |= {name: inner[name].shape.empty for name in field.binds or () if name in inner and inner[name].used}
         for name, why in empty.items():
             if why:
@@ -125,9 +127,20 @@ class ScopeWalk:
         shapes = field.bound(node, position, self._known)
         return {**scope, **{name: Binding(shape) for name, shape in shapes.items()}}
 
+    def _unread(self, field: Field, node: Any, scope: Bindings) -> None:
+        """A finding where a child reads none of the names that it has to read to have a purpose."""
+        for names, message in field.expects:
+            if not any(scope[name].used for name in names if name in scope):
+                self._warn("setting-without-effect", message, node.span, f"read {listed(names)} there")
+
     def _unused(self, node: Task, inner: Bindings) -> None:
+        appended = {one.name for one in unnamed_inputs(node)} if node.asks_model else set[str]()
         for declared in node.inputs:
-            if not inner[declared.name].used:
+            if declared.name in appended:
+                message = f"no text names the input `{declared.name}`: it is appended to the prompt"
+                hint = f"write {{{{ {declared.name} }}}} where it belongs, if the place matters"
+                self.diagnostics.append(Diagnostic("note", "appended-input", message, declared.span, hint))
+            elif not inner[declared.name].used:
                 message = f"input `{declared.name}` is never used"
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, or remove it"
                 self._warn("unused-input", message, declared.span, hint)

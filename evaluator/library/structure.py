@@ -83,6 +83,7 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
     yield from _inputs(node)
     yield from _examples(node)
     yield from _context(node)
+    yield from _model_parts(node)
     if node.output is not None and node.output.schema is not None:
         if node.output.type == "text" and node.output.schema.strip() not in ("string", "any"):
             message = "a schema has no effect on output of type text"
@@ -139,16 +140,39 @@ def _context(node: Task) -> Iterator[Diagnostic]:
     settings = node.context
     may_accumulate = node.default_context.accumulate_data
     accumulates = may_accumulate and settings.accumulate_data is not False
-    if settings.accumulate_data and not may_accumulate:
-        message = f"accumulate_data has no effect on a task of type {node.type}: it has no steps that follow others"
-        yield _warning("setting-without-effect", message, settings.span)
+    if settings.accumulate_data is not None and not may_accumulate:
+        yield _without_effect(
+            f"accumulate_data has no effect on a task of type {node.type}: it has no steps that follow others",
+            settings.span,
+        )
     if settings.accumulation_format is not None and not accumulates:
-        message = "accumulation_format has no effect where nothing is accumulated"
         hint = "set accumulate_data to true" if may_accumulate else None
-        yield _warning("setting-without-effect", message, settings.span, hint)
-    if node.runs_process and (settings.inherit_context or settings.fresh_context == "enabled"):
-        message = f"context settings have no effect on a {node.type}: a process reads its inputs only"
-        yield _warning("setting-without-effect", message, settings.span)
+        yield _without_effect("accumulation_format has no effect where nothing is accumulated", settings.span, hint)
+    if node.runs_process and (settings.inherit_context or settings.fresh_context):
+        yield _without_effect(
+            f"context settings have no effect on a {node.type}: a process reads its inputs only", settings.span
+        )
+    is_closed = (settings.inherit_context, settings.fresh_context) == ("none", "disabled")
+    if is_closed and may_accumulate and settings.accumulate_data is False and node.file_paths is None:
+        message = "with inherit_context none, accumulate_data false and fresh_context disabled no step sees any context"
+        yield _warning("no-context", message, settings.span, "change one of them, or name files in <file_paths>")
+
+
+_OF_A_MODEL = ("instructions", "system", "model", "criteria", "tools", "manual_xml", "disable_reparsing")
+"""The parts of a task that only one that asks a model uses itself."""
+
+
+def _model_parts(node: Task) -> Iterator[Diagnostic]:
+    """A finding for each part that has no effect because the task has no conversation of its own."""
+    if node.asks_model or node.ref is not None:
+        return
+    parts = [name for name in _OF_A_MODEL if getattr(node, name)]
+    parts += ["file_paths"] if node.runs_process and node.file_paths is not None else []
+    for name in parts:
+        why = "only atomic templates are matched" if name == "criteria" else "it asks no model itself"
+        hint = None if node.runs_process or name == "criteria" else "move it into the tasks inside"
+        place = getattr(getattr(node, name), "span", node.span)
+        yield _without_effect(f"<{name}> has no effect on a task of type {node.type}: {why}", place, hint)
 
 
 def _cond(node: Cond) -> Iterator[Diagnostic]:
@@ -210,3 +234,7 @@ def _error(code: str, message: str, span: Span, hint: str | None = None) -> Diag
 
 def _warning(code: str, message: str, span: Span, hint: str | None = None) -> Diagnostic:
     return Diagnostic("warning", code, message, span, hint)
+
+
+def _without_effect(message: str, span: Span, hint: str | None = None) -> Diagnostic:
+    return _warning("setting-without-effect", message, span, hint)

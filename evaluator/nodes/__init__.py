@@ -91,11 +91,15 @@ class HandlerSpec:
 
 @declared
 class FilePaths:
-    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description."""
+    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description.
+
+    With `shell` the command is one text for `/bin/sh -c`.
+    """
 
     source: Literal["literal", "glob", "command", "description"]
     items: tuple[Text, ...] = inner("text")
     span: Span
+    shell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +419,21 @@ class DirectorEvaluatorLoop(Task):
     default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
 
     max_iterations: IntSetting = setting("integer", default=5, element="max_iterations", least=1)
-    director: Node = child(binds=_ITERATION)
+    director: Node = child(
+        binds=_ITERATION,
+        expects=((
+            ("evaluation_feedback", "evaluation", "script_output"),
+            "the feedback has no effect: no text of the director names it",
+        ),),
+    )  # fmt: skip
     script_execution: Script | None = child(default=None, form="script", binds=_AFTER_DIRECTOR)
-    evaluator: Node = child(binds=_AFTER_DIRECTOR)
+    evaluator: Node = child(
+        binds=_AFTER_DIRECTOR,
+        expects=((
+            ("director_result", "script_output"),
+            "the director's result has no effect: no text of the evaluator names it",
+        ),),
+    )  # fmt: skip
     termination_condition: Expression | None = condition(default=None, binds=_AFTER_DIRECTOR)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:

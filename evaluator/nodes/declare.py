@@ -56,6 +56,8 @@ class Field:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    expects: tuple[tuple[tuple[str, ...], str], ...] = ()
+    """Groups of names: a child has to read at least one of each; the text says what it means that it reads none."""
     choices: Mapping[str, Any] | None = None
     """The spellings of a `choice` and what they mean; the first one of each meaning is the one to write."""
     of: type | None = None
@@ -143,10 +145,17 @@ def setting(
 
 
 def child(
-    *, default: Any = MISSING, form: Literal["role", "steps", "script"] = "role", binds: Mapping[str, Binding]
+    *,
+    default: Any = MISSING,
+    form: Literal["role", "steps", "script"] = "role",
+    binds: Mapping[str, Binding],
+    expects: tuple[tuple[tuple[str, ...], str], ...] = (),
 ) -> Any:
-    """A child node in an element of its own, or with form `steps` several; it sees the names that `binds` has."""
-    return _declare("node", form, default, element="", required=default is MISSING, binds=binds)
+    """A child node in an element of its own, or with form `steps` several; it sees the names that `binds` has.
+
+    `expects`: groups of names; it has to read at least one of each. The message is for a child that reads none.
+    """
+    return _declare("node", form, default, element="", required=default is MISSING, binds=binds, expects=expects)
 
 
 def part(of: type | None, form: Form, *, default: Any, element: str = "") -> Any:

@@ -105,6 +105,18 @@ class FileAccess:
         part = "".join(ends[start_line - 1 : stop])
         return FileText(str(path), part, used, stop < len(ends), start_line, len(ends))
 
+    def name_of(self, path: str) -> str:
+        """The one name of a file, however `path` spells it: relative in the first root, absolute in the others.
+
+        `path` itself, where no root has it.
+        """
+        try:
+            index, parts, descriptor = next(self.roots.open_each(path, FILE))
+        except (ToolError, StopIteration):
+            return path
+        os.close(descriptor)
+        return self.roots.name(index, parts)
+
     def list(self, path: str | Path = ".", *, limit: int = MAX_ENTRIES) -> tuple[FolderEntry, ...]:
         """A folder's entries, sorted by name; links are listed and not followed.
 

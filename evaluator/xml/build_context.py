@@ -79,6 +79,9 @@ class Builder:
     def warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.diagnostics.append(Diagnostic("warning", code, message, span, hint))
 
+    def note(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
+        self.diagnostics.append(Diagnostic("note", code, message, span, hint))
+
     def children(self, view: View) -> list[View]:
         """The child elements, each include replaced by what its partial holds."""
         if len(view.element) == 0:

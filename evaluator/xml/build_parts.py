@@ -6,7 +6,7 @@ import json
 
 from evaluator.nodes import Example, Expression, FilePaths, OutputFormat, Span, Text
 from evaluator.xml.build_context import Builder, View
-from evaluator.xml.texts import SplitError, expression_of, split_command
+from evaluator.xml.texts import SplitError, expression_of, find_shell_operator, split_command
 
 _SOURCES = {"path": "literal", "command": "command", "description": "description"}
 
@@ -51,7 +51,7 @@ def file_paths(b: Builder, view: View) -> FilePaths:
         source = "literal"
     wanted = source if source in ("command", "description") else "path"
     items: list[Text] = []
-    given = 0
+    given, shell = 0, False
     for child in found:
         if child.tag != wanted:
             b.unexpected(child, f'<file_paths source="{source}">', (wanted,))
@@ -60,14 +60,13 @@ def file_paths(b: Builder, view: View) -> FilePaths:
         if wanted != "path" and given > 1:
             b.error("duplicate-element", f"<{wanted}> is given twice", child.span)
         elif wanted == "command":
-            if b.flag(child, "shell"):
-                b.error("invalid-value", "a command for file paths is never run by a shell", child.span)
+            shell = b.flag(child, "shell")
             items += command(b, child)
         else:
             items.append(_filled(b, child))
     if not given:
         b.error("missing-element", f'<file_paths source="{source}"> needs a <{wanted}>', view.span)
-    return FilePaths(source, tuple(items), view.span)
+    return FilePaths(source, tuple(items), view.span, shell)
 
 
 def _filled(b: Builder, view: View) -> Text:
@@ -122,8 +121,14 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
     if shell:
         return (text,)
     try:
-        return split_command(text)
+        words = split_command(text)
     except SplitError as error:
         hint = "arguments can also be given one by one: <arg>…</arg>"
         b.error("invalid-command", f"this command cannot be split: {error}", text.locate(error.offset), hint)
         return ()
+    operator = find_shell_operator(text)
+    if operator is not None:
+        word, offset = operator
+        hint = f'write shell="true" to have a shell run it, or quote {word} to pass it as an argument'
+        b.error("shell-syntax", f"{word} needs a shell, and no shell runs this command", text.locate(offset), hint)
+    return words

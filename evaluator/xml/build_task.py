@@ -33,12 +33,19 @@ def node(b: Builder, view: View) -> Node:
 def task(b: Builder, view: View) -> Task:
     """The task of a `task` element, or of a role element that is a task itself."""
     type_name = view.get("type")
-    if type_name is None and view.tag == "task":
-        b.error("missing-attribute", "<task> needs the attribute 'type'", view.span)
+    is_untyped = type_name is None and view.tag == "task"
+    if is_untyped:
+        b.note(
+            "no-type",
+            "<task> has no type, so it is atomic",
+            view.span,
+            'write type="atomic", or the type that is meant',
+        )
     if type_name is not None and type_name not in OPERATORS:
         b.error("invalid-value", f"type must be one of {', '.join(OPERATORS)}", view.attribute_span("type"))
     cls: type[Task] = OPERATORS.get(type_name or "", Atomic)
-    children, _ = b.sorted_children(view, elements_of(cls), where=f"<{view.tag}> of type {cls.type}")
+    kind = "without a type, which is atomic" if is_untyped else f"of type {cls.type}"
+    children, _ = b.sorted_children(view, elements_of(cls), where=f"<{view.tag}> {kind}")
     _check_attributes(b, view, None, cls)
     for tag, child in children.items():
         _check_attributes(b, child, tag, cls)

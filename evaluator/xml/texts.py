@@ -82,6 +82,23 @@ def split_command(text: Text) -> tuple[Text, ...]:
     return tuple(arguments)
 
 
+_SHELL_OPERATOR = re.compile(r"(?:\|\|?|&&?|[^\s'\"\\]*+(?<=;))(?=\s|\Z)|\d?>|&>|<|\$\(|`")
+
+
+def find_shell_operator(text: Text) -> tuple[str, int] | None:
+    """The first word of a command that only a shell understands, and its offset: a pipe, a list, a redirection.
+
+    Quoted and escaped words are arguments, and so is a word that has such a character inside. `text` can be split, see
+    `split_command`.
+    """
+    is_start = True
+    for part in _PART.finditer(text.value):
+        if is_start and part.lastgroup == "plain" and _SHELL_OPERATOR.match(text.value, part.start()):
+            return part[0], part.start()
+        is_start = part.lastgroup == "space"
+    return None
+
+
 def _without_quotes(text: Text, start: int, end: int, kind: str) -> list[Text]:
     """A part of a word without its quotes and the backslashes that escape."""
     if kind == "escaped":

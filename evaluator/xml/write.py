@@ -130,7 +130,7 @@ def _examples(name: str, value: tuple[Example, ...] | None, pad: str, attributes
 def _file_paths(name: str, value: FilePaths, pad: str, attributes: Attributes) -> list[str]:
     inside = pad + "  "
     if value.source == "command":
-        inner = _command("command", value.items, inside, {})
+        inner = _command("command", value.items, inside, {"shell": True} if value.shell else {})
     else:
         inner = [
             _text("description" if value.source == "description" else "path", item, inside) for item in value.items

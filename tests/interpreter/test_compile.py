@@ -173,7 +173,7 @@ def test_a_task_without_a_name_gets_one_so_that_it_is_not_taken_for_a_request(ma
 
 def test_the_librarys_own_template_is_used(make_evaluator, scripted):
     own = """<task name="compile_task" type="atomic"><description>d</description><inputs><input name="request"/>
-    <input name="templates"/><input name="allowed"/></inputs><instructions>as {{ request }}</instructions></task>"""
+    <input name="templates"/><input name="allowed"/></inputs><instructions>as {{ request }}{% if false %}{{ templates }}{{ allowed }}{% endif %}</instructions></task>"""
     _, script = compiled(make_evaluator, scripted, TWO, words="we do it here", xml=LIBRARY + own)
     assert script.prompts == ["as we do it here"]
 

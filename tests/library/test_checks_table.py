@@ -346,12 +346,28 @@ ERRORS = [
 
 WARNINGS = [
     (
-        "an input that is never used",
-        atomic('<inputs>\n  <input name="doc"/></inputs><instructions>x</instructions>'),
+        "an input that no step of a sequence uses",
+        sequence(step("a", "x"), '<inputs>\n  <input name="doc"/></inputs>'),
         "unused-input",
+        3,
+        3,
+    ),
+    (
+        "an input that no text of an atomic task names",
+        atomic('<inputs>\n  <input name="doc"/></inputs><instructions>x</instructions>'),
+        "appended-input",
         4,
         3,
     ),
+    (
+        "an input that only a description names that is not sent",
+        '<task name="t">\n<description>about {{ doc }}</description>\n<inputs><input name="doc"/></inputs>'
+        "<instructions>x</instructions></task>",
+        "appended-input",
+        3,
+        9,
+    ),
+    ("no type", '<task name="t"><description>d</description></task>', "no-type", 1, 1),
     (
         "a case after one that always holds",
         sequence(
@@ -387,6 +403,64 @@ WARNINGS = [
         atomic("<context_management><accumulate_data>true</accumulate_data></context_management>"),
         "setting-without-effect",
         3,
+        1,
+    ),
+    (
+        "accumulate_data on an atomic task, where it is false anyway",
+        atomic("<context_management><accumulate_data>false</accumulate_data></context_management>"),
+        "setting-without-effect",
+        3,
+        1,
+    ),
+    (
+        "context on a script",
+        '<task type="script" name="t"><description>d</description>\n<context_management><fresh_context>disabled'
+        "</fresh_context></context_management><command>ls</command></task>",
+        "setting-without-effect",
+        2,
+        1,
+    ),
+    (
+        "files for a script",
+        '<task type="script" name="t"><description>d</description><command>ls</command>\n'
+        "<file_paths><path>a.md</path></file_paths></task>",
+        "setting-without-effect",
+        2,
+        1,
+    ),
+    *(
+        (
+            f"<{name}> on a composite",
+            sequence(step("a", "x"), f"\n<{name}>x</{name}>"),
+            "setting-without-effect",
+            3,
+            len(name) + 3,
+        )
+        for name in ("criteria", "instructions", "system", "model")
+    ),
+    (
+        "no step sees any context",
+        '<task type="sequential" name="t"><description>d</description>\n<context_management><inherit_context>none'
+        "</inherit_context><accumulate_data>false</accumulate_data><fresh_context>disabled</fresh_context>"
+        f"</context_management><steps>{step('a', 'x')}</steps></task>",
+        "no-context",
+        2,
+        1,
+    ),
+    (
+        "feedback that no text of the director names",
+        '<task type="director_evaluator_loop" name="t"><description>d</description>\n<max_iterations>2</max_iterations>'
+        f"{DIRECTOR}<evaluator><description>{{{{ director_result }}}}</description></evaluator></task>",
+        "setting-without-effect",
+        1,
+        1,
+    ),
+    (
+        "a result that no text of the evaluator names",
+        '<task type="director_evaluator_loop" name="t"><description>d</description>\n<max_iterations>2</max_iterations>'
+        f"<director><description>{{{{ evaluation_feedback }}}}</description></director>{JUDGE}</task>",
+        "setting-without-effect",
+        1,
         1,
     ),
     (
@@ -445,7 +519,7 @@ def test_a_mistake_is_an_error_at_its_place(tmp_path, xml, code, line, column):
 
 
 @pytest.mark.parametrize(("xml", "code", "line", "column"), [row[1:] for row in WARNINGS], ids=[r[0] for r in WARNINGS])
-def test_a_doubt_is_a_warning_at_its_place(tmp_path, xml, code, line, column):
+def test_a_doubt_is_a_warning_or_a_note_at_its_place(tmp_path, xml, code, line, column):
     found = findings(tmp_path, xml)
     assert [d for d in found if d.severity == "error"] == []
     assert (code, line, column) in [(d.code, d.span.line, d.span.column) for d in found]

@@ -67,6 +67,36 @@ def test_a_broken_template_hides_the_one_of_a_later_folder_too(tmp_path):
         library.get("t")
 
 
+NOT_WELL_FORMED = [
+    ('<task name="t" type="atomic"><description>d</descrip></task>', "not-well-formed"),
+    ('<task name="t" type="atomic"><description>a < b</description></task>', "not-well-formed"),
+    (
+        '<library><task name="s"><description>d</descr></task><task name="t" type="atomic"/></library>',
+        "not-well-formed",
+    ),
+    ('<task name="t"><description><<doc</description></task>', "unclosed-placeholder"),
+    ('<!DOCTYPE task><task name="t"><description>d</description></task>', "doctype"),
+    ('<task name="t" type="atomic"/>', "missing-element"),
+    ('<task name="t" type="atomik"><description>d</description></task>', "invalid-value"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), NOT_WELL_FORMED)
+def test_a_file_that_cannot_be_read_as_xml_keeps_its_names_from_later_folders(tmp_path, text, code):
+    library = load(put(tmp_path / "mine", x=text), put(tmp_path / "theirs", x=task("t", "theirs")))
+    assert "t" not in library
+    assert "t" in library.broken
+    with pytest.raises(TemplateError) as caught:
+        library.get("t")
+    assert code in {one.code for one in caught.value.diagnostics}
+    assert {one.span.file for one in caught.value.diagnostics} == {str(tmp_path / "mine" / "x.xml")}
+
+
+def test_a_file_without_a_readable_name_keeps_that_of_the_file(tmp_path):
+    library = load(put(tmp_path / "mine", t="<task"), put(tmp_path / "theirs", x=task("t", "theirs")))
+    assert library.broken == {"t"}
+
+
 def test_a_name_given_twice_in_a_folder_is_an_error_at_the_later_one(tmp_path):
     library = load(put(tmp_path, a=task("t", "first"), b=task("t", "second")))
     assert library.get("t").file == str(tmp_path / "a.xml")

@@ -81,6 +81,64 @@ def test_older_spellings_are_read_with_a_warning():
     assert (found.severity, found.code) == ("warning", "old-spelling")
 
 
+@pytest.mark.parametrize("tag", ["task", "director", "evaluator", "inner_task", "reduction_task"])
+def test_a_task_without_a_type_is_atomic(tag):
+    if tag == "task":
+        result = built("<task name='t'><description>d</description></task>")
+        assert [(found.severity, found.code) for found in result.diagnostics] == [("note", "no-type")]
+        assert result.templates[0].type == "atomic"
+        return
+    others = {"director": "evaluator", "evaluator": "director", "inner_task": "reduction_task"}
+    other = others.get(tag, "inner_task")
+    kind = "director_evaluator_loop" if "tor" in tag else "reduce"
+    inputs = "" if "tor" in tag else '<inputs><input name="a"/></inputs>'
+    roles = "".join(f"<{name}><description>d</description></{name}>" for name in (tag, other))
+    node = one(task(inputs + roles, f'type="{kind}"'))
+    assert getattr(node, tag).type == "atomic"
+
+
+def test_a_part_of_another_operator_says_that_the_type_is_missing():
+    (found,) = [one for one in built(task("<steps/>", "")).diagnostics if one.severity == "error"]
+    assert found.message == "<steps> is not allowed in <task> without a type, which is atomic"
+
+
+PIPELINES = [
+    ("ls -t | head -3", "|"), ("cd notes && ls", "&&"), ("ls notes; ls more", "notes;"), ("ls ;", ";"), ("ls > out", ">"), ("ls 2>/dev/null", "2>/dev/null"),
+    ("cat < names", "<"), ("ls $(pwd)", "$(pwd)"), ("a || b", "||"), ("run &", "&"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "word"), PIPELINES)
+@pytest.mark.parametrize(
+    "form", ['<file_paths source="command"><command{}>{}</command></file_paths>', "<command{}>{}</command>"]
+)
+def test_a_command_that_needs_a_shell_says_so(form, text, word):
+    kind = 'type="atomic"' if "file_paths" in form else 'type="script"'
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+    (found,) = built(task(form.format("", escaped), kind)).diagnostics
+    assert (found.code, found.severity) == ("shell-syntax", "error")
+    assert found.message.startswith(f"{word} needs a shell")
+    assert 'shell="true"' in found.hint
+    node = one(task(form.format(' shell="true"', escaped), kind))
+    items = node.file_paths.items if "file_paths" in form else node.command
+    assert [item.value for item in items] == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grep -E a|b",
+        "awk -F '|' x",
+        "find . -exec ls {} \\;",
+        "curl http://a/?b=1&amp;c=2",
+        "x {{ a | upper }}",
+        'a "> b"',
+    ],
+)
+def test_a_command_with_such_characters_inside_arguments_needs_no_shell(text):
+    assert built(task(f"<command>{text}</command>", 'type="script"')).diagnostics == ()
+
+
 def test_the_other_operators_have_their_parts():
     inner = task("")
     steps = one(

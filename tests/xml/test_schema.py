@@ -51,7 +51,7 @@ def test_a_whole_profile_is_accepted():
         ('<task type="atomic"><system><b/></system></task>', "task", "unknown-element", 29, "<include>", "CDATA"),
         ('<task typ="x" type="atomic"/>', "task", "unknown-attribute", 7, "'typ'", "type"),
         ('<task type="atomic"><handler max_turn="1"/></task>', "task", "unknown-attribute", 30, "'max_turn'", "max_turns"),
-        ("<task/>", "task", "missing-attribute", 1, "'type'", None),
+        ("<template/>", "task", "missing-attribute", 1, "'name'", None),
         ('<task type="atomik"/>', "task", "invalid-value", 13, "'atomik'", "atomic"),
         ('<task type="atomic"><handler max_turns="x"/></task>', "task", "invalid-value", 41, "whole number", None),
         ('<task type="atomic"><handler timeout="x"/></task>', "task", "invalid-value", 39, "a number, or", None),

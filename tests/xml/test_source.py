@@ -187,7 +187,7 @@ def test_every_part_is_at_its_line_and_column():
     assert str(name.locate(2)) == "<string>:3:19"
     assert str(name.locate(6)) == "<string>:4:3"
     body = source.text_of(child)
-    assert body.value == "Hi {{name}} <x> 😀é\n  <<raw>> <b>!end"
+    assert body.value == "Hi {{name}} <x> 😀é\n  {{raw}} <b>!end"
     places = {
         word: str(body.locate(body.value.index(word)))[9:] for word in ("Hi", "name", "x>", "é", "<b>", "!", "end")
     }
@@ -225,6 +225,24 @@ def test_placeholders_keep_the_author_text_for_printing():
     source = read_source("<a>\n  <<x>>\n</a>")
     assert source.text == "<a>\n  <<x>>\n</a>"
     assert source.root.text.strip() == "{{x}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("<<name>>", "{{name}}"),
+        ("a <<doc.title | upper>> b", "a {{doc.title | upper}} b"),
+        ("{% if a < b %}<<a>>{% endif %}", "{% if a < b %}{{a}}{% endif %}"),
+        ("cat <<EOF >> out.txt", None),
+        ("cat <<EOF\nx\nEOF>>y", None),
+        ("cout << a >> b; 1 << 2; 1<<2>>3", None),
+        ("cout<<x; v = vector<vector<int>>()", None),
+    ],
+)
+def test_a_variable_in_cdata_is_told_from_an_operator_of_a_program(text, read):
+    source = read_source(f"<a>{CDATA_OPEN}{text}{CDATA_CLOSE}</a>")
+    assert source.text_of(source.root).value == (read or text)
+    assert source.text == f"<a>{CDATA_OPEN}{text}{CDATA_CLOSE}</a>"
 
 
 plain = st.text(st.sampled_from("ab \t\n😀é{}%'"), max_size=12)
