@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
+from evaluator.errors.messages import shortened
 from evaluator.handler.config import HandlerConfig
+from evaluator.library.model_ids import host_in
 from evaluator.limits.call_limiter import CallLimiter
 from evaluator.models.backend import Backend
+from evaluator.models.key_transport import is_loopback, refuse_plain_http
 
 if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
@@ -107,8 +110,12 @@ class BackendPool:
     def refused_schemas(self, backend: Backend, model: str) -> set[str]:
         return self._refused_schemas.setdefault((id(backend), model), set())
 
-    def get(self, model: str, config: HandlerConfig, base_url: str | None) -> tuple[Backend, str]:
+    def get(
+        self, model: str, config: HandlerConfig, base_url: str | None, explicit: str | None = None
+    ) -> tuple[Backend, str]:
         """The backend for `model`, and the model's id without the prefix that the backend does not know.
+
+        `explicit`: the model that the user named, if any; it may come from a role or a template instead.
 
         Raises: ConfigurationError, if there is no such backend or its key is missing.
         """
@@ -119,32 +126,33 @@ class BackendPool:
             return self._simulated(config), model
         if config.backend == "replay":
             raise ConfigurationError("a replay backend answers from a task file: give it as `backend=` in Python")
-        key = self.key(config)
-        if config.backend == "litellm":
+        by_user = explicit or self.environ.get("EVALUATOR_MODEL")
+        key = self.key(config) if is_own_endpoint(config, model, base_url, by_user) else None
+        if config.backend == "litellm" and base_url is not None:
             return self._litellm(base_url, key), model
         if base_url is not None:
             return self._compatible(base_url, key), rest if prefix in ("openai", "local") and rest else model
-        if prefix == "openai" or (config.backend == "openai_compatible" and not rest):
-            key = key or self.environ.get("OPENAI_API_KEY")
-            url = self.environ.get("OPENAI_BASE_URL", OPENAI_URL)
-            if key is None and url == OPENAI_URL:
-                raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
-            return self._compatible(url, key), rest or model
-        if config.backend == "openai_compatible":
-            raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
-        if not rest:
-            raise ConfigurationError(f"{model!r} names no provider; write provider/model, as in openai/{model}")
+        if config.backend != "litellm":
+            if prefix == "openai" or (config.backend == "openai_compatible" and not rest):
+                key = key or self.environ.get("OPENAI_API_KEY")
+                url = self.environ.get("OPENAI_BASE_URL", OPENAI_URL)
+                if key is None and url == OPENAI_URL:
+                    raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
+                return self._compatible(url, key), rest or model
+            if config.backend == "openai_compatible":
+                raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
+            if not rest:
+                raise ConfigurationError(f"{model!r} names no provider; write provider/model, as in openai/{model}")
         needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
         if needed is not None and key is None and not self.environ.get(needed):
-            raise ConfigurationError(f"{model} needs {needed}, which is not set")
+            raise ConfigurationError(f"{model} needs {needed}, which is not set{_other_key(config)}")
         return self._litellm(None, key), model
 
     def key(self, config: HandlerConfig) -> str | None:
         """The API key that the profile names. Raises: ConfigurationError, if it is not set and a server needs one."""
         value = self.environ.get(config.api_key_env) if config.api_key_env else None
         # A server on this machine may ask for no key.
-        is_loopback = urlsplit(config.base_url or "").hostname in ("localhost", "127.0.0.1", "::1")
-        if config.api_key_env and not value and not is_loopback:
+        if config.api_key_env and not value and not is_loopback(urlsplit(config.base_url or "").hostname):
             raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
         return value or None
 
@@ -234,10 +242,18 @@ class ModelChooser:
     def _choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
         pool = self._pool
         model, why, base_url = self._named(explicit, template, config)
+        reason = (
+            host_in(model) if model in (explicit, template, config.model) or why.endswith("EVALUATOR_MODEL") else None
+        )
+        if reason is not None:
+            raise ConfigurationError(
+                f"the model {shortened(model)!a}, {why}, is refused: {reason}. A model's id names no host; write the "
+                "address into <base_url> of a handler profile"
+            )
         # Naming a model in the call takes a task out of a simulated profile; a template's own model does not.
         if explicit and config.backend == "simulated" and not explicit.startswith("simulated"):
             config = config.override(backend="auto")
-        backend, bare = pool.get(model, config, base_url)
+        backend, bare = pool.get(model, config, base_url, explicit)
         refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model)
         # A record holds calls and results, not the text that a model without tool calling wrote for them.
         if config.tool_calling == "text" and backend.name != "replay":
@@ -289,6 +305,33 @@ def endpoint_of(backend: Backend, model: str) -> str:
     return model.partition("/")[0] if backend.name == "litellm" else backend.name
 
 
+def is_own_endpoint(config: HandlerConfig, model: str, base_url: str | None, by_user: str | None = None) -> bool:
+    """Whether `model` is reached where the key of the profile belongs: at its own address, else its own provider.
+
+    The provider is that of the profile's model, of the key's variable where it is a well-known one, or of the model
+    `by_user` that the user named.
+    """
+    if config.base_url is not None or base_url is not None:
+        return base_url == config.base_url
+    known = next((model for variable, model in KEYS if variable == config.api_key_env), None)
+    own = config.model or known or by_user
+    if own is None or own == model:
+        return own is not None
+    provider = _provider(config, own)
+    return provider is not None and provider == _provider(config, model)
+
+
+def _provider(config: HandlerConfig, model: str) -> str | None:
+    prefix, slash, _ = model.partition("/")
+    return prefix if slash else "openai" if config.backend == "openai_compatible" else None
+
+
+def _other_key(config: HandlerConfig) -> str:
+    if config.api_key_env is None:
+        return ""
+    return f" ({config.api_key_env}, the key of the profile {config.name!r}, is sent to that profile's provider only)"
+
+
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
     return (
         explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name,
@@ -314,6 +357,7 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
     import http.client
     import json
 
+    refuse_plain_http(base_url, bool(key))
     parts = urlsplit(base_url)
     make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = make(parts.hostname or "", parts.port, timeout=timeout_s)

@@ -12,8 +12,9 @@ from evaluator.language.analysis import analyse_expression
 from evaluator.language.locating import LocatedError
 from evaluator.language.syntax import has_markup, parse_expression
 from evaluator.language.types import is_type_name
+from evaluator.library.model_ids import host_in
 from evaluator.library.shapes import BadSchema, folder_of, literal_fits, of_schema
-from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, TopLevel
+from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape
 
@@ -98,12 +99,22 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
             if tool not in known_tools:
                 hint = did_you_mean(tool, known_tools, f"there are {listed(known_tools)}")
                 yield _error("unknown-tool", f"unknown tool `{tool}`", node.span, hint)
+    if node.model is not None and not has_markup(node.model.value):
+        reason = host_in(node.model.value)
+        if reason is not None:
+            yield model_with_host(node.model, reason)
     for field in FIELDS[type(node)]:
         value = getattr(node, field.name)
         if field.form == "condition" and value is not None and truth(value) is False:
             yield _warning("constant-test", f"the {field.element} never holds", value.span)
     for doubt in node.doubts():
         yield Diagnostic(doubt.severity, doubt.code, doubt.message, node.span, doubt.hint)
+
+
+def model_with_host(model: Text, reason: str) -> Diagnostic:
+    """The error for a template's `model` that names a host."""
+    hint = "name the model; its address belongs into <base_url> of a handler profile"
+    return _error("model-with-host", f"a template names models, never hosts: {reason}", model.span, hint)
 
 
 def _inputs(node: Task) -> Iterator[Diagnostic]:

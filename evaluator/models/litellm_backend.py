@@ -36,7 +36,8 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
-from evaluator.models.litellm_guard import CallGuard, Redirected, ResponseRefused, install
+from evaluator.models.key_transport import refuse_plain_http
+from evaluator.models.litellm_guard import NO_KEY, CallGuard, Redirected, ResponseRefused, install
 from evaluator.models.prices import cost_usd
 from evaluator.models.raw_stream import RawStream, reason_of
 from evaluator.models.stream import Assembly
@@ -53,7 +54,9 @@ class LiteLLMBackend:
 
     `base_url` and `api_key` override what LiteLLM finds in the environment; `options` are passed to every call
     (`api_version`, `extra_headers`, …). The first call imports LiteLLM in a thread, outside the call's time limit:
-    seconds, once a process. Raises: ConfigurationError, where it is not installed.
+    seconds, once a process. A key goes to `base_url` only, and never over plain http to another machine.
+
+    Raises: ConfigurationError, where LiteLLM is not installed, or for a key and a plain http address.
     """
 
     def __init__(
@@ -69,7 +72,10 @@ class LiteLLMBackend:
             raise ConfigurationError("litellm is not installed; install it with: pip install litellm")
         self._fixed: dict[str, Any] = {**(options or {}), "num_retries": 0, "max_retries": 0}
         if base_url is not None:
+            refuse_plain_http(base_url, bool(api_key))
             self._fixed["api_base"] = base_url
+            # Without a key LiteLLM would send the provider's from the environment, to whatever address was given.
+            self._fixed["api_key"] = NO_KEY
         if api_key is not None:
             self._fixed["api_key"] = api_key
         self._base_url = base_url
@@ -144,10 +150,13 @@ class LiteLLMBackend:
             _mark_cached(arguments["messages"], continues=bool(request.tools))
         return arguments
 
+    def _guard(self, request: ModelRequest, on_bytes: Callable[[bytes], None] | None = None) -> CallGuard:
+        return CallGuard(self._max_bytes, on_bytes, base_url=self._base_url, model=request.model)
+
     # -- whole answers --------------------------------------------------------------------------------------
 
     async def _whole(self, request: ModelRequest) -> ModelResponse:
-        with CallGuard(self._max_bytes) as guard:
+        with self._guard(request) as guard:
             try:
                 result = await self._litellm.acompletion(**self._arguments(request))
             except Exception as exc:
@@ -204,7 +213,7 @@ class LiteLLMBackend:
     ) -> ModelResponse:  # fmt: skip
         arguments = {**self._arguments(request), "stream": True, "stream_options": {"include_usage": True}}
         raw = RawStream()
-        with CallGuard(self._max_bytes, raw.feed) as guard:
+        with self._guard(request, raw.feed) as guard:
             try:
                 response = await self._stream(arguments, assembly, reset_idle, raw)
                 answer = None if response.content or response.tool_calls else self._read_events(raw, "")

@@ -1,4 +1,5 @@
-"""Limits what LiteLLM does on the wire during one of our calls: one POST to an address, one host, bounded responses.
+"""Limits what LiteLLM does on the wire during one of our calls: one POST to an address, one host that the model's id
+does not choose, no key over plain http, bounded responses.
 
 LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are set to; the
 request may have been billed by then. They follow redirects, with the key and the prompt, to any host. And they read
@@ -16,14 +17,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 from weakref import WeakMethod
 
 from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES
+from evaluator.models.key_transport import is_key_header, may_carry_keys
 
 if TYPE_CHECKING:
     import httpx
 
 Send = Callable[["httpx.Request"], Awaitable["httpx.Response"]]
+NO_KEY = "no-key"
+"""Sent in place of a key to an address that has none."""
 _guard: ContextVar[CallGuard | None] = ContextVar("evaluator_litellm_guard", default=None)
 
 
@@ -46,12 +51,21 @@ class Redirected(ResponseRefused):
 class CallGuard:
     """The guard of one call, in force inside `with`. `on_bytes` gets the bytes of the answer as they arrive.
 
+    The call may contact the host of `base_url` only; without one, no host that is named in the id `model`.
+
     `answered`: the status of the last response was no error; then `body` is what was read of it, empty for a stream of
     events, and `media_type` its declared type. `refused` is the first refusal of the call, however LiteLLM reports it.
     `failure` is the first refusal, or the last error of the transport.
     """
 
-    def __init__(self, max_bytes: int = MAX_RESPONSE_BYTES, on_bytes: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int = MAX_RESPONSE_BYTES,
+        on_bytes: Callable[[bytes], None] | None = None,
+        *,
+        base_url: str | None = None,
+        model: str = "",
+    ) -> None:
         self.failure: Exception | None = None
         self.refused: ResponseRefused | None = None
         self.answered = False
@@ -59,6 +73,8 @@ class CallGuard:
         self._max_bytes = max_bytes
         self._on_bytes = on_bytes
         self._pieces: list[bytes] = []
+        self._host = None if base_url is None else urlsplit(base_url).hostname
+        self._model = model.lower()
         self._origin: str | None = None
         self._posted: set[str] = set()
         self._token: Any = None
@@ -85,6 +101,7 @@ class CallGuard:
         self._origin = self._origin or origin
         if origin != self._origin:
             raise self._refuse(f"LiteLLM tried to continue the call at another host: {origin}")
+        self._check_host(request, origin)
         if request.method == "POST":
             if address in self._posted:
                 raise self.failure or ResponseRefused("LiteLLM tried to send the same request a second time")
@@ -106,6 +123,18 @@ class CallGuard:
             self._posted.discard(address)
         response.stream = _limited(self, response)
         return response
+
+    def _check_host(self, request: httpx.Request, origin: str) -> None:
+        """Raises: ResponseRefused."""
+        host = request.url.host.lower()
+        if self._host is not None and host != self._host:
+            raise self._refuse(f"LiteLLM tried to contact another host than the one of the base URL: {origin}")
+        # The part of a host's name that its owner registers: a model's id must not choose whom to contact.
+        if self._host is None and ".".join(host.split(".")[-2:]) in self._model:
+            raise self._refuse(f"the model's id names the host {host}; write the address into a handler profile")
+        keys = [value for name, value in request.headers.items() if is_key_header(name)]
+        if any(NO_KEY not in value for value in keys) and not may_carry_keys(origin):
+            raise self._refuse(f"a key is not sent to {host} over plain http; use https, or leave out the key")
 
     def _check(self, response: httpx.Response) -> None:
         """Takes over the head of a response. Raises: ResponseRefused."""

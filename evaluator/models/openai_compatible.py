@@ -28,6 +28,7 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
+from evaluator.models.key_transport import refuse_plain_http
 from evaluator.models.stream import Assembly, EventParser
 from evaluator.record.steps import json_encoder
 
@@ -43,7 +44,8 @@ class OpenAICompatibleBackend:
     of `headers` are secrets: no error message and no repr holds them, but the pickled backend does. `await aclose()`
     closes the pools; the owner of a backend that was given to an Evaluator closes it.
 
-    Raises: ConfigurationError, for a URL or a header that cannot be used.
+    Raises: ConfigurationError, for a URL or a header that cannot be used, and for a key that would be sent over plain
+    http to another machine.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class OpenAICompatibleBackend:
         idle_timeout_s: float = 60.0,
     ) -> None:
         host = _checked_host(base_url)
+        refuse_plain_http(base_url, bool(api_key), headers or ())
         all_headers = {"Content-Type": "application/json"}
         if api_key:
             all_headers["Authorization"] = f"Bearer {api_key}"

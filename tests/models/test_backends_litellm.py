@@ -126,9 +126,9 @@ def test_a_call_that_continues_at_another_host_is_refused() -> None:
 
 
 def test_the_key_is_not_shown() -> None:
-    shown = repr(LiteLLMBackend(base_url="http://x", api_key=KEY))
+    shown = repr(LiteLLMBackend(base_url="https://x", api_key=KEY))
     assert KEY not in shown
-    assert json.dumps("http://x")[1:-1] in shown
+    assert json.dumps("https://x")[1:-1] in shown
 
 
 def test_httpx_itself_is_not_changed_and_other_clients_are_not_guarded() -> None:

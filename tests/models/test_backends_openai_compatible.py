@@ -138,7 +138,7 @@ def test_a_key_with_a_line_break_is_refused_without_being_shown() -> None:
 
 
 def test_secrets_of_headers_and_urls_are_masked() -> None:
-    backend = OpenAICompatibleBackend("http://me:hunter22@x/v1", KEY, headers={"X-Key": "topsecret1"})
+    backend = OpenAICompatibleBackend("https://me:hunter22@x/v1", KEY, headers={"X-Key": "topsecret1"})
     assert "hunter22" not in repr(backend)
     assert KEY not in repr(backend)
     error = ask(error_reply(400, "bad topsecret1"), settings={"headers": {"X-Key": "topsecret1"}})

@@ -16,8 +16,10 @@ from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.prompt import build_messages, hints_for
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.sandbox import render
+from evaluator.library.model_ids import host_in
+from evaluator.library.structure import model_with_host
 from evaluator.models.structured import native_schema
-from evaluator.nodes import Atomic
+from evaluator.nodes import Atomic, Text
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext
@@ -31,7 +33,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         if problem is not None:
             raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
     messages = await build_messages(run, task, prepared)
-    named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
+    named = None if task.model is None else await _named_model(task.model, prepared)
     choice = await choose(run, named, prepared, task.model_role)
     run.steps.note(
         join(frame.path, "resolve"), "resolve", task.name or "task",
@@ -83,6 +85,15 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         )  # fmt: skip
     result = TaskResult(Status.COMPLETE, content, None, notes, outcome.usage)
     return read_output(run, result, task.output, frame.path)
+
+
+async def _named_model(model: Text, prepared: Prepared) -> str:
+    """The model that a template names. Raises: TemplateError, if the resolved id names a host."""
+    named = (await render(model, prepared.scope)).strip()
+    reason = host_in(named)
+    if reason is not None:
+        raise TemplateError([model_with_host(model, reason)])
+    return named
 
 
 def _seen(prepared: Prepared) -> dict[str, list[str]] | None:

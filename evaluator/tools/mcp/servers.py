@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, Diagnostic
+from evaluator.models.key_transport import may_carry_keys
 
 if TYPE_CHECKING:
     from evaluator.xml.source import Source
@@ -74,6 +75,8 @@ class McpServer:
             return "arg and env need a command; a url receives its secrets by header"
         if self.url is not None and not _is_address(self.url):
             return f"{self.url!r} is not an address; it must begin with http:// or https:// and name a host"
+        if self.url is not None and self.headers and not may_carry_keys(self.url):
+            return f"its header holds a secret, which is not sent to {self.url!r} over plain http; use https"
         if not 0 < self.timeout_s < inf:
             return f"timeout is {self.timeout_s!r}, expected seconds, more than 0"
         return None

@@ -1,0 +1,52 @@
+"""Where keys may be sent: over an encrypted connection, or to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from evaluator.errors import ConfigurationError
+from evaluator.errors.messages import visible
+
+_KEY_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "x-auth-token", "cookie"}
+)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host of an address is this machine."""
+    if host is None:
+        return False
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def may_carry_keys(url: str) -> bool:
+    """Whether a key may be sent to `url`: it is https, or this machine."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" or is_loopback(parts.hostname)
+    except ValueError:
+        return False
+
+
+def is_key_header(name: str) -> bool:
+    """Whether a header with this name holds a secret."""
+    return name.lower() in _KEY_HEADERS
+
+
+def refuse_plain_http(url: str, has_key: bool, headers: Iterable[str] = ()) -> None:
+    """Raises ConfigurationError, if a key, or one of these headers, would be sent to `url` unencrypted."""
+    sends_key = has_key or any(map(is_key_header, headers)) or "@" in url.partition("://")[2].partition("/")[0]
+    if sends_key and not may_carry_keys(url):
+        host = urlsplit(url).hostname or ""
+        raise ConfigurationError(
+            f"a key is not sent to {visible(host)} over plain http, where others can read it; use https, or leave out "
+            "the key"
+        )
