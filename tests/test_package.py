@@ -185,3 +185,14 @@ def test_no_package_imports_a_private_name_or_module_of_another():
                 if parts[0] == "evaluator" and tuple(parts[:2]) != own and is_private:
                     found.add(f"{path.relative_to(ROOT)}: {name}")
     assert found == PRIVATE_IMPORTS
+
+
+def test_commands_print_in_one_place():
+    """`cli/echo.py` makes control characters visible, so nothing else in `cli` prints."""
+    folder, calls = Path(evaluator.__file__).parent / "cli", []
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name in ("print", "click.echo", "click.secho"):
+                calls.append((path.name, name))
+    assert calls == [("echo.py", "click.echo")] * 2

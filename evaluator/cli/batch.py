@@ -30,6 +30,7 @@ from evaluator.cli.common import (
     warn_of_unknown_roles,
 )
 from evaluator.cli.dry_run import print_dry_run
+from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.errors import UsageError
@@ -106,7 +107,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
         library, model_roles=roles, tasks_dir=None, roots=wanted.roots,
-        notice=lambda line: click.echo(line, err=True), tracer=given["trace"] or None,
+        notice=lambda line: echo(line, err=True), tracer=given["trace"] or None,
     )  # fmt: skip
     options = wanted.options
     options = replace(
@@ -154,7 +155,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
         command = resume_command(options)
         display.close(output, str(error) or "interrupted", command)
         if display.has_started and json_stderr() is None:
-            click.echo(f"\nfinished samples are stored; resume with: {command}", err=True)
+            echo(f"\nfinished samples are stored; resume with: {command}", err=True)
         raise
     try:
         with ignore_closed_reader(sys.stdout):
@@ -250,7 +251,7 @@ def _enter_start_folder(
         os.chdir(start)
     except (FileNotFoundError, NotADirectoryError):
         if given["roots"]:
-            click.echo(f"{shown}, where the batch was started, does not exist; using files in this folder", err=True)
+            echo(f"{shown}, where the batch was started, does not exist; using files in this folder", err=True)
             return given
         roots = " ".join(f"--root {shlex.quote(root)}" for root in base.roots or (".",))
         raise UsageError(
@@ -260,7 +261,7 @@ def _enter_start_folder(
         ) from None
     except OSError as error:
         raise UsageError(f"the batch was started in {shown}, which cannot be entered: {error.strerror}") from error
-    click.echo(f"in the folder {shown}, where the batch was started", err=True)
+    echo(f"in the folder {shown}, where the batch was started", err=True)
     paths = {name: given[name] and os.path.join(here, given[name]) for name in ("rows", "cache")}
     paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
     scorers = tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given["scorers"])
@@ -336,9 +337,9 @@ def _print(result: BatchResult, *, as_json: bool) -> None:
             "changed": [str(changed) for changed in ended.counts.explained],
         })  # fmt: skip
         return
-    click.echo(result.summary.to_text(terminal_width()), nl=False)
+    echo(result.summary.to_text(terminal_width()), nl=False)
     for threshold in result.thresholds:
-        click.echo(str(threshold))
+        echo(str(threshold))
 
 
 def _exit_code(result: BatchResult, stop: Stop) -> int:

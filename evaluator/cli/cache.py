@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 from evaluator.record.render import cost_text
@@ -42,7 +43,7 @@ def stats(file: Path, as_json: bool) -> None:
             },
         })  # fmt: skip
         return
-    click.echo(f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, {found.misses:,} misses")
+    echo(f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, {found.misses:,} misses")
     if found.by_model:
         rows = [
             [visible(model), f"{each.entries:,}", f"{each.hits:,}", f"{each.misses:,}", cost_text(each.saved.to_dict())]
@@ -50,7 +51,7 @@ def stats(file: Path, as_json: bool) -> None:
         ]
         print_table(["model", "responses", "hits", "misses", "saved"], rows)
     if oldest is not None:
-        click.echo(f"oldest: {oldest}")
+        echo(f"oldest: {oldest}")
 
 
 @cache.command(epilog="Example:  evaluator cache clear responses.sqlite --older-than 30d")
@@ -65,7 +66,7 @@ def clear(file: Path, older_than: str | None, model: str | None) -> None:
     if older_than is not None:
         age_s = (datetime.now(UTC) - read_time(older_than)).total_seconds()
     removed = ResponseCache(_existing(file)).clear(older_than_s=age_s, model=model)
-    click.echo(f"{removed:,} responses removed")
+    echo(f"{removed:,} responses removed")
 
 
 def _existing(file: Path) -> Path:

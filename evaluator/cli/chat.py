@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator.cli.common import echo_text, exit_code_of, stdin_is_terminal, stdout_is_terminal
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import write_piece
 from evaluator.cli.tasks.common import parse_id
@@ -43,9 +44,9 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
 
     outcome = asyncio.run(session())
     if isinstance(outcome, TaskError):
-        click.echo(f"error: {outcome}", err=True)
+        echo(f"error: {outcome}", err=True)
         raise click.exceptions.Exit(exit_code_of(outcome))
-    click.echo(f"task file: {options.tasks_dir / 'done' / f'TASK-{outcome.task_id}.md'}", err=True)
+    echo(f"task file: {options.tasks_dir / 'done' / f'TASK-{outcome.task_id}.md'}", err=True)
 
 
 class _Terminal:
@@ -80,7 +81,7 @@ class _Terminal:
         """The next line that is not empty; None at the end of input."""
         while True:
             if stdin_is_terminal():
-                click.echo("> ", nl=False, err=True)
+                echo("> ", nl=False, err=True)
             line = await self._line()
             if line is None or line.strip() == "/exit":
                 return None
@@ -116,10 +117,10 @@ class _Terminal:
         if reply.from_record:
             echo_text(f"> {reply.query}")
         for warning in reply.outcome.notes.get("warnings", ()):
-            click.echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
         if isinstance(reply.outcome, TaskError):
-            click.echo(f"error: {reply.outcome.message}", err=True)
+            echo(f"error: {reply.outcome.message}", err=True)
         elif reply.from_record or not stdout_is_terminal():
             echo_text(reply.outcome.content)
         else:
-            click.echo()
+            echo()

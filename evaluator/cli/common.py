@@ -12,8 +12,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from evaluator.cli.echo import echo, echo_raw
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
-from evaluator.errors.messages import did_you_mean, visible
+from evaluator.errors.messages import did_you_mean, visible, visible_json
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
@@ -51,7 +52,7 @@ def load_library(folders: Sequence[Path]) -> TemplateLibrary:
     """The library without the templates that have errors, which are reported on standard error."""
     library = TemplateLibrary.load(*folders)
     for diagnostic in library.errors:
-        click.echo(library.format_diagnostic(diagnostic), err=True)
+        echo(library.format_diagnostic(diagnostic), err=True)
     return library
 
 
@@ -100,7 +101,7 @@ def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> Non
         if role not in known:
             hint = did_you_mean(role, sorted(known))
             more = f"; {hint}" if hint else ""
-            click.echo(f"warning: --model-role {role}: no template names this role{more}", err=True)
+            echo(f"warning: --model-role {role}: no template names this role{more}", err=True)
 
 
 def _read_named(key: str, path: str) -> str:
@@ -156,7 +157,7 @@ def print_json(value: Any) -> None:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(_finite(value), indent=2, default=str)
-    click.echo(text)
+    echo_raw(visible_json(text))
 
 
 def _finite(value: Any) -> Any:
@@ -184,7 +185,7 @@ def stderr_is_terminal() -> bool:
 def echo_text(text: str) -> None:
     """Prints a model's text on standard output; for a terminal, control characters are escaped."""
     # click removes colour codes from output into a pipe, unless `color` is set.
-    click.echo(visible(text) if stdout_is_terminal() else text, color=True)
+    echo_raw(visible(text) if stdout_is_terminal() else text, colour=True)
 
 
 def exit_code_of(outcome: TaskResult | TaskError) -> int:
@@ -211,7 +212,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if len(last) > room:
             last = last[: room - 1] + "…"
         line = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last])
-        click.echo(line.rstrip())
+        echo(line.rstrip())
 
 
 def cost_bound(limit: CallBound, model: str | None) -> float | None:

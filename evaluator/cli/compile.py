@@ -22,10 +22,10 @@ from evaluator.cli.common import (
     read_inputs,
     stdin_is_terminal,
 )
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import root_option
 from evaluator.cli.run import print_outcome
 from evaluator.errors import Diagnostic, UsageError
-from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskResult
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def compile(
     _check_usage(out, run_it, yes, inputs, model)
     evaluator = Evaluator(
         load_library(folders), handler, model=model, tasks_dir=tasks_dir, roots=roots,
-        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: click.echo(line, err=True),
+        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: echo(line, err=True),
     )  # fmt: skip
 
     compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))
@@ -116,17 +116,17 @@ def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, .
 def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
     """Prints the findings and the bound; with `to_error` the XML too."""
     for finding in (*compiled.warnings, *compiled.errors):
-        click.echo(visible(_describe(finding)), err=True)
+        echo(_describe(finding), err=True)
     if (compiled.model or "").startswith("simulated"):
-        click.echo("note: the answer is simulated", err=True)
+        echo("note: the answer is simulated", err=True)
     if compiled.failure is not None:
-        click.echo(f"error: {compiled.failure}", err=True)
+        echo(f"error: {compiled.failure}", err=True)
     if compiled.xml is None and compiled.answer:
-        click.echo(f"the model's answer:\n{visible(compiled.answer)}", err=True)
+        echo(f"the model's answer:\n{compiled.answer}", err=True)
     if compiled.xml is not None and to_error:
-        click.echo(visible(compiled.xml.rstrip("\n")), err=True)
+        echo(compiled.xml.rstrip("\n"), err=True)
     if (limit := compiled.bound) is not None:
-        click.echo(f"a run makes {describe_bound(limit, model, cost_bound(limit, model))}", err=True)
+        echo(f"a run makes {describe_bound(limit, model, cost_bound(limit, model))}", err=True)
 
 
 def _describe(finding: Diagnostic) -> str:
@@ -140,14 +140,14 @@ def _write_new(path: Path, xml: str) -> None:
             file.write(xml)
     except FileExistsError as error:
         raise UsageError(f"--out {path}: this file exists already; name another one") from error
-    click.echo(f"written: {path}", err=True)
+    echo(f"written: {path}", err=True)
 
 
 def _run(evaluator: Evaluator, node: Task, inputs: tuple[str, ...], yes: bool) -> TaskResult | TaskError | None:
     """The outcome of the run; None if the user declines it."""
     values = read_inputs(inputs, node)
     if not yes and not click.confirm("run it?", default=False, err=True):
-        click.echo("not run", err=True)
+        echo("not run", err=True)
         return None
     return evaluator.evaluate_sync(node, values)
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.echo import echo
 from evaluator.errors import RecordError
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.files.shipped import shipped
@@ -50,7 +51,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     offline = profiles["offline"]
     evaluator = Evaluator(library, offline, profiles=profiles, tasks_dir=tasks_dir, roots=[data])
     if not as_json:
-        click.echo("Answers are simulated: no key, no network. Matching is real, so are the task files.\n")
+        echo("Answers are simulated: no key, no network. Matching is real, so are the task files.\n")
         _show_matching(library)
     rows: list[dict[str, Any]] = []
     for case in _cases(data, library):
@@ -69,7 +70,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
               r["result"]] for r in rows],
         )  # fmt: skip
         as_expected = sum(r["as_expected"] for r in rows)
-        click.echo(
+        echo(
             f"\n{as_expected} of {len(rows)} as expected, in {time.perf_counter() - started:.1f} s. "
             f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} --tasks {tasks_dir}"
         )
@@ -95,12 +96,12 @@ def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
             "answer_question", rows, evaluator=evaluator, inputs={"question": "question"}, scorers=[right],
             group_by="difficulty", name="demo", output=tasks_dir / new_folder("demo"),
         )  # fmt: skip
-    click.echo(f"\na batch of {len(rows)} questions, with a simulated model that is wrong one time in five:")
+    echo(f"\na batch of {len(rows)} questions, with a simulated model that is wrong one time in five:")
     for size, part in result.summary.groups[0].by.items():
         counts, share = part.counts, part.accuracy.estimate
         known = "" if share.mean is None else f", {share.mean:.0%} (95 %: {share.low:.0%} to {share.high:.0%})"
-        click.echo(f"  {size}: {counts.passed} passed, {counts.failed} failed, {counts.error} error{known}")
-    click.echo(f"Look at it: evaluator report {result.folder}")
+        echo(f"  {size}: {counts.passed} passed, {counts.failed} failed, {counts.error} error{known}")
+    echo(f"Look at it: evaluator report {result.folder}")
 
 
 def right(output: str, target: Any) -> bool:
@@ -117,8 +118,8 @@ def _show_matching(library: TemplateLibrary) -> None:
         "reboot the mail server",
     ):
         best = library.match(request, limit=3)
-        click.echo(f"match {request!r}: " + ", ".join(f"{m.template.name} {m.score:.2f}" for m in best))
-    click.echo()
+        echo(f"match {request!r}: " + ", ".join(f"{m.template.name} {m.score:.2f}" for m in best))
+    echo()
 
 
 def _cases(data: Path, library: TemplateLibrary) -> Iterator[DemoCase]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator.cli.common import json_option, library_option, print_json
+from evaluator.cli.echo import echo
 from evaluator.library import TemplateLibrary
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     else:
         for finding in findings:
             mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding["state"]]
-            click.echo(f"{mark}  {finding['what']}: {finding['found']}")
+            echo(f"{mark}  {finding['what']}: {finding['found']}")
     if any(finding["state"] == "problem" for finding in findings):
         raise click.exceptions.Exit(1)
 

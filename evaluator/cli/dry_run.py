@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import AsyncIterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from evaluator.cli.common import print_json
+from evaluator.cli.echo import echo
 from evaluator.errors import LimitReached
-from evaluator.errors.messages import visible
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
@@ -39,13 +37,13 @@ def print_dry_run(evaluator: Evaluator, plan: BatchPlan, *, as_json: bool) -> bo
                     "epochs": epochs, "scorers": [scorer.name for scorer in plan.scorers],
                     "notices": list(plan.judges.notices), "refused": refused})  # fmt: skip
         return not refused
-    click.echo(f"{plan.name}: {total:,} samples")
-    click.echo(bound.explanation)
-    click.echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, without judges")
+    echo(f"{plan.name}: {total:,} samples")
+    echo(bound.explanation)
+    echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, without judges")
     for notice in plan.judges.notices:
-        click.echo(visible(notice), err=True)
+        echo(notice, err=True)
     for reason in refused:
-        click.echo(f"no call is possible: {visible(reason)}", err=True)
+        echo(f"no call is possible: {reason}", err=True)
     return not refused
 
 

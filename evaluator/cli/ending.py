@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from evaluator.cli.echo import echo
 from evaluator.cli.stderr import json_stderr
 from evaluator.errors.messages import visible
 
@@ -61,16 +60,16 @@ def report_ending(plan: BatchPlan, result: BatchResult, display: DeferredEnd, co
     """Prints on standard error what the summary does not say, where the results are, and how to resume."""
     options, folder = plan.options, Path(plan.options.output or result.folder)
     for line in _remarks(plan, result, folder):
-        click.echo(line, err=True)
+        echo(line, err=True)
     command = None
     if not result.is_complete:
         command = resume_command(replace(options, on_changed="run") if _lacks_only_changed(result) else options)
     reason = _reason(plan, result)
     if json_stderr() is None:
-        click.echo(f"results: {folder}", err=True)
+        echo(f"results: {folder}", err=True)
         if command is not None:
-            click.echo(f"{result.ended.state}: {visible(reason)}" if reason else result.ended.state, err=True)
-            click.echo(f"resume with: {command}", err=True)
+            echo(f"{result.ended.state}: {reason}" if reason else result.ended.state, err=True)
+            echo(f"resume with: {command}", err=True)
     display.close(folder, reason, command, exit_code=code)
 
 

@@ -21,6 +21,7 @@ from evaluator.cli.common import (
     trace_option,
     warn_of_unknown_roles,
 )
+from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.record.journal import Sync
 
@@ -94,7 +95,7 @@ class EvaluatorOptions:
         return Evaluator(
             library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
             reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
-            notice=lambda line: click.echo(line, err=True), tracer=self.trace or None,
+            notice=lambda line: echo(line, err=True), tracer=self.trace or None,
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
+from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.handler.config import load_profiles
 from evaluator.interpreter.preflight import check_surroundings
@@ -62,11 +63,11 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
         )  # fmt: skip
     else:
         for diagnostic in diagnostics:
-            click.echo(library.format_diagnostic(diagnostic))
+            echo(library.format_diagnostic(diagnostic))
         for name, limit in sorted(bounds.items()):
-            click.echo(f"{name}: {describe_bound(limit, model, costs[name])}")
+            echo(f"{name}: {describe_bound(limit, model, costs[name])}")
         counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
-        click.echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
+        echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
     if errors or (strict and warnings):
         raise click.exceptions.Exit(1)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
+from evaluator.cli.echo import echo
 from evaluator.nodes import Function
 
 
@@ -56,6 +57,6 @@ def handlers(as_json: bool) -> None:
             ],
         )
     for problem in profiles.broken.values():
-        click.echo(problem, err=True)
+        echo(problem, err=True)
     if profiles.broken:
         raise click.exceptions.Exit(3)

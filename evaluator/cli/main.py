@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from evaluator.cli.echo import echo
 from evaluator.cli.stderr import batch_stderr, json_stderr
 from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean
@@ -111,7 +113,9 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     except click.ClickException as error:
         code = EXIT_USAGE
         if json_stderr() is None:
-            error.show()
+            shown = io.StringIO()
+            error.show(file=shown)
+            echo(shown.getvalue(), err=True, nl=False)
         else:
             _report(error.format_message(), code)
         _report_json(as_json, code, error.format_message())
@@ -192,7 +196,7 @@ def _drop_output() -> None:
 def _report(line: str, code: int) -> None:
     stream = json_stderr()
     if stream is None:
-        click.echo(line, err=True)
+        echo(line, err=True)
     else:
         stream.print_event("error", message=line.removeprefix("error: "), exit_code=code)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
+from evaluator.cli.echo import echo
 from evaluator.library.matching import LOW_SCORE
 
 
@@ -33,4 +34,4 @@ def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) ->
     rows = [[m.template.name, f"{m.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in m.why[:6])] for m in matches]
     print_table(["template", "score", "why"], rows)
     if not matches or matches[0].score < LOW_SCORE:
-        click.echo(f"No template fits: every score is below {LOW_SCORE:.2f}.")
+        echo(f"No template fits: every score is below {LOW_SCORE:.2f}.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 
@@ -52,13 +53,13 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
         print_json({**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)})
         return
     source = "tracked by git" if report.kind == "git" else "found"
-    click.echo(
+    echo(
         f"{report.files:,} files {source} in {visible(report.root)}: {report.added:,} added, "
         f"{report.changed:,} changed, {report.removed:,} removed, in {report.seconds:.2f} s"
     )
     for reason, count in report.skipped.items():
         example = next((skipped for skipped, why in report.examples if why == reason), None)
-        click.echo(f"  skipped {count:,}: {visible(reason)}" + (f" ({visible(example)})" if example else ""))
+        echo(f"  skipped {count:,}: {reason}" + (f" ({example})" if example else ""))
 
 
 async def _index(path: Path, database: Path, git: bool) -> IndexReport:
@@ -88,7 +89,7 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
         )
         return
     if not relevant:
-        click.echo("No file in the index shares a word with this request.")
+        echo("No file in the index shares a word with this request.")
         return
     rows = [
         [each.path, f"{each.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in each.why[:_SHOWN_REASONS])]
@@ -110,7 +111,7 @@ def stats(database: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"database": str(place), **asdict(counts)})
         return
-    click.echo(f"{visible(str(place))}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
+    echo(f"{place!s}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
     rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
     rows += [["language", name or "(by name only)", f"{files:,}"] for name, files in counts.languages.items()]
     rows += [["skipped", reason, f"{files:,}"] for reason, files in counts.skipped.items()]

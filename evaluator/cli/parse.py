@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from evaluator.cli.common import json_option, print_json, read_text
+from evaluator.cli.echo import echo
 
 
 @click.command(epilog="Example:  evaluator parse answer.txt --type json --schema 'string[]'")
@@ -37,10 +38,10 @@ def parse(file: str, kind: str, schema: str | None, as_json: bool) -> None:
         )  # fmt: skip
     else:
         for warning in parsed.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
         if error is None:
             print_json(parsed.value)
         else:
-            click.echo(f"error: {error.message}", err=True)
+            echo(f"error: {error.message}", err=True)
     if error is not None:
         raise click.exceptions.Exit(2 if error.kind == "bad_schema" else 1)

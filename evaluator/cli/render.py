@@ -19,6 +19,7 @@ from evaluator.cli.common import (
     print_json,
     read_inputs,
 )
+from evaluator.cli.echo import echo
 from evaluator.errors.results import TaskError
 from evaluator.library.bounds import bound
 
@@ -63,17 +64,15 @@ def render(
     else:
         for number, preview in enumerate(seen, 1):
             simulated = "" if preview.exact else ", after simulated answers"
-            click.echo(
-                f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} tokens{simulated})"
-            )
+            echo(f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} tokens{simulated})")
             if preview.tools:
-                click.echo(f"tools: {', '.join(preview.tools)}")
+                echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:
                 echo_text(f"--- {message.role}\n{message.content}")
-        click.echo(f"a run makes {describe_bound(limit, model, cost)}", err=True)
+        echo(f"a run makes {describe_bound(limit, model, cost)}", err=True)
         if isinstance(outcome, TaskError):
-            click.echo(f"error: {outcome}", err=True)
+            echo(f"error: {outcome}", err=True)
             for violation in outcome.violations:
-                click.echo(library.format_diagnostic(violation), err=True)
+                echo(library.format_diagnostic(violation), err=True)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))

@@ -9,8 +9,9 @@ import click
 
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import json_option, print_json, terminal_width
+from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
-from evaluator.errors.messages import listed, visible
+from evaluator.errors.messages import listed
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
@@ -83,15 +84,15 @@ def compare(
     if as_json:
         print_json(found.to_dict())
     elif markdown:
-        click.echo(found.to_markdown(), nl=False)
+        echo(found.to_markdown(), nl=False)
     else:
-        click.echo(f"a: {visible(str(a.folder))}, {visible(' × '.join(first))}")
-        click.echo(f"b: {visible(str(b.folder))}, {visible(' × '.join(second))}")
-        click.echo(found.to_text(terminal_width()), nl=False)
+        echo(f"a: {a.folder!s}, {' × '.join(first)}")
+        echo(f"b: {b.folder!s}, {' × '.join(second)}")
+        echo(found.to_text(terminal_width()), nl=False)
     if min_difference is not None:
         status, why = found.at_least(min_difference)
         if status is not ThresholdStatus.MET:
-            click.echo(f"{status}: {visible(why)}", err=True)
+            echo(f"{status}: {why}", err=True)
             raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
 
 
@@ -132,7 +133,7 @@ def report(batches: tuple[Path, ...], output: Path | None, title: str, max_sampl
         [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
         title=title, max_samples=MAX_SAMPLES if max_samples is None else max_samples,
     )  # fmt: skip
-    click.echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
+    echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
 
 
 @click.command(epilog="Example:  evaluator export batches/capitals-20260102-150405 --format junit -o junit.xml")
@@ -148,7 +149,7 @@ def export(batch: Path, kind: str, output: Path) -> None:
     found = open_batch(batch)
     check_not_record(output)
     exported(found.results(), found.manifest, kind, output, total=found.totals)
-    click.echo(str(output))
+    echo(str(output))
 
 
 @click.command(epilog="Example:  evaluator summary batches/capitals-20260102-150405 --threshold 'accuracy >= 0.8'")
@@ -177,9 +178,9 @@ def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: b
         print_json({"summary": numbers.to_dict(), "thresholds": [threshold.to_dict() for threshold in checked]})
     else:
         shown = numbers.to_markdown() if markdown else numbers.to_text(terminal_width())
-        click.echo(shown, nl=False)
+        echo(shown, nl=False)
         for threshold in checked:
-            click.echo(str(threshold))
+            echo(str(threshold))
     code = exit_code_of_thresholds(checked, is_complete=numbers.complete)
     if code:
         raise click.exceptions.Exit(code)

@@ -18,6 +18,7 @@ from evaluator.cli.common import (
     stderr_is_terminal,
     stdout_is_terminal,
 )
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
@@ -56,7 +57,7 @@ def run(
     )  # fmt: skip
     evaluator.close()
     if streaming:
-        click.echo()
+        echo()
     if as_json:
         print_json(outcome.to_dict())
     else:
@@ -74,7 +75,7 @@ def write_piece(piece: str) -> None:
 def announce(path: str, what: str) -> None:
     """Shows at the terminal that a step starts."""
     if path and stderr_is_terminal():
-        click.echo(click.style(f"· {path} {what}", dim=True), err=True)
+        echo(f"· {path} {what}", err=True, dim=True)
 
 
 def output_of(outcome: TaskResult) -> str:
@@ -87,29 +88,29 @@ def output_of(outcome: TaskResult) -> str:
 def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
     """Prints an outcome, its warnings and the place of its task file; `shown`: the text was streamed already."""
     for warning in outcome.notes.get("warnings", ()):
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     matched = outcome.notes.get("matched")
     if matched is not None:
-        click.echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
+        echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
     if str(outcome.notes.get("model", "")).startswith("simulated"):
-        click.echo("note: the answer is simulated", err=True)
+        echo("note: the answer is simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
             echo_text(output_of(outcome))
     else:
         if outcome.violations:
             # The findings repeat the message, with positions.
-            click.echo(f"error: {outcome.type}({outcome.reason})", err=True)
+            echo(f"error: {outcome.type}({outcome.reason})", err=True)
             for violation in outcome.violations:
-                click.echo(str(violation), err=True)
+                echo(str(violation), err=True)
         else:
-            click.echo(f"error: {outcome}", err=True)
+            echo(f"error: {outcome}", err=True)
         if outcome.details.get("reparse"):
-            click.echo(f"reparse: {visible(str(outcome.details['reparse']))}", err=True)
+            echo(f"reparse: {outcome.details['reparse']!s}", err=True)
         if outcome.content and not shown:
-            click.echo(f"partial answer:\n{visible(outcome.content)}", err=True)
+            echo(f"partial answer:\n{outcome.content}", err=True)
     if outcome.task_id is not None:
         # A file that could not be closed stays in active/.
         path = tasks_dir / "done" / f"TASK-{outcome.task_id}.md"
         path = path if path.exists() else tasks_dir / "active" / path.name
-        click.echo(f"task file: {path}", err=True)
+        echo(f"task file: {path}", err=True)

@@ -42,3 +42,8 @@ def visible(text: str, *, one_line: bool = False) -> str:
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     return _ACTING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def visible_json(text: str) -> str:
+    """JSON text with the same characters escaped as JSON escapes them; it has the same value."""
+    return _ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

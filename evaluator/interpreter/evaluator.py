@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
+from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskId
 from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
 from evaluator.handler.model_choice import ModelChooser
@@ -114,7 +115,7 @@ class Evaluator:
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
-        notice = notice or logging.getLogger("evaluator").warning
+        notice = notice or _log_notice
         secrets = {name for profile in (default, *profiles.values()) for name in profile.secret_variables()}
         redactor = Redactor.from_environment(also=secrets)
         store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
@@ -474,6 +475,10 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
             raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
     if not isinstance(max_depth, int) or max_depth < 0:
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
+
+
+def _log_notice(line: str) -> None:
+    logging.getLogger("evaluator").warning("%s", visible(line))
 
 
 def _check_flag(name: str, value: object) -> None:

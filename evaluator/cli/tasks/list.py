@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from evaluator.cli.common import json_option, print_json, print_table, terminal_width
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.cli.tasks.common import parse_id
 from evaluator.errors import UsageError
@@ -49,7 +50,7 @@ def list_tasks(
         )
     )
     if not tasks_dir.exists():
-        click.echo(f"{tasks_dir}: there is no such folder yet; the first run creates it", err=True)
+        echo(f"{tasks_dir}: there is no such folder yet; the first run creates it", err=True)
     if as_json:
         print_json([_as_json(task) for task in found])
     else:

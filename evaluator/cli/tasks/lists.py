@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import echo_text, json_option, print_json, print_table, read_text
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
@@ -129,15 +130,15 @@ def _print_result(task: TaskList, role: str | None, as_json: bool) -> None:
     if as_json:
         print_json(task.to_dict(role))
         return
-    click.echo(str(task.path))
+    echo(str(task.path))
     if task.state == "active":
         _print_next(task, role)
 
 
 def _print_next(task: TaskList, role: str | None) -> None:
-    click.echo(f"version: {task.version}", err=True)
-    click.echo(f"steps: {_progress(task)}", err=True)
-    click.echo(f"next: {visible(_next(task, role), one_line=True)}", err=True)
+    echo(f"version: {task.version}", err=True)
+    echo(f"steps: {_progress(task)}", err=True)
+    echo(f"next: {visible(_next(task, role), one_line=True)}", err=True)
 
 
 def _progress(task: TaskList) -> str:

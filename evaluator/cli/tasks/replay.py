@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator.cli.common import json_option, print_json, stdout_is_terminal
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.tasks.common import path_of, store_beside
-from evaluator.errors.messages import visible
 from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
@@ -48,22 +48,22 @@ def _print(found: Replay) -> None:
 
     colours = {"-": "red", "+": "green"} if stdout_is_terminal() else {}
     for change in found.changes:
-        click.echo(f"{visible(change.path)}: {change.kind} {visible(change.name)} would now see")
+        echo(f"{change.path}: {change.kind} {change.name} would now see")
         for line in changed_lines(change.recorded, change.now):
-            click.echo(click.style("  " + visible(line), fg=colours.get(line[0])))
+            echo(f"  {line}", colour=colours.get(line[0]))
     for path in found.gone:
-        click.echo(f"{visible(path)}: is no longer reached")
+        echo(f"{path}: is no longer reached")
     if found.divergence is not None:
-        click.echo(f"diverges at {visible(found.divergence.path)}: {visible(found.divergence.message)}")
+        echo(f"diverges at {found.divergence.path}: {found.divergence.message}")
         sides = (("recorded", found.divergence.recorded), ("now", found.divergence.now))
         for label, side in sides if any(side is not None for _, side in sides) else ():
-            click.echo(f"  {label}: {'nothing' if side is None else visible(side)}")
+            echo(f"  {label}: {'nothing' if side is None else side}")
     name = "the record" if found.task_id is None else f"TASK-{found.task_id}"
     if found.ok and found.ends_at is not None:
-        click.echo(f"{name}: as recorded ({found.steps} steps) up to {visible(found.ends_at)}, where its record ends")
+        echo(f"{name}: as recorded ({found.steps} steps) up to {found.ends_at}, where its record ends")
     elif found.ok:
-        click.echo(f"{name}: as recorded ({found.steps} steps)")
+        echo(f"{name}: as recorded ({found.steps} steps)")
     else:
         many = len(found.changes)
         what = f"{many} step{'' if many == 1 else 's'} changed" if many else "not as recorded"
-        click.echo(f"{name}: {what}; {found.steps} answers were taken from the record")
+        echo(f"{name}: {what}; {found.steps} answers were taken from the record")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from evaluator.cli.common import echo_text, exit_code_of, json_option, print_json, read_inputs
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import announce, output_of, print_outcome
 from evaluator.cli.tasks.common import parse_id, path_of, store_beside
@@ -50,7 +51,7 @@ def resume(
     if as_json:
         print_json(outcome.to_dict())
     elif was_completed and isinstance(outcome, TaskResult):
-        click.echo(f"TASK-{number} is completed; this is its recorded result", err=True)
+        echo(f"TASK-{number} is completed; this is its recorded result", err=True)
         echo_text(output_of(outcome))
     else:
         _print_progress(outcome)
@@ -64,12 +65,12 @@ def _print_progress(outcome: TaskResult | TaskError) -> None:
     resumed = outcome.notes.get("resumed", {})
     taken, ran = resumed.get("steps_from_record", 0), resumed.get("steps_run", 0)
     if taken or ran:
-        click.echo(f"resumed: {taken} step{'' if taken == 1 else 's'} from the record, {ran} run", err=True)
+        echo(f"resumed: {taken} step{'' if taken == 1 else 's'} from the record, {ran} run", err=True)
 
 
 def _print_hint(error: TaskError) -> None:
     if isinstance(error.cause, StepChanged):
-        click.echo("hint: --allow-changed continues with the current version", err=True)
+        echo("hint: --allow-changed continues with the current version", err=True)
     elif isinstance(error.cause, StepUnfinished):
         tell = ", --unfinished tell leaves it to the model" if error.cause.can_tell else ""
-        click.echo(f"hint: --unfinished repeat runs it again{tell}", err=True)
+        echo(f"hint: --unfinished repeat runs it again{tell}", err=True)

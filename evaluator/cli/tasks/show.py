@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import json_option, print_json, stdout_is_terminal
+from evaluator.cli.echo import echo_raw
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.cli.tasks.common import path_of, store_beside
 from evaluator.errors import UsageError
@@ -53,6 +54,6 @@ def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: 
 
 def _print(shown: str | dict[str, object]) -> None:
     if isinstance(shown, str):
-        click.echo(shown, nl=False)
+        echo_raw(shown, nl=False)
     else:
         print_json(shown)
