@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.shipped import shipped
 from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.mcp.servers import McpServer, read_servers, server_problems
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule
 from evaluator.tools.x_display import XDisplay
@@ -21,15 +22,28 @@ if TYPE_CHECKING:
 
 BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
 ToolCalling = Literal["native", "text"]
+RunGrant = Literal["list", "read", "resume"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
-    """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's own policy."""
+    """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's own policy.
+
+    Only for `manage_task`: `role` is the role in which it keeps task lists (None: the profile's name), `runs` is what
+    it may do with interrupted runs (None: list them).
+    """
 
     name: str
     policy: Policy | None = None
     rules: tuple[PolicyRule, ...] = ()
+    role: str | None = None
+    runs: RunGrant | None = None
+
+    def __post_init__(self) -> None:
+        if self.name != MANAGE_TASK and (self.role is not None or self.runs is not None):
+            raise ConfigurationError(f"the tool {self.name!r} has no role and no runs; only {MANAGE_TASK} has")
+        if self.role is not None and not self.role.strip():
+            raise ConfigurationError(f"the role of {MANAGE_TASK} is empty; leave it out, or name one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +195,7 @@ def read_profile(path: Path) -> HandlerConfig:
         source = read_file(path)
         problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
             *_duplicate_names(source),
+            *_misplaced_roles(source),
             *server_problems(source),
         ]
     except TemplateError as error:
@@ -275,8 +290,21 @@ def _duplicate_names(source: Source) -> list[Diagnostic]:
     return problems
 
 
+def _misplaced_roles(source: Source) -> list[Diagnostic]:
+    """Errors for a role or runs of a tool that has none, because they would have no effect."""
+    return [
+        Diagnostic(
+            "error", "invalid-value", f"only the tool {MANAGE_TASK} has {name!r}", source.locate_attribute(tool, name)
+        )
+        for tool in source.root.iterfind("tools/tool")
+        for name in ("role", "runs")
+        if tool.get(name) is not None and tool.get("name") != MANAGE_TASK
+    ]
+
+
 def _read_grant(tool: Any) -> ToolGrant:
     rules = tuple(
         PolicyRule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES
     )
-    return ToolGrant(tool.get("name"), cast("Policy | None", tool.get("policy")), rules)
+    policy, runs = cast("Policy | None", tool.get("policy")), cast("RunGrant | None", tool.get("runs"))
+    return ToolGrant(tool.get("name"), policy, rules, tool.get("role"), runs)

@@ -13,9 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from evaluator.errors import ConfigurationError, ContextError, ToolError
+from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError
 from evaluator.errors.machine import machine_error
 from evaluator.files.encoding import decode
 from evaluator.handler.config import HandlerConfig
@@ -28,7 +29,9 @@ from evaluator.memory import Memory
 from evaluator.models.attachments import Attachment, media_type_of, size_problem
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
 from evaluator.processes.scripts import run_script
+from evaluator.processes.threads import in_thread
 from evaluator.record.step_log import StepLog
+from evaluator.record.task_lists import TaskLists
 from evaluator.tools.mcp.servers import SCHEME, split_resource
 
 MAX_FRESH = 10
@@ -294,13 +297,28 @@ class _Assembly:
         else:
             self.items[path] = ContextItem(path, found["text"])
 
+    async def _task_list(self, path: str) -> bytes | None:
+        """The text of the task list at `path`; None for other files.
+
+        The tools of a task cannot access the folder of task files, but a template may be given a task list to read.
+        """
+        store = self.services.store
+        if store is None:
+            return None
+        lists = TaskLists(store.root)
+        name = lists.name_at(self.services.root / path) or lists.name_at(Path(path))
+        try:
+            return None if name is None else (await in_thread(lambda: lists.read(name))).content.encode()
+        except RecordError as error:
+            raise ToolError(str(error)) from error
+
     async def read_file(self, path: str, *, attach: bool) -> None:
         """Adds a file's text, or, if `attach`, the image or PDF itself. A file is added once, however it is spelled."""
         source = f"file:{self.services.files.name_of(path)}"
         if source in self.items:
             return
         try:
-            data = await self.services.files.aread_bytes(path)
+            data = await self._task_list(path) or await self.services.files.aread_bytes(path)
             media_type = media_type_of(data)
             if media_type is None:
                 self.items[source] = ContextItem(source, decode(data, path)[0])

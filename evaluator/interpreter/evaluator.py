@@ -21,7 +21,7 @@ from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, Outcome, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import is_request_type, spec_of
 from evaluator.interpreter.runs import record_run
@@ -146,6 +146,7 @@ class Evaluator:
             max_depth=max_depth,
             reparse=reparse,
             tracer=UNTRACED if tracer is None else _given_tracer(tracer, redactor),
+            resume=resume_within,
         )
         self._reports_interrupted = True
 

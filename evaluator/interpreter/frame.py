@@ -79,6 +79,8 @@ class Services:
     dry_run: bool = False
     """Whether the run is a preview: scripts and commands are named but not run."""
     tracer: Tracer = UNTRACED
+    resume: Callable[[Services, int, Budget], Awaitable[Outcome]] | None = None
+    """Continues an interrupted run within the limits of a task."""
 
     def __post_init__(self) -> None:
         # The tools of a task cannot access task files and the index, even inside a root.

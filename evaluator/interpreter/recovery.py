@@ -21,6 +21,7 @@ from evaluator.interpreter.requests import recorded_options, recorded_services, 
 from evaluator.interpreter.runs import record_run, recorded_outcome
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
+from evaluator.limits.budget import Budget
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import (
     Decide,
@@ -48,10 +49,12 @@ async def resume(
     unfinished: OnUnfinished,
     allow_changed: bool,
     callbacks: RunOptions,
+    above: Budget | None = None,
 ) -> Outcome:
     """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded result.
 
-    `callbacks` has the `on_text` and `on_event` of the resumed run; its other options are recorded.
+    `callbacks` has the `on_text` and `on_event` of the resumed run; its other options are recorded. The limits of
+    `above` apply to it too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed then.
     """
@@ -70,7 +73,12 @@ async def resume(
         services = recorded_services(header, services)
         spec = recorded_spec(services.library, header, values)
         options = replace(recorded_options(header, services), on_text=callbacks.on_text, on_event=callbacks.on_event)
-        return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor))
+        return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor), above=above)
+
+
+async def resume_within(services: Services, task_id: int, above: Budget) -> Outcome:
+    """Resumes a run for a task with the budget `above`; stops at a side effect that may have taken place."""
+    return await resume(services, task_id, {}, "stop", False, RunOptions(), above)
 
 
 @asynccontextmanager

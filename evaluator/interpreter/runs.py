@@ -85,13 +85,15 @@ async def record_run(
     *,
     steps: StepLog | None = None,
     parent: Parent | None = None,
+    above: Budget | None = None,
 ) -> Outcome:
     """Runs `spec`. Returns: the outcome with its usage and task id, after the task file is closed.
 
     `steps` is the log of a run that is resumed or replayed; without it a new task file is created. If the task file
-    cannot be created or written, the run ends with an error before the next call.
+    cannot be created or written, the run ends with an error before the next call. The limits of `above`, or of the
+    parent's budget, apply to it too.
     """
-    budget = Budget(spec.template or "the evaluation", parent=None if parent is None else parent.budget)
+    budget = Budget(spec.template or "the evaluation", parent=above if parent is None else parent.budget)
     link = None if parent is None else _SubtaskLink(parent, spec)
     try:
         try:

@@ -6,16 +6,18 @@ library, which becomes a subtask tool for that template.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 from evaluator.errors import ConfigurationError
-from evaluator.handler.config import HandlerConfig
+from evaluator.files.shipped import shipped
+from evaluator.handler.config import HandlerConfig, ToolGrant
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.run_access import run_access
 from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
@@ -99,7 +101,7 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
     if name == COMPUTER:
         return computer_tool(_display(prepared.config))
     if name == MANAGE_TASK and services.store is not None:
-        return _manage_task(services.store, prepared.config.name)
+        return _manage_task(run, prepared, services.store)
     if name in services.library:
         return template_tool(run, prepared, services.library.get(name))
     known = ", ".join(
@@ -125,12 +127,10 @@ def _display(config: HandlerConfig) -> XDisplay:
     return config.computer
 
 
-def _manage_task(store: TaskStore, role: str) -> Tool:
-    """The tool that manages task lists; its role is the profile's name."""
-
-    def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
-        for task in store.interrupted():
-            header = task.header
-            yield task.id, None if header is None else header.template, None if header is None else header.created
-
-    return manage_task_tool(TaskLists(store.root), role, interrupted)
+def _manage_task(run: Run, prepared: Prepared, store: TaskStore) -> Tool:
+    """The tool that manages task lists. The profile's grant sets its role, which is the profile's name by default."""
+    config = prepared.config
+    grant = next((grant for grant in config.tools if grant.name == MANAGE_TASK), ToolGrant(MANAGE_TASK))
+    runs = run_access(run, prepared, store, grant.runs or "list")
+    folders = (*run.services.library.folders, shipped("templates"))
+    return manage_task_tool(TaskLists(store.root), grant.role or config.name, runs, tuple(dict.fromkeys(folders)))

@@ -109,6 +109,11 @@ class TemplateLibrary:
         return self._state.templates
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that the templates were loaded from, in the order of the search."""
+        return tuple(dict.fromkeys(Path(root.folder) for root in self._roots))
+
+    @property
     def functions(self) -> Mapping[str, Function]:
         """The function templates by name."""
         return {name: t.node for name, t in self._state.templates.items() if isinstance(t.node, Function)}

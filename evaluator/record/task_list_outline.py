@@ -1,12 +1,15 @@
-"""The outline of a task list: its sections and steps, and which changes a role may make.
+"""The outline of a task list: its owner, its sections and its steps.
 
 A section is a heading (`#` to `######`) with the lines up to the next one. A role in square brackets at the start of
-the title of a section of level 2 or deeper applies to the sections below it that name no role of their own. A step
-is a list item with a checkbox. Inside a fenced block nothing is a heading or a step; a fence that is not closed
-reaches to the end. Underlined headings are plain text here.
+the title of a section of level 2 or deeper does that section, with the sections below it; a bracketed word further
+below is a part of it and not a role. The owner is named by a line `Owner: ROLE` before the first section of level 2.
 
-Ownership depends on the outline alone: two texts are compared by the same reading, so that a text
-which is read in an unexpected way is at worst refused.
+A step is a list item with a checkbox. In a text without checkboxes, numbered headings (`### 2. Compare`, `### Step 2:
+Compare`) are its steps; without those too, the items of its numbered lists. Such a step is done where a mark says so:
+a check mark, `(done)`, struck-out text, or, below a heading, a line `Status: done`.
+
+Inside a fenced block nothing is a heading or a step; a fence that is not closed reaches to the end. Underlined
+headings are plain text here.
 """
 
 from __future__ import annotations
@@ -15,20 +18,24 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evaluator.errors import UsageError
-
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")
 # Neither a checkbox nor the text of a link.
 _ROLE = re.compile(r"\[(?![xX]?\]|\s+\])([^\[\]]{1,64})\](?![(\[:])[ \t]*(.*)")
 _STEP = re.compile(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+\[([ xX])\](?:[ \t]+(.*))?")
+_OWNER = re.compile(r"[ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?owner(?:\*\*|__)?:(?:\*\*|__)?[ \t]+(.*)", re.IGNORECASE)
+_NUMBERED_TITLE = re.compile(r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", re.IGNORECASE)
+# Two spaces or more make an item a part of the one above.
+_NUMBERED_ITEM = re.compile(r" ?[0-9]{1,9}[.)][ \t]+(.*)")
+_DONE = re.compile(r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", re.IGNORECASE)
+_DONE_BELOW = re.compile(r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStep:
-    """A checkbox item. `line` counts from 1; `section` is the title of its section, "" before the first.
+    """A step. `line` counts from 1; `section` is the title of its section, "" before the first.
 
-    `role` is the section's, as it is written there; None where the step is everybody's.
+    `role` does the step, as it is written there; None where no role is named.
     """
 
     line: int
@@ -46,29 +53,31 @@ class TaskStep:
 class Section:
     """A heading and the lines below it, up to the next heading of any level.
 
-    `line` is the heading's, from 1; `title` is without the role; `body` has no blank lines at its end. `parent`
-    is the index of the section around it.
+    `line` is the heading's, from 1; `title` is without the role. `parent` is the index of the section around it.
     """
 
     line: int
     level: int
-    heading: str
     title: str
     role: str | None
-    body: str
     parent: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The sections and steps of a text, in order."""
+    """The sections and steps of a text, in order, and the role that owns it (None where it names none)."""
 
-    sections: tuple[Section, ...]
-    steps: tuple[TaskStep, ...]
+    sections: tuple[Section, ...] = ()
+    steps: tuple[TaskStep, ...] = ()
+    owner: str | None = None
 
     def next_step(self, role: str | None = None) -> TaskStep | None:
-        """The first step that is not done; with `role`, the first in a section of that role or of nobody."""
-        return next((step for step in self.steps if not step.done and not _is_foreign(step.role, role)), None)
+        """The first step that is not done; with `role`, the first that this role or any role does."""
+        return next((step for step in self.steps if not step.done and not _is_others(step.role, role)), None)
+
+    def is_owned_by(self, role: str) -> bool:
+        """Whether `role` may change the text: it owns it, or no role does."""
+        return not _is_others(self.owner, role)
 
 
 def role_key(role: str) -> str:
@@ -76,64 +85,32 @@ def role_key(role: str) -> str:
     return " ".join(role.split()).casefold()
 
 
+def _is_others(named: str | None, role: str | None) -> bool:
+    return named is not None and role is not None and role_key(named) != role_key(role)
+
+
 def read_outline(text: str) -> Outline:
-    """The sections and steps of a text whose lines end with a line feed. Any text has an outline."""
+    """The outline of a text whose lines end with a line feed. Any text has one."""
     lines = text.split("\n")
-    heads: list[tuple[int, int, str]] = []
-    boxes: list[tuple[int, int, str, bool]] = []
-    for number, line in _outside_fences(lines):
-        heading = _HEADING.fullmatch(line)
-        if heading is not None:
-            heads.append((number, len(heading[1]), _without_closing(heading[2] or "")))
-            continue
-        box = _STEP.fullmatch(line)
-        if box is not None:
-            boxes.append((number, len(heads), (box[2] or "").strip(), box[1] != " "))
-    sections = _sections(lines, heads)
-    steps: list[TaskStep] = []
-    for number, before, words, done in boxes:
-        section = sections[before - 1] if before else None
-        steps.append(TaskStep(number, words, done, section.title if section else "", section.role if section else None))
-    return Outline(tuple(sections), tuple(steps))
+    outside = list(_outside_fences(lines))
+    heads = [(number, len(head[1]), _without_closing(head[2] or "")) for number, line in outside
+             if (head := _HEADING.fullmatch(line)) is not None]  # fmt: skip
+    sections = _sections(heads)
+    steps = _checkboxes(outside, sections) or _numbered_headings(outside, sections) or _numbered_items(
+        outside, sections
+    )  # fmt: skip
+    first = next((section.line for section in sections if section.level > 1), len(lines) + 1)
+    return Outline(tuple(sections), tuple(steps), _owner(outside, first))
 
 
-def check_update(before: Outline, after: Outline, role: str) -> None:
-    """Checks that a change by `role` leaves the sections of other roles as they are: heading, order and text.
-
-    Line ends and blank lines at the end of a section do not count.
-
-    Raises: UsageError, with the first such section that is changed, moved, removed or added, and its owner.
-    """
-    old, new = _foreign(before, role), _foreign(after, role)
-    same = 0
-    while same < min(len(old), len(new)) and old[same][0] == new[same][0]:
-        same += 1
-    if same == len(old) == len(new):
-        return
-    was = old[same][1] if same < len(old) else None
-    now = new[same][1] if same < len(new) else None
-    if was is not None and _count(new, was) < _count(old, was):
-        raise _refusal(was, role, "is removed or renamed")
-    if now is not None and _count(new, now) > _count(old, now):
-        raise _refusal(now, role, "is added, renamed or repeated")
-    # Both sides have the same headings, so neither of the two is missing.
-    if was is not None and now is not None and was.heading == now.heading and was.body != now.body:
-        raise _refusal(was, role, f"differs from the old text at line {_first_changed_line(was, now)} of the new text")
-    if was is not None:
-        raise _refusal(was, role, "is moved")
-
-
-def check_new(outline: Outline, role: str) -> None:
-    """Checks the text of a task that `role` creates: it may have sections for other roles, with open steps only.
-
-    Raises: UsageError, with the first step of another role that is marked as done.
-    """
-    for step in outline.steps:
-        if step.done and _is_foreign(step.role, role):
-            raise UsageError(
-                f"line {step.line}: this step of {step.role} is marked as done; "
-                f"as {role} you may add steps for other roles, but only they may mark them"
-            )
+def with_owner(text: str, owner: str) -> str:
+    """`text`, which names no owner, with a line that does: below its title, or at its beginning."""
+    lines = text.split("\n")
+    title = next((at for at, line in enumerate(lines) if line.strip()), 0)
+    line = f"- **Owner**: {' '.join(owner.split())}"
+    if re.match(r" {0,3}#[ \t]", lines[title]):
+        return "\n".join([*lines[: title + 1], "", line, *lines[title + 1 :]])
+    return "\n".join([line, "", *lines])
 
 
 def _outside_fences(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -157,7 +134,7 @@ def _without_closing(title: str) -> str:
     return bare.rstrip(" \t") if not bare or bare[-1] in " \t" else title
 
 
-def _sections(lines: Sequence[str], heads: Sequence[tuple[int, int, str]]) -> list[Section]:
+def _sections(heads: Sequence[tuple[int, int, str]]) -> list[Section]:
     sections: list[Section] = []
     above: list[int] = []
     for place, (number, level, title) in enumerate(heads):
@@ -165,51 +142,69 @@ def _sections(lines: Sequence[str], heads: Sequence[tuple[int, int, str]]) -> li
             above.pop()
         parent = above[-1] if above else None
         role = None if parent is None else sections[parent].role
-        named = _ROLE.match(title) if level > 1 else None
+        named = _ROLE.match(title) if level > 1 and role is None else None
         if named is not None:
             role, title = " ".join(named[1].split()), named[2]
-        end = heads[place + 1][0] - 1 if place + 1 < len(heads) else len(lines)
-        while end > number and not lines[end - 1].strip():
-            end -= 1
-        body = "\n".join(lines[number:end])
-        sections.append(Section(number, level, lines[number - 1].rstrip(), title, role, body, parent))
+        sections.append(Section(number, level, title, role, parent))
         above.append(place)
     return sections
 
 
-def _is_foreign(owner: str | None, role: str | None) -> bool:
-    return owner is not None and role is not None and role_key(owner) != role_key(role)
+def _owner(outside: Sequence[tuple[int, str]], end: int) -> str | None:
+    for number, line in outside:
+        if number >= end:
+            break
+        named = _OWNER.fullmatch(line)
+        if named is not None:
+            return " ".join(named[1].strip().strip("[]").split()) or None
+    return None
 
 
-def _foreign(outline: Outline, role: str) -> list[tuple[object, Section]]:
-    """The sections of other roles, each with all that must stay: its owner, its text, the foreign section around it."""
-    found: list[tuple[object, Section]] = []
-    # For each section: which of the foreign sections it is, or is inside.
-    around: list[int | None] = []
-    for section in outline.sections:
-        outer = None if section.parent is None else around[section.parent]
-        if _is_foreign(section.role, role):
-            around.append(len(found))
-            found.append(((role_key(section.role or ""), section.heading, section.body, outer), section))
-        else:
-            around.append(outer)
-    return found
+# -- steps ------------------------------------------------------------------------------------------------------
 
 
-def _count(sections: Sequence[tuple[object, Section]], wanted: Section) -> int:
-    """The number of times the heading occurs for the same role."""
-    return sum((s.heading, s.role) == (wanted.heading, wanted.role) for _, s in sections)
+def _in_sections(
+    outside: Sequence[tuple[int, str]], sections: Sequence[Section]
+) -> Iterator[tuple[int, str, Section | None]]:
+    """The lines, each with the section that it is in; a heading is in its own."""
+    current, following = None, iter(sections)
+    coming = next(following, None)
+    for number, line in outside:
+        if coming is not None and number == coming.line:
+            current, coming = coming, next(following, None)
+        yield number, line, current
 
 
-def _first_changed_line(was: Section, now: Section) -> int:
-    old, new = was.body.split("\n"), now.body.split("\n")
-    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    return now.line + 1 + same
+def _step(number: int, text: str, done: bool, section: Section | None) -> TaskStep:
+    if section is None:
+        return TaskStep(number, text.strip(), done, "", None)
+    return TaskStep(number, text.strip(), done, section.title, section.role)
 
 
-def _refusal(section: Section, role: str, what: str) -> UsageError:
-    heading = section.heading.strip()[:200]
-    return UsageError(
-        f"the section {heading!r} belongs to {section.role} and {what}; "
-        f"as {role} you may change only sections of {role} and sections without a role"
-    )
+def _checkboxes(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
+    return [
+        _step(number, box[2] or "", box[1] != " ", section)
+        for number, line, section in _in_sections(outside, sections)
+        if (box := _STEP.fullmatch(line)) is not None
+    ]
+
+
+def _numbered_headings(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
+    done_below = {
+        section.line for _, line, section in _in_sections(outside, sections) if section and _DONE_BELOW.fullmatch(line)
+    }
+    steps: list[TaskStep] = []
+    for section in sections:
+        if section.level > 1 and _NUMBERED_TITLE.fullmatch(section.title):
+            around = None if section.parent is None or sections[section.parent].level == 1 else sections[section.parent]
+            done = _DONE.search(section.title) is not None or section.line in done_below
+            steps.append(TaskStep(section.line, section.title, done, around.title if around else "", section.role))
+    return steps
+
+
+def _numbered_items(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
+    return [
+        _step(number, item[1], _DONE.search(item[1]) is not None, section)
+        for number, line, section in _in_sections(outside, sections)
+        if (item := _NUMBERED_ITEM.fullmatch(line)) is not None
+    ]

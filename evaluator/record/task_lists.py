@@ -4,6 +4,9 @@ They are beside the files of runs: in `active/` while there is something to do, 
 deleted and no file replaces another. Files are 0600, opened by the descriptor of their folder and never
 through a link. A name identifies one file of the folder, whatever it contains.
 
+The role that creates a task list owns it: its text names that role, and only it changes the list. Other roles read
+it. A list that names no owner, and a caller without a role (a person), have no such restriction.
+
 A change replaces the whole file at once, under a lock that every process takes. A change in a role names the version
 that it is based on; if the file has changed since, it is refused. A change without a role may leave the version out,
 and then replaces any version.
@@ -16,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
@@ -25,17 +27,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.errors import RecordError, UsageError
-from evaluator.files.atomic import write_atomic
+from evaluator.files.atomic import NEW_FILE, write_atomic
 from evaluator.files.locks import locked_file
 from evaluator.files.private_folder import open_private_folder
-from evaluator.record.task_list_outline import Outline, TaskStep, check_new, check_update, read_outline, role_key
+from evaluator.record.task_list_outline import Outline, TaskStep, read_outline, role_key, with_owner
+from evaluator.record.task_list_text import MAX_BYTES, checked_content, is_dated, parse_name, with_line_feeds
 
-MAX_BYTES = 1_000_000
-_DATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})-([a-z0-9][a-z0-9-]{0,99})")
-_BEGINS_WITH_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-|$)")
-_BARE = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
-_EXPECTED = "expected YYYY-MM-DD-name, or the name alone: lowercase letters, digits and hyphens, at most 100 of them"
 _LOCK = ".named-lock"
+_MAX_OPEN_SHOWN = 5
+# The folders are committed to git with their task lists: empty ones too, and without the files that only this
+# machine needs.
+_KEEP, _IGNORE = ".gitkeep", ".gitignore"
+_IGNORED = b"# Written by evaluator: files that only this machine needs.\n.named-lock\n.last-id\n.*.tmp\n.gitignore\n"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe of that name is refused, not waited for.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -56,7 +59,7 @@ class TaskList:
     state: ListState
     content: str = ""
     version: str = ""
-    outline: Outline = Outline((), ())
+    outline: Outline = Outline()
     error: str | None = None
 
     @property
@@ -69,15 +72,20 @@ class TaskList:
         """How many steps are done."""
         return sum(step.done for step in self.outline.steps)
 
+    @property
+    def owner(self) -> str | None:
+        """The role that may change it; None where the text names none."""
+        return self.outline.owner
+
     def next_step(self, role: str | None = None) -> TaskStep | None:
-        """The first step that is not done; with `role`, the first of those that are this role's or everybody's."""
+        """The first step that is not done; with `role`, the first that this role or any role does."""
         return self.outline.next_step(role)
 
     def to_dict(self, role: str | None = None) -> dict[str, Any]:
         """All except the content, as JSON values; `next_of_role` only where `role` is given."""
         shown: dict[str, Any] = {
-            "name": self.name, "path": str(self.path), "state": self.state, "done": self.done, "total": self.total,
-            "next": _step_dict(self.next_step()),
+            "name": self.name, "path": str(self.path), "state": self.state, "owner": self.owner, "done": self.done,
+            "total": self.total, "next": _step_dict(self.next_step()),
         }  # fmt: skip
         if role is not None:
             shown["next_of_role"] = _step_dict(self.next_step(role))
@@ -114,72 +122,81 @@ class TaskLists:
                     return self._read(folder, full, state)
         raise self._missing(full)
 
+    def name_at(self, path: Path) -> str | None:
+        """The name of the task list whose file `path` is, or was before it was closed; None for any other path."""
+        place = Path(os.path.abspath(path))
+        if place.suffix != ".md" or not is_dated(place.stem) or place.parent.name not in ("active", "done"):
+            return None
+        return place.stem if place.parent.parent == Path(os.path.abspath(self.root)) else None
+
     def create(self, name: str, content: str, *, role: str | None = None, today: date | None = None) -> TaskList:
         """A new task. A name without a date gets today's (UTC), or `today`.
 
-        A `role` may lay out sections for other roles, but mark no step as done in their name.
+        A `role` owns the new task: where the text names no owner, a line that names it is added below the title.
 
-        Raises: UsageError, if there is a task of that name, active or done, or the content is empty, larger than
-        MAX_BYTES, or not text (a NUL, half a surrogate pair).
+        Raises: UsageError, if there is a task of that name, active or done, the text names another role as its owner,
+        or the content is empty, larger than MAX_BYTES, or not text (a NUL, half a surrogate pair).
         """
-        full, bare = _parse_name(name)
+        full, bare = parse_name(name)
         full = full or f"{(today or datetime.now(UTC).date()).isoformat()}-{bare}"
-        data, outline = _checked_content(content)
         if role is not None:
-            check_new(outline, _checked_role(role))
-        with self._locked() as (active, done):
+            checked_content(content)
+            content = _owned(content, _checked_role(role))
+        data = checked_content(content)
+        with self._locked() as (root, active, done):
+            self._prepare_for_git(root, active, done)
             for state, folder in (("active", active), ("done", done)):
                 if _exists(folder, full):
                     raise UsageError(f"there is a task {full!r} already, in {state}/; take another name")
             self._put(active, full, data, new=True)
-        return self._task(full, "active", data, outline)
+        return self._task(full, "active", data)
 
     def update(self, name: str, content: str, *, role: str | None = None, if_unchanged: str | None = None) -> TaskList:
         """Replaces the text of an active task.
 
         With `if_unchanged` (the `version` that `read` gave) only if the file is still that one; a `role` has to give
-        it. A role may change its own sections and those without a role; all others stay as they are, see
-        `sections.check_update`.
+        it. The owner stays the same: a line that names it is added where the new text lacks it.
 
-        Raises: UsageError, for content that is refused, as by `create`, or changes a section of another role.
-        RecordError, if there is no such active task or its file has changed since.
+        Raises: UsageError, if another role owns the task, or for content that is refused, as by `create`. RecordError,
+        if there is no such active task or its file has changed since.
         """
-        data, outline = _checked_content(content)
+        checked_content(content)
         if role is not None:
             _checked_role(role)
             if if_unchanged is None:
                 raise UsageError("a change in a role needs the version that it is based on; read the task first")
         full = self._resolve(name)
-        with self._locked() as (active, done):
+        with self._locked() as (_, active, done):
             before = self._active(active, done, full)
+            _check_owner(before, role)
             if if_unchanged is not None and if_unchanged != before.version:
                 raise RecordError(
                     f"{before.path}: the task has been changed since it was read: its version is now {before.version}, "
                     f"not {if_unchanged[:64]!r}; read it again and make the change to that text"
                 )
-            if role is not None:
-                check_update(before.outline, outline, role)
+            data = checked_content(content if role is None else _owned(content, before.owner))
             self._put(active, full, data, new=False)
-        return self._task(full, "active", data, outline)
+        return self._task(full, "active", data)
 
     def close(self, name: str, *, role: str | None = None, force: bool = False) -> TaskList:
         """Moves an active task from `active/` to `done/`.
 
-        `force` leaves open steps behind; a `role` may leave only its own and everybody's.
+        `force` closes it although steps are open.
 
-        Raises: UsageError, while steps are open, with the first of them, or if `done/` has a task of that name.
-        RecordError, if there is no such active task.
+        Raises: UsageError, while steps are open, with the first of them, if another role owns the task, or if `done/`
+        has a task of that name. RecordError, if there is no such active task.
         """
         if role is not None:
             _checked_role(role)
         full = self._resolve(name)
-        with self._locked() as (active, done):
+        with self._locked() as (_, active, done):
             task = self._active(active, done, full)
-            left = [step for step in task.outline.steps if not step.done]
-            if force:
-                left = [s for s in left if s.role and role and role_key(s.role) != role_key(role)]
+            _check_owner(task, role)
+            left = [] if force else [step for step in task.outline.steps if not step.done]
             if left:
-                raise UsageError(f"{full} is not done: {_count(len(left))} open, the first at {str(left[0])[:500]}")
+                shown = "; ".join(str(step)[:500] for step in left[:_MAX_OPEN_SHOWN])
+                more = f"; and {len(left) - _MAX_OPEN_SHOWN} more" if len(left) > _MAX_OPEN_SHOWN else ""
+                raise UsageError(f"{full} is not done: {_count(len(left))} open: {shown}{more}")
             if _exists(done, full):
                 raise UsageError(f"{full}: done/ has a task of that name already; rename one of the two files")
             try:
@@ -190,7 +207,7 @@ class TaskLists:
 
     def _resolve(self, name: str) -> str:
         """The dated name that `name` means."""
-        full, bare = _parse_name(name)
+        full, bare = parse_name(name)
         if full is not None:
             if not self.root.exists():
                 # Only `create` makes a folder.
@@ -249,18 +266,28 @@ class TaskLists:
         if len(data) > MAX_BYTES:
             raise RecordError(f"{path}: larger than {MAX_BYTES:,} bytes; split the task")
         try:
-            text = _with_line_feeds(data.decode("utf-8"))
+            text = with_line_feeds(data.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise RecordError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
         if "\0" in text:
             raise RecordError(f"{path}: has a NUL (byte {data.index(0)}) and is not text; repair it by hand")
-        return self._task(full, state, data, read_outline(text), text)
+        return self._task(full, state, data, text)
 
-    def _task(self, full: str, state: ListState, data: bytes, outline: Outline, text: str | None = None) -> TaskList:
+    def _task(self, full: str, state: ListState, data: bytes, text: str | None = None) -> TaskList:
         version = hashlib.sha256(data).hexdigest()[:16]
-        return TaskList(
-            full, self._path(full, state), state, data.decode("utf-8") if text is None else text, version, outline
-        )
+        text = data.decode("utf-8") if text is None else text
+        return TaskList(full, self._path(full, state), state, text, version, read_outline(text))
+
+    def _prepare_for_git(self, root: int, active: int, done: int) -> None:
+        """Makes both folders last in a repository, and the files of this machine invisible there."""
+        for folder, name, content in ((active, _KEEP, b""), (done, _KEEP, b""), (root, _IGNORE, _IGNORED)):
+            try:
+                with open(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(content)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise RecordError(f"{self.root}: cannot write {name}: {error.strerror}") from error
 
     def _put(self, folder: int, full: str, data: bytes, *, new: bool) -> None:
         """The file whole or not at all, under the lock."""
@@ -271,8 +298,8 @@ class TaskLists:
             raise RecordError(f"{self._path(full, 'active')}: cannot write the task: {error.strerror}") from error
 
     @contextlib.contextmanager
-    def _locked(self) -> Generator[tuple[int, int]]:
-        """The two folders, made and checked; no other process or thread changes a task meanwhile."""
+    def _locked(self) -> Generator[tuple[int, int, int]]:
+        """The root and the two folders, made and checked; no other process or thread changes a task meanwhile."""
         with contextlib.ExitStack() as open_files:
 
             def keep(fd: int) -> int:
@@ -287,7 +314,7 @@ class TaskLists:
                 open_files.enter_context(locked_file(_LOCK, dir_fd=root))
             except OSError as error:
                 raise RecordError(f"{self.root / _LOCK}: cannot be locked: {error.strerror}") from error
-            yield active, done
+            yield root, active, done
 
 
 @contextlib.contextmanager
@@ -318,7 +345,7 @@ def _names(folder: int) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(".md")
-            if name != entry.name and _is_dated(name):
+            if name != entry.name and is_dated(name):
                 yield name
 
 
@@ -331,62 +358,30 @@ def _exists(folder: int, full: str) -> bool:
     return True
 
 
-def _parse_name(name: object) -> tuple[str | None, str]:
-    """The name with its date, if it has one, and the name without.
-
-    Raises: UsageError, for an invalid name or date.
-    """
-    if not isinstance(name, str):
-        raise UsageError(f"{name!r} is not a name of a task; {_EXPECTED}")
-    text, shown = name.removesuffix(".md"), repr(name[:200])
-    if re.fullmatch(r"TASK-[0-9]+", text, re.IGNORECASE):
-        raise UsageError(f"{shown} is the file of a run (see: evaluator tasks show); {_EXPECTED}")
-    if not _BEGINS_WITH_DATE.match(text):
-        if not _BARE.fullmatch(text):
-            raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
-        return None, text
-    if not _is_dated(text):
-        raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
-    return text, text[11:]
-
-
-def _is_dated(text: str) -> bool:
-    if not _DATED.fullmatch(text):
-        return False
-    try:
-        date.fromisoformat(text[:10])
-    except ValueError:
-        return False
-    return True
-
-
 def _checked_role(role: str) -> str:
     if not role.strip():
         raise UsageError("the role is empty; leave it out, or give the one in the headings")
     return role
 
 
-def _checked_content(content: str) -> tuple[bytes, Outline]:
-    text = _with_line_feeds(content)
-    if not text.strip():
-        raise UsageError("the text of the task is empty; give the whole text")
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise UsageError(f"line {line} of the text has a NUL character; remove it")
-    if not text.endswith("\n"):
-        text += "\n"
-    try:
-        data = text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        line = text.count("\n", 0, error.start) + 1
-        raise UsageError(f"line {line} of the text has half a surrogate pair, which is not a character") from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"the text has {len(data):,} bytes, more than {MAX_BYTES:,}; split the task")
-    return data, read_outline(text)
+def _check_owner(task: TaskList, role: str | None) -> None:
+    if role is not None and not task.outline.is_owned_by(role):
+        raise UsageError(f"{task.name} belongs to {task.owner}, which alone changes it; as {role} you may read it")
 
 
-def _with_line_feeds(text: str) -> str:
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+def _owned(text: str, owner: str | None) -> str:
+    """`text` with a line that names `owner`, where it names none.
+
+    Raises: UsageError, if it names another owner.
+    """
+    text = with_line_feeds(text)
+    named = read_outline(text).owner
+    if named is None:
+        return text if owner is None else with_owner(text, owner)
+    if owner is None or role_key(named) != role_key(owner):
+        right = owner or "nobody"
+        raise UsageError(f"the text names {named} as its owner, which is {right}; leave that line as it was")
+    return text
 
 
 def _step_dict(step: TaskStep | None) -> dict[str, Any] | None:

@@ -74,8 +74,10 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["update", "plan"], 2, "--content"),
     (["update", "plan", "--content", "@plan.md", "--role", "worker"], 2, "--role needs --version"),
     (["update", "plan", "--content", "@plan.md", "--version", "0"], 3, "changed since it was read"),
-    (["close", "plan"], 2, "1 step is open, the first at line 9 [WORKER] Do: do"),
-    (["close", "plan", "--role", "planner", "--force"], 2, "1 step is open"),
+    (["create", "x", "--from", "none"], 2, "no template of task lists called 'none'; the templates are: feature"),
+    (["create", "x", "--from", "./none.md"], 2, "--from ./none.md: cannot be read"),
+    (["create", "x", "--from", "feature", "--content", "-"], 2, "--content and --from exclude each other"),
+    (["close", "plan"], 2, "1 step is open: line 9 [WORKER] Do: do"),
     (["list-active", "--tasks", "plan.md"], 3, "plan.md"),
 ]
 
@@ -98,14 +100,34 @@ def test_wrong_usage_says_what_to_do_and_changes_nothing(
     assert (left.value.code, ran.out) == (code, ""), ran
     assert says in ran.err
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    assert files == ["plan.md", "tasks/.named-lock", "tasks/active/2026-03-02-plan.md"]
+    made = [".gitignore", ".named-lock", "active/.gitkeep", "active/2026-03-02-plan.md", "done/.gitkeep"]
+    assert files == ["plan.md", *(f"tasks/{name}" for name in made)]
 
 
-def test_a_role_is_held_to_its_sections(cli: Any, plan: TaskList, write: Any) -> None:
-    write("plan.md", PLAN.replace("- [x] think", "- [ ] think"))
-    ran = cli("tasks", "update", "plan", "--content", "@plan.md", "--role", "worker", "--version", plan.version)
-    assert (ran.code, ran.out) == (2, "")
-    assert "'## [PLANNER] Think' belongs to PLANNER and differs from the old text at line 5" in ran.err
+def test_the_role_that_creates_a_task_alone_changes_it(cli: Any, write: Any) -> None:
+    write("plan.md", PLAN)
+    made = json.loads(cli("tasks", "create", "plan", "--content", "@plan.md", "--role", "planner", "--json").out)
+    assert made["owner"] == "planner"
+    update = ["tasks", "update", "plan", "--content", "@plan.md", "--version", made["version"], "--role"]
+    for ran in (cli(*update, "worker"), cli("tasks", "close", "plan", "--role", "worker", "--force")):
+        assert (ran.code, ran.out) == (2, "")
+        assert "belongs to planner, which alone changes it; as worker you may read it" in ran.err
+    assert cli(*update, "Planner").code == 0
+    assert cli("tasks", "close", "plan", "--role", "planner", "--force").code == 0
+
+
+def test_a_task_begins_from_a_template_of_the_user(cli: Any, write: Any, tmp_path: Path) -> None:
+    write("mine.md.tpl", "# {{ title }}\n\n## [{{role}}] Do {{ this }}\n\n### 1. First\n\n### 2. Second ✅\n")
+    made = json.loads(
+        cli("tasks", "create", "2026-03-02-big-fix", "--from", "mine.md.tpl", "--role", "A", "--json").out
+    )
+    assert (made["done"], made["total"], made["next"]["text"]) == (1, 2, "1. First")
+    text = (tmp_path / made["path"]).read_text()
+    assert text.startswith("# Big fix\n\n- **Owner**: A\n\n## [A] Do {{ this }}\n")
+    (tmp_path / "templates" / "task_lists").mkdir(parents=True)
+    write("templates/task_lists/feature.md", "# Our own {{ title }}\n")
+    assert cli("tasks", "create", "2026-03-02-other", "--from", "feature").code == 0
+    assert cli("tasks", "read", "other").out == "# Our own Other\n"
 
 
 def test_a_task_that_cannot_be_read_is_listed_with_the_reason(cli: Any, plan: TaskList, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import HandlerConfig, TaskStore, load_profiles
 from evaluator.handler.config import ToolGrant
+from evaluator.record.task_lists import TaskLists
 from evaluator.tools import PolicyRule
 
 TASK = """
@@ -40,29 +41,24 @@ def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, t
     assert not (tmp_path / "secrets").exists() and not (tmp_path / "elsewhere.txt").exists()
 
 
-def test_a_model_keeps_tasks_in_the_role_of_its_profile(make_evaluator, tmp_path):
-    xml = """<task name="plan" type="atomic"><description>Plan</description><tools><tool name="manage_task"/></tools>
-      <instructions>Plan</instructions></task>"""
-    plan = "# Move house\n\n## [OFFLINE] Prepare\n\n- [ ] find boxes\n\n## [MOVER] Carry\n\n- [ ] carry\n"
-    told: list[str] = []
+@pytest.mark.parametrize(("role", "owner"), [(None, "keeper"), ("MECHANIC", "MECHANIC")])
+def test_a_model_keeps_tasks_in_the_role_of_its_grant_or_its_profile(make_evaluator, tmp_path, role, owner):
+    xml = """<task name="plan" type="atomic"><description>Plan</description><instructions>Plan</instructions></task>"""
+    plan = "# Move house\n\n## [MOVER] Carry\n\n- [ ] carry\n"
+    grants = (ToolGrant("manage_task", None, (), role),)
+    profile = HandlerConfig(name="keeper", backend="simulated", tools=grants)
 
     def script(request):
-        told[:] = [m.content for m in request.messages if m.role == "tool"]
-        if not told:
-            return {
-                "tool": "manage_task",
-                "arguments": {"action": "create", "name": "2026-03-01-move", "content": plan},
-            }
-        if len(told) == 1:
-            version = json.loads(told[0])["version"]
-            changed = plan.replace("carry\n", "carry all\n")
-            arguments = {"action": "update", "name": "2026-03-01-move", "content": changed, "version": version}
-            return {"tool": "manage_task", "arguments": arguments}
-        return "done"
+        told = [m.content for m in request.messages if m.role == "tool"]
+        if len(told) == 2:
+            return "done"
+        action = {"action": "update" if told else "create", "name": "2026-03-01-move", "content": plan}
+        return {"tool": "manage_task", "arguments": action}
 
-    asyncio.run(make_evaluator(xml, script=script).evaluate("plan")).unwrap()
-    assert "MOVER" in told[1] and told[1].startswith("error")
-    assert (tmp_path / "tasks" / "active" / "2026-03-01-move.md").read_text() == plan
+    evaluator = make_evaluator(xml, script=script, handler=profile, profiles={"keeper": profile})
+    asyncio.run(evaluator.evaluate("plan")).unwrap()
+    task = TaskLists(tmp_path / "tasks").read("move")
+    assert (task.owner, task.content.count("Owner")) == (owner, 1)
     assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [1]
 
 

@@ -1,4 +1,4 @@
-"""Task lists: the next step, the owners of sections, and that no change is lost or leaves its folder."""
+"""Task lists: the next step, the owner, and that no change is lost or leaves its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from evaluator.errors import RecordError, UsageError
 from evaluator.record import task_lists
 from evaluator.record.store import TaskStore
-from evaluator.record.task_list_outline import check_update, read_outline
+from evaluator.record.task_list_outline import read_outline, with_owner
 from evaluator.record.task_lists import MAX_BYTES, TaskLists
 
 DAY = date(2026, 3, 2)
@@ -66,7 +66,7 @@ def test_the_first_incomplete_step_has_its_line_section_and_role(tasks: TaskList
     task = tasks.create("move", PLAN, today=DAY)
     assert (task.name, task.done, task.total) == ("2026-03-02-move", 1, 6)
     assert str(task.next_step()) == "line 8 [PLANNER] Preparation: Choose a day"
-    # A role's next step is in a section of its own or of nobody.
+    # A role's next step is one that it does, or that any role does.
     assert str(task.next_step("worker")) == "line 18 [WORKER] Move: Copy"
     assert str(task.next_step("reviewer")) == "line 23 Notes: Tell the others"
     [listed] = tasks.list_active()
@@ -89,8 +89,10 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ("## [A] C#\n- [ ] a\n", [(False, 2, "C#", "A")]),
     ("# [A] x\n- [ ] a\n", [(False, 2, "[A] x", None)]),
     ("## [A] x\n### y\n- [ ] a\n## z\n- [ ] b\n", [(False, 3, "y", "A"), (False, 5, "z", None)]),
-    ("## [A] x\n### [B] y\n- [ ] a\n#### z\n- [ ] b\n### v\n- [ ] c\n", [(False, 3, "y", "B"), (False, 5, "z", "B"),
-     (False, 7, "v", "A")]),
+    # A bracketed word below a role is a part of its section.
+    ("## [A] x\n### [TESTS] y\n- [ ] a\n#### z\n- [ ] b\n### v\n- [ ] c\n", [(False, 3, "[TESTS] y", "A"),
+     (False, 5, "z", "A"), (False, 7, "v", "A")]),
+    ("## x\n### [A] y\n- [ ] a\n### [B] z\n- [ ] b\n", [(False, 3, "y", "A"), (False, 5, "z", "B")]),
     ("## [A] x\n# y\n### z\n- [ ] a\n", [(False, 4, "z", None)]),
     ("## [text](link)\n- [ ] a\n", [(False, 2, "[text](link)", None)]),
     ("## [x] a\n- [ ] a\n", [(False, 2, "[x] a", None)]),
@@ -100,6 +102,15 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ("####### [A] x\n- [ ] a\n", [(False, 2, "", None)]),
     ("[A] x\n-----\n- [ ] a\n", [(False, 3, "", None)]),
     ("##\n- [ ]\n", [(False, 2, "", None)]),
+    # Without checkboxes: numbered headings, else numbered lists.
+    ("# 1. t\n## [A] 1. x\n1. detail\n### 2) y (done)\n## Step 3: z ✅\n## Step 4\n## 5 v\n", [(False, 2, "", "A"),
+     (True, 4, "1. x", "A"), (True, 5, "", None), (False, 6, "", None)]),
+    ("## 1. x\n\n- **Status**: done\n## 2. y\n- **Status:** open\n## 3. z\nResult: Succeeded, twice\n",
+     [(True, 1, "", None), (False, 4, "", None), (True, 6, "", None)]),
+    ("### [A] Details:\n1.  **Schema**:\n    * a\n2. ~~Tool~~\n   1. nested\n```\n3. c\n```\n3) [x](link)\n",
+     [(False, 2, "Details:", "A"), (True, 4, "Details:", "A"), (False, 9, "Details:", "A")]),
+    ("1. a\n- [x] b\n", [(True, 2, "", None)]),
+    ("words\n- a\n1.5 b\n", []),
 ]  # fmt: skip
 
 
@@ -108,120 +119,75 @@ def test_a_text_is_read_as_sections_and_steps(text: str, steps: list[tuple[bool,
     assert [(s.done, s.line, s.section, s.role) for s in read_outline(text).steps] == steps
 
 
-# what WORKER makes of PLAN → the words of the refusal, None where it is allowed
-CHANGES: list[tuple[str, str, str | None]] = [
-    ("1. [ ] Copy", "1. [x] Copy", None),
-    ("## [WORKER] Move", "## [worker] Move it all", None),
-    ("* [ ] Tell", "* [x] Tell", None),
-    ("For everybody.", "For all.\n\n## Another\n", None),
-    ("## Notes", "## [WORKER] Afterwards\n\n## Notes", None),
-    ("\n## [WORKER] Move", "\n\n\n## [WORKER] Move", None),
-    ("## Notes", "## [WORKER] Notes", None),
-    ("- [ ] Choose", "- [x] Choose", "belongs to PLANNER and differs from the old text at line 8"),
-    ("- [ ] Choose a day\n", "", "line 8"),
-    ("- [ ] Ask", "- [x] Ask", "'### Risks' belongs to PLANNER"),
-    ("### Risks", "### Risk", "'### Risks' belongs to PLANNER and is removed or renamed"),
-    ("### Risks", "### [WORKER] Risks", "'### Risks' belongs to PLANNER and is removed"),
-    ("### Risks", "## [WORKER] Mine\n\n### Risks", "'### Risks' belongs to PLANNER and is removed"),
-    ("### Risks", "### My risks\n\n### Risks", "'### My risks' belongs to PLANNER and is added"),
-    ("[PLANNER]", "[Planner]", "is removed or renamed"),
-    ("## Notes", "## [PLANNER] More\n\n## Notes", "'## [PLANNER] More' belongs to PLANNER and is added"),
-    ("## Notes", "## [PLANNER] Preparation\n\n## Notes", "is added, renamed or repeated"),
-    ("## Notes", "## [REVIEWER] Approved\n\n## Notes", "belongs to REVIEWER and is added"),
-    ("For everybody.\n", "For everybody.\n\n```\n", "is removed or renamed"),
-    ("- [x] Count", "### [WORKER] Here\n- [x] Count", "belongs to PLANNER and differs"),
-]  # fmt: skip
+# text → its owner
+OWNERS: list[tuple[str, str | None]] = [
+    ("# t\n\n- **Owner**: MECHANIC\n", "MECHANIC"),
+    ("Owner: the   planner \n# t\n", "the planner"),
+    ("---\nowner: [A]\n---\n# t\n", "A"),
+    ("* __owner:__ A\n* owner: B\n", "A"),
+    ("# t\n## [A] x\n- Owner: B\n", None),
+    ("```\nOwner: A\n```\n", None),
+    ("Owner: \nOwners: A\nThe owner: A\n", None),
+    (PLAN, None),
+]
 
 
-@pytest.mark.parametrize(("old", "new", "refusal"), CHANGES)
-def test_a_role_changes_its_own_sections_and_those_of_nobody(
-    tasks: TaskLists, old: str, new: str, refusal: str | None
-) -> None:
-    before = tasks.create("move", PLAN, today=DAY)
-    text = PLAN.replace(old, new, 1)
-    assert text != PLAN
-    if refusal is None:
-        assert tasks.update("move", text, role="Worker", if_unchanged=before.version).content == text
-        assert tasks.read("move").content == text
-        return
-    with pytest.raises(UsageError) as refused:
-        tasks.update("move", text, role="Worker", if_unchanged=before.version)
-    assert refusal in str(refused.value)
-    assert tasks.read("move") == before
-    assert tasks.update("move", text).content == text  # a person may
+@pytest.mark.parametrize(("text", "owner"), OWNERS)
+def test_a_text_names_its_owner_before_its_sections(text: str, owner: str | None) -> None:
+    assert read_outline(text).owner == owner
 
 
-def test_sections_of_others_stay_in_order_and_in_the_section_around_them() -> None:
-    text = "## [B] one\n1\n## [B] two\n2\n## [A] mine\n## [C] three\n### [B] four\n"
-    swapped = "## [B] two\n2\n## [B] one\n1\n## [A] mine\n## [C] three\n### [B] four\n"
-    with pytest.raises(UsageError, match="is moved"):
-        check_update(read_outline(text), read_outline(swapped), "A")
-    led_out = text.replace("### [B] four", "## [A] mine too\n### [B] four")
-    with pytest.raises(UsageError, match=r"four' belongs to B and is moved"):
-        check_update(read_outline(text), read_outline(led_out), "A")
-    mine_first = "## [A] mine\n" + text.replace("## [A] mine\n", "")
-    check_update(read_outline(text), read_outline(mine_first), "A")
+def test_the_role_that_creates_a_task_owns_all_of_it_and_other_roles_read_it(tasks: TaskLists) -> None:
+    made = tasks.create("move", PLAN, role="planner", today=DAY)
+    assert made.content == PLAN.replace("# Move the archive\n", "# Move the archive\n\n- **Owner**: planner\n", 1)
+    assert (made.owner, tasks.read("move")) == ("planner", made)
+    # The owner changes the part of the worker too, and ticks its steps.
+    filled = made.content.replace("1. [ ] Copy\n", "1. [x] Copy all of it\n").replace("### Risks", "### [TESTS]")
+    changed = tasks.update("move", filled, role="PLANNER", if_unchanged=made.version)
+    assert (changed.content, changed.done) == (filled, 2)
+    for refused in (
+        lambda: tasks.update("move", filled + "more", role="worker", if_unchanged=changed.version),
+        lambda: tasks.close("move", role="worker", force=True),
+    ):
+        with pytest.raises(UsageError, match="belongs to planner, which alone changes it; as worker you may read it"):
+            refused()
+    assert tasks.read("move") == changed
+    tasks.update("move", PLAN.replace("[ ]", "[x]"))  # a person may
+    assert tasks.close("move").done == 6
 
 
-LINES = st.sampled_from(
-    [
-        "# t",
-        "## [A] a",
-        "## [B] b",
-        "### c",
-        "### [A] d",
-        "### [b] e",
-        "## f",
-        "- [ ] g",
-        "- [x] h",
-        "```",
-        "~~~",
-        "",
-        "i",
-    ]
-)
-TEXTS = st.lists(LINES, max_size=12).map("\n".join)
+def test_an_owner_stays_the_owner(tasks: TaskLists) -> None:
+    made = tasks.create("move", PLAN, role="planner", today=DAY)
+    kept = tasks.update("move", PLAN, role="planner", if_unchanged=made.version)
+    assert kept.owner == "planner"
+    given_away = PLAN.replace("For everybody.", "Owner: worker")
+    with pytest.raises(UsageError, match="names worker as its owner, which is planner"):
+        tasks.update("move", given_away, role="planner", if_unchanged=kept.version)
+    with pytest.raises(UsageError, match="names worker as its owner, which is planner"):
+        tasks.create("other", given_away, role="planner", today=DAY)
+    assert tasks.update("move", given_away).owner == "worker"  # a person may
 
 
-@given(TEXTS, TEXTS)
-@example("## [B] b\n- [ ] g", "```\n## [B] b\n- [ ] g")
-@example("## [B] b\n### c", "## [B] b\n### [A] d\n### c")
-def test_whatever_a_role_is_let_change_the_text_of_others_stays(before: str, after: str) -> None:
-    old, new = read_outline(before), read_outline(after)
-    try:
-        check_update(old, new, "A")
-    except UsageError:
-        assert before != after
-        return
-
-    def of_others(text: str) -> list[str]:
-        # Read by another road than the outline's own: line by line, owner in hand.
-        kept: list[str] = []
-        owners: list[tuple[int, str | None]] = []
-        fence = None
-        for line in text.split("\n"):
-            if line in ("```", "~~~") and fence in (None, line):
-                fence = line if fence is None else None
-            elif fence is None and line.startswith("#"):
-                level = len(line.split()[0])
-                owners = [owner for owner in owners if owner[0] < level]
-                role = line[line.index("[") + 1].lower() if "[" in line else (owners[-1][1] if owners else None)
-                owners.append((level, role))
-            if owners and owners[-1][1] == "b" and line:
-                kept.append(line)
-        return kept
-
-    assert of_others(after) == of_others(before)
-    # Said of the reverse too: what may be done may be undone.
-    check_update(new, old, "A")
+def test_a_task_without_an_owner_is_changed_by_any_role_and_stays_without(tasks: TaskLists) -> None:
+    made = tasks.create("move", PLAN, today=DAY)
+    changed = tasks.update("move", PLAN.replace("1. [ ]", "1. [x]"), role="worker", if_unchanged=made.version)
+    assert changed.owner is None
+    with pytest.raises(UsageError, match="names worker as its owner, which is nobody"):
+        tasks.update("move", "Owner: worker\n" + PLAN, role="worker", if_unchanged=changed.version)
 
 
-@given(st.text())
-def test_any_text_has_an_outline_and_may_stay_as_it_is(text: str) -> None:
+@given(st.text(), st.sampled_from(["a", "The Planner", "x-1"]))
+@example("```\nfence", "a")
+@example("# t\n## [A] x", "a")
+def test_any_text_has_an_outline_and_can_be_given_an_owner(text: str, owner: str) -> None:
+    text = text.replace("\r", "\n")
     outline = read_outline(text)
-    check_update(outline, outline, "A")
     lines = text.split("\n")
     assert all(step.text in lines[step.line - 1] for step in outline.steps)
+    if outline.owner is None:
+        owned = read_outline(with_owner(text, owner))
+        assert owned.owner == owner
+        assert [s.text for s in owned.steps] == [s.text for s in outline.steps]
 
 
 # name, what the error says
@@ -251,7 +217,7 @@ def test_an_invalid_name_is_refused_by_every_call(tasks: TaskLists, root: Path, 
         with pytest.raises(UsageError, match=says):
             call()
     files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-    assert files == [".named-lock", "active/2026-03-02-there.md"]
+    assert files == [".gitignore", ".named-lock", "active/.gitkeep", "active/2026-03-02-there.md", "done/.gitkeep"]
 
 
 def test_a_name_without_a_date_is_the_one_active_task_of_that_name(tasks: TaskLists) -> None:
@@ -292,24 +258,36 @@ def test_no_file_takes_the_place_of_another(tasks: TaskLists, root: Path) -> Non
         tasks.create("b", "second", today=DAY)
 
 
-def test_a_task_with_open_steps_is_closed_by_force_only_and_not_over_the_steps_of_others(tasks: TaskLists) -> None:
+def test_a_task_with_open_steps_is_closed_by_force_only_and_the_open_ones_are_named(tasks: TaskLists) -> None:
     tasks.create("move", PLAN, today=DAY)
-    with pytest.raises(
-        UsageError, match=r"5 steps are open, the first at line 8 \[PLANNER\] Preparation: Choose a day"
-    ):
+    opened = (
+        r"line 8 \[PLANNER\] Preparation: Choose a day; line 12 .*; line 18 .*; line 19 .*; line 23 Notes: Tell the"
+    )
+    with pytest.raises(UsageError, match=f"5 steps are open: {opened}"):
         tasks.close("move")
-    with pytest.raises(UsageError, match=r"2 steps are open, the first at line 18 \[WORKER\] Move: Copy"):
-        tasks.close("move", role="planner", force=True)
+    tasks.create("many", "- [ ] a\n" * 7, today=DAY)
+    with pytest.raises(UsageError, match=r"line 5: a; and 2 more$"):
+        tasks.close("many")
+    tasks.close("many", force=True)
     closed = tasks.close("move", force=True)
     assert (closed.state, closed.path.exists(), tasks.list_active()) == ("done", True, [])
     with pytest.raises(RecordError, match="closed and cannot be changed"):
         tasks.update(closed.name, "x")
 
 
-def test_a_role_opens_a_task_with_steps_for_others_but_marks_none_in_their_name(tasks: TaskLists) -> None:
-    with pytest.raises(UsageError, match="line 7: this step of PLANNER is marked as done"):
-        tasks.create("move", PLAN, role="worker", today=DAY)
-    assert tasks.create("move", PLAN, role="planner", today=DAY).done == 1
+def test_the_folders_last_in_a_repository_and_nothing_of_this_machine_shows_there(tasks: TaskLists, root: Path) -> None:
+    store = TaskStore(root)
+    tasks.create("a", "- [x] a", today=DAY)
+    store.create("run").abandon()
+    subprocess.run(["git", "init", "-q", root.parent], check=True)
+    git = ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=all"]
+    shown = subprocess.run(git, check=True, capture_output=True, text=True).stdout.split()[1::2]
+    assert sorted(path.removeprefix("tasks/") for path in shown) == [
+        "active/.gitkeep", "active/2026-03-02-a.md", "active/TASK-1.md", "done/.gitkeep"
+    ]  # fmt: skip
+    (root / "done" / ".gitkeep").unlink()
+    tasks.create("b", "b", today=DAY)
+    assert (root / "done" / ".gitkeep").read_bytes() == b""
 
 
 def test_a_change_in_a_role_needs_the_version_it_is_based_on(tasks: TaskLists) -> None:
@@ -364,7 +342,7 @@ def test_processes_that_change_a_task_at_once_lose_nothing(tasks: TaskLists, roo
             child.wait()
     steps = [step.text for step in tasks.read("shared").outline.steps]
     assert sorted(steps) == sorted(["begin", *(f"r{n} {k}" for n in range(4) for k in range(20))])
-    assert [p.name for p in (root / "active").iterdir()] == ["2026-03-02-shared.md"]
+    assert [p.name for p in (root / "active").glob("[!.]*")] == ["2026-03-02-shared.md"]
 
 
 def test_others_are_locked_out_while_a_change_is_checked_and_written(
@@ -396,7 +374,7 @@ def test_a_file_that_an_editor_makes_meanwhile_is_not_replaced(
     with pytest.raises(RecordError, match="cannot write the task: File exists"):
         tasks.create("a", "other", today=DAY)
     assert path.read_text() == "by an editor\n"
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert [p.name for p in path.parent.glob("[!.]*")] == [path.name]
 
 
 BAD: list[tuple[str, str]] = [
@@ -432,8 +410,7 @@ def test_line_ends_are_written_as_line_feeds_and_do_not_change_a_section(tasks: 
 def test_a_text_of_the_full_size_is_read_at_once(tasks: TaskLists) -> None:
     for line in ("- [ ] a\n", "## [B] " + "#" * 93 + "\n", "`"):
         text = (line * (MAX_BYTES // len(line)))[: MAX_BYTES - 2] + "x\n"
-        outline = read_outline(text)
-        check_update(outline, outline, "A")
+        read_outline(text)
     assert tasks.create("big", text, today=DAY).content == text
 
 
@@ -505,7 +482,9 @@ def test_files_are_0600_and_what_a_killed_process_left_does_not_matter(tasks: Ta
     path.chmod(0o644)
     tasks.update("a", "b")
     assert path.read_text() == "b\n"
-    assert [(p.name, stat.S_IMODE(p.stat().st_mode)) for p in (root / "active").iterdir()] == [(path.name, 0o600)]
+    assert {(p.name, stat.S_IMODE(p.stat().st_mode)) for p in (root / "active").iterdir()} == {
+        (path.name, 0o600), (".gitkeep", 0o600)
+    }  # fmt: skip
 
 
 def test_a_full_disk_leaves_the_old_text(tasks: TaskLists, root: Path) -> None:
@@ -522,7 +501,7 @@ def test_a_full_disk_leaves_the_old_text(tasks: TaskLists, root: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, previous)
     assert tasks.list_active() == [before]
-    assert [p.name for p in (root / "active").iterdir()] == [before.path.name]
+    assert [p.name for p in (root / "active").glob("[!.]*")] == [before.path.name]
 
 
 def test_runs_and_task_lists_do_not_see_each_other(tasks: TaskLists, root: Path) -> None:

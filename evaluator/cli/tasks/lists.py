@@ -11,30 +11,13 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.shipped import shipped
+from evaluator.record.task_list_templates import DEFAULT, fill_template, read_template
 from evaluator.record.task_lists import TaskList, TaskLists
-
-_TEMPLATE = """\
-# {title}
-
-The goal, and how to see that it is reached.
-
-## [PLANNER] Preparation
-
-- [ ] Write down what is part of the task and what is not
-- [ ] Write the steps of the section below
-
-## [WORKER] Implementation
-
-- [ ] First step
-
-## [PLANNER] Acceptance
-
-- [ ] Try the result
-"""
 
 
 @click.command("list-active", epilog="Example:  evaluator tasks list-active --role planner")
-@click.option("--role", metavar="ROLE", help="Show the next step of this role or of everybody.")
+@click.option("--role", metavar="ROLE", help="Show the next step that this role does, or that names no role.")
 @tasks_option
 @json_option
 def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
@@ -65,16 +48,23 @@ def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
     _print_next(task, role)
 
 
-@click.command("create", epilog="Example:  evaluator tasks create move-the-archive --content @plan.md")
+@click.command("create", epilog="Example:  evaluator tasks create move-the-archive --from feature --role mechanic")
 @click.argument("name")
-@click.option("--content", metavar="@FILE", help="A file with the text, - for standard input. Default: a few headings "
-              "and steps to start from.")  # fmt: skip
+@click.option("--content", metavar="@FILE", help="A file with the text, - for standard input.")
+@click.option("--from", "template", metavar="TEMPLATE",
+              help="Begin from a template: a file, or the name of one in templates/task_lists. Without --content the "
+              f"default is {DEFAULT}, which is shipped.")  # fmt: skip
+@click.option("--role", metavar="ROLE", help="The role that owns the task list and alone may change it.")
 @tasks_option
 @json_option
-def create(name: str, content: str | None, tasks_dir: Path, as_json: bool) -> None:
+def create(
+    name: str, content: str | None, template: str | None, role: str | None, tasks_dir: Path, as_json: bool
+) -> None:
     """Create the task list NAME: YYYY-MM-DD-name, or the name alone, which gets today's date (UTC)."""
-    text = _TEMPLATE.format(title=_title(name)) if content is None else _content(content)
-    _print_result(TaskLists(tasks_dir).create(name, text), None, as_json)
+    if content is not None and template is not None:
+        raise UsageError("--content and --from exclude each other; give one of them")
+    text = _from_template(template or DEFAULT, name, role) if content is None else _content(content)
+    _print_result(TaskLists(tasks_dir).create(name, text, role=role), None, as_json)
 
 
 @click.command(
@@ -82,7 +72,7 @@ def create(name: str, content: str | None, tasks_dir: Path, as_json: bool) -> No
 )
 @click.argument("name")
 @click.option("--content", metavar="@FILE", required=True, help="A file with the whole text, - for standard input.")
-@click.option("--role", metavar="ROLE", help="Act in this role: the sections of other roles cannot be changed.")
+@click.option("--role", metavar="ROLE", help="Act in this role: refused where another role owns the task list.")
 @click.option("--version", metavar="VERSION",
               help="Only if the file still has the version that `read` showed; needed with --role.")  # fmt: skip
 @tasks_option
@@ -98,12 +88,12 @@ def update(name: str, content: str, role: str | None, version: str | None, tasks
 
 @click.command("close", epilog="Example:  evaluator tasks close move-the-archive")
 @click.argument("name")
-@click.option("--role", metavar="ROLE", help="Act in this role: --force does not close over open steps of other roles.")
+@click.option("--role", metavar="ROLE", help="Act in this role: refused where another role owns the task list.")
 @click.option("--force", is_flag=True, help="Close it even if steps are open.")
 @tasks_option
 @json_option
 def close(name: str, role: str | None, force: bool, tasks_dir: Path, as_json: bool) -> None:
-    """Move the task list NAME from active/ to done/. Refused, with the first open step, while steps are open."""
+    """Move the task list NAME from active/ to done/. Refused, with the open steps, while steps are open."""
     _print_result(TaskLists(tasks_dir).close(name, role=role, force=force), role, as_json)
 
 
@@ -121,9 +111,16 @@ def _content(option: str) -> str:
         raise UsageError(f"--content {error}") from error
 
 
-def _title(name: str) -> str:
-    words = name.removesuffix(".md").lstrip("0123456789-").replace("-", " ")
-    return words.capitalize() or name
+def _from_template(option: str, name: str, role: str | None) -> str:
+    """The text of a new list from a template: `option` is its file, or its name."""
+    if "/" in option or option.endswith((".md", ".tpl")):
+        try:
+            text = read_text(option)
+        except UsageError as error:
+            raise UsageError(f"--from {error}") from error
+    else:
+        text = read_template(option, [Path("templates"), shipped("templates")])
+    return fill_template(text, name, role=role)
 
 
 def _print_result(task: TaskList, role: str | None, as_json: bool) -> None:

@@ -1,0 +1,125 @@
+"""Interrupted runs for a model that may read or resume them with `manage_task`.
+
+A resumed run never has more than the task that asks for it: each of its tasks has the same profile, its model option
+and root are the same, it runs no process, it names only tools that this task has, and its time, turns and cost count
+against this task's limits. A run that is read had the same profile too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from evaluator.errors import ToolError
+from evaluator.errors.results import TaskResult
+from evaluator.handler.config import RunGrant
+from evaluator.interpreter.frame import Run
+from evaluator.interpreter.generated import Allowance, may_call
+from evaluator.interpreter.prepared import Prepared
+from evaluator.nodes.walk import tasks
+from evaluator.record.conversation import json_text
+from evaluator.record.steps import Header, Recording, Step
+from evaluator.record.store import TaskStore
+from evaluator.tools import ToolContext
+from evaluator.tools.manage_task import RunAccess
+
+_MAX_STEPS = 50
+_MAX_SHOWN_CHARS = 1_000
+
+
+def run_access(run: Run, prepared: Prepared, store: TaskStore, grant: RunGrant) -> RunAccess:
+    """What the task `prepared` may do with interrupted runs."""
+
+    def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
+        for task in store.interrupted():
+            header = task.header
+            yield task.id, None if header is None else header.template, None if header is None else header.created
+
+    async def load(task_id: int) -> Recording:
+        recording = await asyncio.to_thread(store.read, task_id)
+        if recording.status != "interrupted":
+            raise ToolError(f"TASK-{task_id} is {recording.status}; only interrupted runs can be read and resumed")
+        refusal = _other_settings(run, prepared, recording)
+        if refusal is not None:
+            raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
+        return recording
+
+    async def read(task_id: int) -> dict[str, Any]:
+        return _outline(await load(task_id))
+
+    async def resume(task_id: int, _: ToolContext) -> str:
+        header = (await load(task_id)).known_header()
+        refusal = _more_rights(run, prepared, header)
+        if refusal is not None:
+            raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
+        if run.services.resume is None:
+            raise ToolError("runs cannot be resumed here")
+        outcome = await run.services.resume(run.services, task_id, prepared.budget)
+        if isinstance(outcome, TaskResult):
+            return outcome.content
+        error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}
+        raise ToolError(json.dumps({"task_id": task_id, "error": error, "partial_output": outcome.content}))
+
+    return RunAccess(
+        interrupted,
+        read=None if grant == "list" else read,
+        resume=resume if grant == "resume" else None,
+    )
+
+
+def _other_settings(run: Run, prepared: Prepared, recording: Recording) -> str | None:
+    """Why what is recorded may be more than the task that asks could see; None if it is not."""
+    header = recording.known_header()
+    outputs = (step.end.output for step in recording.steps if step.start.kind == "resolve" and step.end is not None)
+    profiles = {str(output.get("profile")) for output in outputs if isinstance(output, dict)}
+    others = sorted(profiles - {prepared.config.name})
+    if others:
+        return f"ran with the profile {others[0]!r}, not with {prepared.config.name!r}"
+    if header.model is not None and header.model != run.options.model:
+        return f"ran with the model {header.model!r}, which this run does not use"
+    return None
+
+
+def _more_rights(run: Run, prepared: Prepared, header: Header) -> str | None:
+    """Why the run of this header could do more than the task that asks; None if it could not."""
+    library, name = run.services.library, header.template
+    if name is None or name not in library or "node" in header.extra:
+        return "evaluates no template of the library"
+    tools = {grant.name for grant in prepared.config.tools} | set(prepared.task.tools)
+    if not may_call(library, name, Allowance("a resumed run", tools=frozenset(tools))):
+        return "runs a process, or has tools that this task does not have"
+    fixed, default = header.extra.get("handler"), run.services.default_profile.name
+    for template in (name, *library.called_by(name)):
+        for task in tasks(library.get(template).node):
+            ref = None if task.handler is None else task.handler.ref
+            if task.asks_model and (fixed or ref or default) != prepared.config.name:
+                return f"has the profile {fixed or ref or default!r}, not {prepared.config.name!r}"
+    return None
+
+
+def _outline(recording: Recording) -> dict[str, Any]:
+    """What a run did and where it stopped, without the texts of its completed steps."""
+    header, steps = recording.known_header(), recording.steps
+    shown: dict[str, Any] = {
+        "id": header.task_id, "status": recording.status, "template": header.template, "request": header.request,
+        "created": header.created, "steps": [_step(step) for step in steps[-_MAX_STEPS:]],
+    }  # fmt: skip
+    if len(steps) > _MAX_STEPS:
+        shown["earlier_steps"] = len(steps) - _MAX_STEPS
+    if steps and steps[-1].status != "success":
+        last = steps[-1]
+        shown["stopped_at"] = {**_step(last), "args": json_text(last.start.args)[:_MAX_SHOWN_CHARS]}
+    return shown
+
+
+def _step(step: Step) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "number": step.number, "kind": step.start.kind, "name": step.start.name, "status": step.status,
+    }  # fmt: skip
+    if step.start.attempt > 1:
+        shown["attempt"] = step.start.attempt
+    if step.end is not None and step.end.error is not None:
+        shown["error"] = step.end.error[:_MAX_SHOWN_CHARS]
+    return shown
