@@ -1,7 +1,9 @@
 """A batch's folder: its manifest, the result of each sample, and the task files.
 
-    manifest.json    what was run, complete enough to run it again; replaced atomically
-    results.jsonl    one line per result, appended as results arrive; of several lines with one key the last counts
+    manifest.json    what was run, complete enough to run it again; replaced atomically; has a checksum
+    results.jsonl    one line per result, with a checksum, appended as results arrive; of several lines with one key the
+                     last counts
+    damaged.jsonl    lines that were removed from the results, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
     changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
@@ -14,6 +16,7 @@ from `tasks/`. Links are not followed. Files are 0600.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -24,17 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator.batch.checksums import ALTERED, REPAIR, indented_json, is_sealed, read_manifest, seal_line, seal_manifest
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.errors import RecordError, TaskBusy
-from evaluator.files.atomic import write_atomic
+from evaluator.errors import RecordError, RecordNotWritten, TaskBusy
+from evaluator.errors.machine import advice_on
+from evaluator.files.atomic import atomic_file, write_atomic
 from evaluator.files.locks import try_lock
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
+DAMAGED = "damaged.jsonl"
 _HEAD = re.compile(
-    rb'\{"key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
+    rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
 _compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
@@ -59,7 +65,8 @@ class BatchFolder:
         self.path = path
         self._fd = fd
         self._end = 0 if fd is None else os.fstat(fd).st_size
-        self.torn_bytes = 0
+        self._results = os.fspath(path / RESULTS)
+        self.torn_bytes = self.damaged_lines = 0
 
     @classmethod
     def create(cls, path: str | Path) -> BatchFolder:
@@ -78,16 +85,25 @@ class BatchFolder:
         return cls._lock(path, create=True)
 
     @classmethod
-    def open(cls, path: str | Path) -> BatchFolder:
+    def open(cls, path: str | Path, *, repair: bool = False) -> BatchFolder:
         """An existing batch, to resume it. Removes an incomplete last line; `torn_bytes` is its length.
+
+        `repair`: damaged lines, `damaged_lines` of them, are moved to `damaged.jsonl`, and a missing file of results is
+        created.
 
         Raises: RecordError, if there is no batch or it cannot be written; TaskBusy, if another process works on it.
         """
         path = Path(path)
         _expect_batch(path)
         os.close(open_private_folder(path))
-        folder = cls._lock(path, create=False)
-        folder._remove_torn_line()
+        folder = cls._lock(path, create=repair)
+        try:
+            folder._remove_torn_line()
+            if repair:
+                folder._remove_damaged_lines()
+        except OSError as error:
+            folder.close()
+            raise RecordError(f"{path / RESULTS}: cannot be repaired: {error.strerror}") from error
         return folder
 
     @classmethod
@@ -105,6 +121,8 @@ class BatchFolder:
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             fd = os.open(path / RESULTS, flags, 0o600)
+        except FileNotFoundError:
+            raise _missing(path) from None
         except OSError as error:
             raise RecordError(f"{path / RESULTS}: cannot be opened for writing: {error.strerror}") from error
         try:
@@ -139,6 +157,29 @@ class BatchFolder:
             os.ftruncate(self._writable, keep)
         self.torn_bytes, self._end = size - keep, keep
 
+    def _remove_damaged_lines(self) -> None:
+        damaged = [line for _, _, line in self._raw_lines() if not is_sealed(line)]
+        if not damaged:
+            return
+        with open(
+            os.open(self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "ab"
+        ) as aside:
+            aside.writelines(damaged)
+        fd = -1
+        try:
+            with atomic_file(self.path / RESULTS, error=None) as file:
+                # The new file has the lock before it has the name.
+                try_lock(file.fileno())
+                fd = os.dup(file.fileno())
+                fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+                file.writelines(line for _, _, line in self._raw_lines() if is_sealed(line))
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        self.close()
+        self._fd, self._end, self.damaged_lines = fd, os.fstat(fd).st_size, len(damaged)
+
     @property
     def tasks(self) -> Path:
         return self.path / TASKS
@@ -148,13 +189,15 @@ class BatchFolder:
     def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
         """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this returns.
 
-        Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
+        Raises: RecordError, if the disk is full or fails; the file then ends where it ended before. RecordError too, if
+        the file is no longer what this process wrote.
         """
         fd, data = self._writable, result.to_dict()
+        self._check_unchanged()
         text = _to_json(data)
         if scrub is not None and scrub.suspects(text):
             text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
-        line = text.encode() + b"\n"
+        line = seal_line(text)
         try:
             written = os.write(fd, line)
             while written < len(line):
@@ -162,22 +205,48 @@ class BatchFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self._end)
-            raise RecordError(f"{self.path / RESULTS}: a result cannot be written: {error.strerror}") from error
+            raise RecordNotWritten(
+                f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; {advice_on(error)}"
+            ) from error
         self._end += len(line)
 
+    def _check_unchanged(self) -> None:
+        """Raises: RecordError, if the file of results was removed, replaced, cut or written to by somebody else."""
+        here = os.fstat(self._writable)
+        try:
+            there = os.stat(self._results, follow_symlinks=False)
+        except FileNotFoundError:
+            raise _missing(self.path) from None
+        if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
+            raise RecordError(f"{self._results}: was replaced while the batch ran; {REPAIR}")
+        if here.st_size != self._end:
+            raise RecordError(
+                f"{self._results}: was changed while the batch ran: it has {here.st_size:,} bytes instead of "
+                f"{self._end:,}; {REPAIR}"
+            )
+
     def sync(self) -> None:
-        """Flushes the results to the disk, so that they survive a loss of power."""
-        os.fsync(self._writable)
+        """Flushes the results to the disk, so that they survive a loss of power.
+
+        Raises: RecordError, if that fails, or if the file is no longer what this process wrote.
+        """
+        self._check_unchanged()
+        try:
+            os.fsync(self._writable)
+        except OSError as error:
+            raise RecordNotWritten(
+                f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
+            ) from error
 
     def index(self) -> dict[str, Entry]:
-        """The current result of each key. Reads only the head of each line.
+        """The current result of each key. Parses only the head of each line.
 
-        Raises: RecordError, with file and line, if a line is not a result.
+        Raises: RecordError, with file and line, if a line is not a result or was changed.
         """
         found: dict[str, Entry] = {}
         for number, offset, line in self._lines():
             head = _HEAD.match(line)
-            if head is None or head[4] not in _VERDICTS or not line.endswith(b"}\n"):
+            if head is None or head[4] not in _VERDICTS:
                 raise _corrupt(self.path, number, "not a line of results")
             found[head[1].decode()] = Entry(offset, head[2], head[3], _VERDICTS[head[4]], head[5] == b"true")
         return found
@@ -217,7 +286,10 @@ class BatchFolder:
         """The result whose line begins at `offset` (see `index`)."""
         with open(self.path / RESULTS, "rb") as file:
             file.seek(offset)
-            return self._parsed(file.readline(), None)
+            line = file.readline()
+        if not is_sealed(line):
+            raise _corrupt(self.path, None, f"the line at byte {offset} {ALTERED}")
+        return self._parsed(line, None)
 
     def _parsed(self, line: bytes, number: int | None) -> SampleResult:
         try:
@@ -226,7 +298,16 @@ class BatchFolder:
             raise _corrupt(self.path, number, f"{type(error).__name__}: {error}") from error
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """`(line number, offset, line)`, without an incomplete last line that is still being written."""
+        """`(line number, offset, line)`, without an incomplete last line that is still being written.
+
+        Raises: RecordError, with file and line, if a line is not as it was written.
+        """
+        for number, offset, line in self._raw_lines():
+            if not is_sealed(line):
+                raise _corrupt(self.path, number, f"the line {ALTERED}")
+            yield number, offset, line
+
+    def _raw_lines(self) -> Iterator[tuple[int, int, bytes]]:
         try:
             with open(self.path / RESULTS, "rb") as file:
                 offset = 0
@@ -235,15 +316,15 @@ class BatchFolder:
                         yield number, offset, line
                     offset += len(line)
         except FileNotFoundError:
-            return
+            raise _missing(self.path) from None
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        _replace(self.path / MANIFEST, manifest)
+        write_atomic(self.path / MANIFEST, seal_manifest(manifest))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        _replace(self.path / SUMMARY, summary)
+        write_atomic(self.path / SUMMARY, indented_json(summary))
 
     def write_changed(self, changed: Sequence[object]) -> None:
         """Writes a line for each of `changed`; without any, removes an older file."""
@@ -251,17 +332,22 @@ class BatchFolder:
         if changed:
             # As JSON strings, so that each is one line whatever it contains.
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
-            write_atomic(path, _as_utf8("".join(lines)))
+            write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
         else:
             path.unlink(missing_ok=True)
 
-    def manifest(self) -> dict[str, Any]:
-        """Raises: RecordError, if it cannot be read."""
-        return _object_in(self.path / MANIFEST)
+    def manifest(self, *, repair: bool = False) -> dict[str, Any]:
+        """The manifest. `repair`: also one that was changed, as long as it is JSON.
 
-    def summary(self) -> dict[str, Any] | None:
-        """The numbers at the end of the last session; None if no session has ended."""
-        return _object_in(self.path / SUMMARY) if (self.path / SUMMARY).exists() else None
+        Raises: RecordError, if it cannot be read or was changed.
+        """
+        path = self.path / MANIFEST
+        try:
+            return read_manifest(path.read_bytes(), repair=repair)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise RecordError(f"{path}: {error}") from error
 
     def close(self) -> None:
         if self._fd is not None:
@@ -303,26 +389,8 @@ def _expect_batch(path: Path) -> None:
 
 def _corrupt(path: Path, number: int | None, what: str) -> RecordError:
     where = f"{path / RESULTS}" if number is None else f"{path / RESULTS}:{number}"
-    return RecordError(f"{where}: {what}; the file was changed. Remove the line to run its sample again")
+    return RecordError(f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}")
 
 
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    write_atomic(path, _as_utf8(text))
-
-
-def _as_utf8(json_text: str) -> bytes:
-    """JSON as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON's own escape for it."""
-    return json_text.encode("utf-8", "backslashreplace")
-
-
-def _object_in(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RecordError(f"{path}: invalid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise RecordError(f"{path}: expected a JSON object, found a {type(value).__name__}")
-    return cast("dict[str, Any]", value)
+def _missing(path: Path) -> RecordError:
+    return RecordError(f"{path / RESULTS}: was removed; to start it again from the task files, {REPAIR}")

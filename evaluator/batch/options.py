@@ -332,6 +332,12 @@ class BatchOptions:
         False, None, Flag("--retry-errors", "With --resume: run samples again that ended with an error.", type=bool),
         in_file=False,
     )  # fmt: skip
+    repair: bool = option(
+        False, None,
+        Flag("--repair", "With --resume: remove damaged results, whose samples are evaluated again, and accept a "
+             "changed manifest.", type=bool),
+        in_file=False,
+    )  # fmt: skip
     on_changed: OnChanged = option(
         "leave", _one_of(get_args(OnChanged)),
         Flag("--changed", "With --resume: what to do with results whose template, row or model has changed.",

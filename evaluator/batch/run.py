@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator.batch.engines import Engine, make_engine
-from evaluator.batch.folder import BatchFolder
+from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
@@ -99,6 +99,7 @@ async def run_batch(
     output: str | Path | None = None,
     resume: bool = False,
     retry_errors: bool = False,
+    repair: bool = False,
     on_changed: OnChanged = "leave",
     unfinished: OnUnfinished = "ask",
     cache: ResponseCache | str | Path | None = None,
@@ -120,7 +121,8 @@ async def run_batch(
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they arrive, task files,
     manifest, summary. `resume` continues the batch in that folder; `retry_errors` runs samples again that ended with an
-    error; `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
+    error; `repair` removes damaged results, whose samples are evaluated again, and accepts a changed manifest;
+    `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
     them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
     of responses. `engine`: "local" (default), "ray" or your own. `stop.ask()` ends the session after the samples in
     flight; cancelling the call cancels them. The folder then says that the session was stopped.
@@ -165,8 +167,8 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
     path = _absolute(options.output or new_folder(plan.name))
     engine = make_engine(options.engine, options.limits.concurrency)
     exists = options.resume and (path / "manifest.json").exists()
-    with BatchFolder.open(path) if exists else BatchFolder.create(path) as folder:
-        before = folder.manifest() if exists else {}
+    with BatchFolder.open(path, repair=options.repair) if exists else BatchFolder.create(path) as folder:
+        before = folder.manifest(repair=options.repair) if exists else {}
         manifest = make_manifest(plan, evaluator, arguments or {})
         started = now()
         sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
@@ -175,7 +177,8 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _run_session(evaluator, plan, folder, engine, _was_complete(before), tally, notices)
+            ended = await _run_session(evaluator, plan, folder, engine, before, tally, notices)
+            folder.sync()
         except BaseException as error:
             # `error` is raised even if the manifest cannot be written. There is no summary, because a cancelled call
             # has to end soon.
@@ -190,7 +193,6 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         folder.write_changed(ended.counts.explained)
         summary = open_batch(path).summarise()
         folder.write_summary(summary.to_dict())
-        folder.sync()
         if ended.error is not None:
             raise ended.error
         return BatchResult(path, ended, summary, tuple(check_thresholds(summary, plan.thresholds)))
@@ -218,14 +220,14 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _was_complete(manifest: Mapping[str, Any]) -> bool:
-    """Whether every task of the earlier sessions has its result."""
-    sessions = manifest.get("sessions", [])
-    return not sessions or sessions[-1].get("state") == "complete"
+def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
+    """Whether every task of the earlier sessions has its result; `results` is how many results there are."""
+    sessions, total = before.get("sessions", []), before.get("total")
+    return not sessions or (sessions[-1].get("state") == "complete" and isinstance(total, int) and results >= total)
 
 
 async def _run_session(
-    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, was_complete: bool, tally: Tally,
+    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, before: Mapping[str, Any], tally: Tally,
     notices: Sequence[str],
 ) -> SessionEnd:  # fmt: skip
     options, limits = plan.options, plan.options.limits
@@ -245,7 +247,7 @@ async def _run_session(
         )
         store = own.services.store
         unrecorded: dict[str, int] = {}
-        if store is not None and (options.retry_errors or not was_complete):
+        if store is not None and (options.retry_errors or not _has_all_results(before, len(earlier))):
             unrecorded = find_unrecorded(store, earlier)
         worker = Worker(
             own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
@@ -255,6 +257,9 @@ async def _run_session(
             display.show("notice", line)
         if folder.torn_bytes:
             display.show("notice", f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes")
+        if folder.damaged_lines:
+            moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
+            display.show("notice", f"{folder.path}: {moved}; their samples are pending")
         loop = asyncio.get_running_loop()
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))

@@ -114,7 +114,8 @@ def batch(definition: Path | None, **given: Any) -> None:
         options,
         scorers=tuple(parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in options.scorers),
         output=folder or options.output or new_folder(wanted.name), resume=folder is not None,
-        retry_errors=given["retry_errors"], on_changed=given["on_changed"], unfinished=given["unfinished"],
+        retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
+        unfinished=given["unfinished"],
         engine=given["engine"], display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
     )  # fmt: skip
     plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
@@ -132,7 +133,7 @@ def _check_resume_flags(given: dict[str, Any]) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         was_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if was_given and name in ("retry_errors", "on_changed", "unfinished"):
+        if was_given and name in ("retry_errors", "repair", "on_changed", "unfinished"):
             raise UsageError(f"{parameter.opts[0]} is for a batch that is resumed: name it with --resume FOLDER")
 
 
@@ -215,7 +216,7 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
 
         if path is not None or given["output"] is not None:
             raise UsageError("--resume continues the batch in its folder: give neither a DEFINITION nor --output")
-        manifest = BatchFolder.reader(folder).manifest()
+        manifest = BatchFolder.reader(folder).manifest(repair=given["repair"])
         arguments = manifest.get("arguments")
         if not arguments:
             raise UsageError(

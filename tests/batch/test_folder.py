@@ -138,7 +138,7 @@ except Exception as error:
 print([result.sample_id for result in folder.results()])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "RecordError" in done.stdout and "File too large" in done.stdout
+    assert "RecordNotWritten" in done.stdout and "File too large" in done.stdout
     assert done.stdout.endswith("['a']\n")
     assert (path / "results.jsonl").read_bytes().endswith(b"}\n")
 

@@ -8,12 +8,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from evaluator.batch.folder import CHANGED, MANIFEST, RESULTS, SUMMARY, TASKS
+from evaluator.batch.folder import CHANGED, DAMAGED, MANIFEST, RESULTS, SUMMARY, TASKS
 from evaluator.batch.identity import SCHEMA
 from evaluator.errors import UsageError
 from evaluator.files.atomic import atomic_file
 
-_RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, CHANGED})
+_RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, CHANGED, DAMAGED})
 
 
 @contextlib.contextmanager

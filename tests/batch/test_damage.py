@@ -1,0 +1,191 @@
+"""Results and manifests that were changed, cut or removed are refused, and repaired without a second call."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import BatchResult, NoDisplay, open_batch
+from evaluator.batch.checksums import is_sealed, seal_line
+from evaluator.cli.main import main
+from evaluator.errors import RecordError
+from tests.batch.conftest import Calls, Run
+
+Damage = Callable[[Path], object]
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["results.jsonl", "manifest.json"])
+def test_of_240_flipped_bits_none_changes_the_numbers_silently(run: Run, tmp_path: Path, name: str) -> None:
+    numbers = run().summary.to_dict()
+    path = tmp_path / "batch" / name
+    whole = path.read_bytes()
+    refused = 0
+    for n in range(120):
+        at = n * (len(whole) - 1) // 119
+        flip(path, at, n % 8)
+        if at == len(whole) - 1 and name == "results.jsonl":
+            # The end of the last line: it reads as a line that is still being written.
+            assert not open_batch(path.parent).summarise().complete
+        else:
+            with pytest.raises(RecordError, match=rf"{name}.*--repair"):
+                open_batch(path.parent).summarise()
+            refused += 1
+        path.write_bytes(whole)
+    assert refused >= 119
+    assert open_batch(path.parent).summarise().to_dict() == numbers
+
+
+def edit_score(path: Path) -> None:
+    text = (path / "results.jsonl").read_text()
+    (path / "results.jsonl").write_text(
+        text.replace('"value":0.0', '"value":1.0').replace('"value":1.0', '"value":0.5', 1)
+    )
+
+
+@pytest.mark.parametrize("command", ["summary", "report", "export", "compare", "batch"])
+@pytest.mark.parametrize("what", ["score", "manifest", "removed", "an earlier version"])
+def test_every_command_refuses_a_damaged_folder_and_says_how_to_continue(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str, what: str
+) -> None:
+    run()
+    folder = tmp_path / "batch"
+    if what == "score":
+        edit_score(folder)
+    elif what == "manifest":
+        text = (folder / "manifest.json").read_text()
+        (folder / "manifest.json").write_text(text.replace('"total": 10', '"total": 5'))
+    elif what == "removed":
+        (folder / "results.jsonl").unlink()
+    else:
+        lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+        texts = [json.dumps({key: value for key, value in line.items() if key != "crc32"}) for line in lines]
+        (folder / "results.jsonl").write_text("\n".join(texts) + "\n")
+    argv = {
+        "summary": [str(folder)],
+        "report": [str(folder), "-o", str(tmp_path / "r.html")],
+        "export": [str(folder), "-f", "csv", "-o", str(tmp_path / "r.csv")],
+        "compare": [str(folder), str(folder)],
+        "batch": ["--resume", str(folder)],
+    }[command]
+    with pytest.raises(SystemExit) as ended:
+        main([command, *argv])
+    error = capfd.readouterr().err
+    if command == "batch" and what != "manifest":
+        # This batch was run from Python, which the command says first.
+        assert ended.value.code == 2
+        with pytest.raises(RecordError, match="--repair"):
+            run(resume=True)
+        return
+    assert ended.value.code == 3, error
+    assert "--repair" in error and ("results.jsonl" in error or "manifest.json" in error)
+    if what == "score":
+        assert "results.jsonl:1:" in error
+
+
+class Removing(NoDisplay):
+    """Damages the file of results when half of them are written."""
+
+    def __init__(self, damage: Damage, folder: Path, after: int) -> None:
+        self.damage, self.folder, self.left = damage, folder, after
+
+    def result(self, result: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.damage(self.folder / "results.jsonl")
+
+
+def replaced(path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("after", [1, 5, 10])
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (Path.unlink, "was removed"),
+        (replaced, "was replaced"),
+        (lambda path: os.truncate(path, 0), "instead of"),
+        (lambda path: os.truncate(path, path.stat().st_size - 10), "instead of"),
+    ],
+    ids=["removed", "replaced", "emptied", "cut"],
+)
+def test_results_that_are_lost_while_the_batch_runs_end_it_with_an_error(
+    run: Run, calls: Calls, tmp_path: Path, damage: Damage, what: str, after: int
+) -> None:
+    folder = tmp_path / "batch"
+    display = Removing(damage, folder, after)
+    with pytest.raises(RecordError, match=rf"results\.jsonl: .*{what}"):
+        run(display=display, limits={"concurrency": 1})
+    assert json.loads((folder / "manifest.json").read_text())["state"] == "incomplete"
+    made = len(calls)
+    resumed = run(resume=True, repair=True)
+    assert resumed.is_complete and resumed.summary.counts.passed == 10
+    assert len(calls) == 10 and len(set(calls)) == 10 and made <= 10
+
+
+def content_of(result: BatchResult) -> dict[str, Any]:
+    return {one.sample_id: (one.verdict, one.content, one.scores, one.usage) for one in result.results()}
+
+
+@pytest.mark.parametrize("lines", [[0], [3, 4], list(range(10))], ids=str)
+def test_repair_moves_damaged_lines_aside_and_takes_their_answers_from_the_task_files(
+    run: Run, calls: Calls, tmp_path: Path, lines: list[int]
+) -> None:
+    before = content_of(run())
+    folder, shown = tmp_path / "batch", list[str]()
+    path = folder / "results.jsonl"
+    damaged = path.read_bytes().splitlines(keepends=True)
+    for n in lines:
+        damaged[n] = damaged[n].replace(b'"passed":true', b'"passed":null')
+    path.write_bytes(b"".join(damaged))
+
+    class Shown(NoDisplay):
+        def notice(self, line: str) -> None:
+            shown.append(line)
+
+    resumed = run(resume=True, repair=True, display=Shown())
+    assert resumed.is_complete and len(calls) == 10
+    assert content_of(resumed) == before
+    assert any(f"moved {len(lines)} damaged results to damaged.jsonl" in line for line in shown)
+    assert (folder / "damaged.jsonl").read_bytes() == b"".join(damaged[n] for n in lines)
+    assert all(is_sealed(line) for line in path.read_bytes().splitlines(keepends=True))
+
+
+def test_lines_that_were_deleted_from_a_complete_batch_are_taken_from_the_task_files(
+    run: Run, calls: Calls, tmp_path: Path
+) -> None:
+    run()
+    path = tmp_path / "batch" / "results.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    assert not open_batch(path.parent).summarise().complete
+    assert run(resume=True).is_complete and len(calls) == 10
+
+
+def test_repair_accepts_a_changed_manifest(run: Run, calls: Calls, tmp_path: Path) -> None:
+    run()
+    path = tmp_path / "batch" / "manifest.json"
+    path.write_text(path.read_text().replace('"total": 10', '"total": 5'))
+    with pytest.raises(RecordError, match="manifest"):
+        run(resume=True)
+    assert run(resume=True, repair=True).is_complete and len(calls) == 10
+    assert json.loads(path.read_text())["total"] == 10 and open_batch(path.parent).manifest["total"] == 10
+
+
+def test_a_line_is_sealed_until_a_byte_of_it_changes() -> None:
+    line = seal_line('{"key":"é","a":1}')
+    assert is_sealed(line) and json.loads(line)["a"] == 1
+    assert not any(is_sealed(line[:n] + bytes([line[n] ^ 32]) + line[n + 1 :]) for n in range(len(line) - 1))
+    assert not is_sealed(b'{"key":"x"}\n') and not is_sealed(b"\n") and not is_sealed(b"")
