@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OnChanged = Literal["leave", "run", "keep"]
 State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
+_ENGINES = ("local", "processes", "ray")
 Check = Callable[[str, Any], Any]
 """Takes an option's name and value. Returns the value as it is stored. Raises UsageError if it is invalid."""
 
@@ -156,6 +157,10 @@ def _selection(name: str, value: Any) -> Selection:
     table = check_table(name, value)
     check_names(table, SELECT_FLAGS, f"{name}.")
     return Selection(**table)
+
+
+def _engine(name: str, value: Any) -> Any:
+    return _one_of(_ENGINES)(name, value) if isinstance(value, str) else value
 
 
 def _limits(name: str, value: Any) -> BatchLimits:
@@ -351,8 +356,14 @@ class BatchOptions:
         in_file=False,
     )  # fmt: skip
     engine: Engine | str | None = option(
-        None, None, Flag("--engine", "Where samples are evaluated.", choices=("local", "ray"), default="local"),
-        in_file=False,
+        None, _engine,
+        Flag("--engine", "Where samples are evaluated: in this process (local), in several, or on a Ray cluster. "
+             "Default: local.", choices=_ENGINES),
+    )  # fmt: skip
+    workers: int | None = option(
+        None, _at_least(1),
+        Flag("--workers", "Processes of --engine processes, or of --engine ray on each node. Default: one per CPU.",
+             type=int),
     )  # fmt: skip
     display: Display | None = option(None, in_file=False)
     stop: Stop | None = option(None, in_file=False)

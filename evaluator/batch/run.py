@@ -104,6 +104,7 @@ async def run_batch(
     unfinished: OnUnfinished = "ask",
     cache: ResponseCache | str | Path | None = None,
     engine: Engine | str | None = None,
+    workers: int | None = None,
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> BatchResult:
@@ -124,8 +125,9 @@ async def run_batch(
     error; `repair` removes damaged results, whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
     them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
-    of responses. `engine`: "local" (default), "ray" or your own. `stop.ask()` ends the session after the samples in
-    flight; cancelling the call cancels them. The folder then says that the session was stopped.
+    of responses. `engine`: "local" (default), "processes", "ray" or your own; `workers`: the number of processes, for
+    "ray" on each node. `stop.ask()` ends the session after the samples in flight; cancelling the call cancels them. The
+    folder then says that the session was stopped.
 
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a result with an error.
     Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that cannot be used;
@@ -165,7 +167,7 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
     plan, notices = _fit_to_machine(plan)
     options = plan.options
     path = _absolute(options.output or new_folder(plan.name))
-    engine = make_engine(options.engine, options.limits.concurrency)
+    engine = make_engine(options.engine, options.limits.concurrency, options.workers)
     exists = options.resume and (path / "manifest.json").exists()
     with BatchFolder.open(path, repair=options.repair) if exists else BatchFolder.create(path) as folder:
         before = folder.manifest(repair=options.repair) if exists else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
+from evaluator.batch.scorers.computing import GivenBack
 from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
@@ -100,7 +101,10 @@ class Worker:
 
     async def perform(self, work: Work) -> Done:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if a call of it or of
-        its judges was rejected, or if this machine could not do it (see `errors.machine`)."""
+        its judges was rejected, or if this machine could not do it (see `errors.machine`).
+
+        Raises: GivenBack, if another process is to score the answer.
+        """
         sample, cell = work.sample, work.cell
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
@@ -125,11 +129,17 @@ class Worker:
         scores: dict[str, Score] = {}
         if isinstance(outcome, TaskResult):
             rejected: list[str] = []
+            judged: dict[str, int] = {}
             for scorer in self.scorers:
                 try:
-                    scores[scorer.name] = await run_scorer(scorer, self._scored(work, scorer, outcome, rejected))
+                    scored = self._scored(work, scorer, outcome, rejected, judged)
+                    scores[scorer.name] = await run_scorer(scorer, scored)
                 except MachineError as error:
                     return Done(work, None, f"scorer {scorer.name!r}: {error}")
+                except GivenBack as given_back:
+                    own = {} if outcome.task_id is None else {work.identity.value: outcome.task_id}
+                    given_back.tasks = {**own, **judged}
+                    raise
             if rejected:
                 # A judge is missing, whatever the scorer returned.
                 return Done(work, None, rejected[0])
@@ -213,8 +223,11 @@ class Worker:
 
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def _scored(self, work: Work, scorer: Scorer, outcome: TaskResult, rejected: list[str]) -> ScorerInput:
-        """What the scorer sees. The reasons of rejected judge calls are added to `rejected`."""
+    def _scored(
+        self, work: Work, scorer: Scorer, outcome: TaskResult, rejected: list[str], completed: dict[str, int]
+    ) -> ScorerInput:
+        """What the scorer sees. The reasons of rejected judge calls are added to `rejected`, the tasks of others by
+        label to `completed`."""
         calls = count(1)
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
@@ -232,6 +245,8 @@ class Worker:
                 )  # fmt: skip
             if (reason := _rejection(judged)) is not None:
                 rejected.append(reason)
+            elif judged.task_id is not None:
+                completed[label] = judged.task_id
             return judged
 
         return ScorerInput(work.sample, outcome, lambda: self._recording(outcome.task_id), evaluate)

@@ -115,8 +115,7 @@ def batch(definition: Path | None, **given: Any) -> None:
         scorers=tuple(parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in options.scorers),
         output=folder or options.output or new_folder(wanted.name), resume=folder is not None,
         retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
-        unfinished=given["unfinished"],
-        engine=given["engine"], display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
+        unfinished=given["unfinished"], display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
     )  # fmt: skip
     plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
     if given["dry_run"]:
@@ -280,6 +279,8 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
     for name in (*(_ADDED if adds else ()), "thresholds"):
         if name in changes:
             changes[name] = list(dict.fromkeys([*table.get(name, ()), *changes[name]]))
+    if changes.get("engine") == "local" and "workers" not in changes:
+        table.pop("workers", None)
     if given["select_seed"] is not None and "sample" not in changes["select"]:
         raise UsageError("--seed is for rows that are drawn at random: say how many, with --sample N")
     # Read as a file would be, so that the manifest can be read again.

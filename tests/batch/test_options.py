@@ -14,6 +14,7 @@ import pytest
 
 from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
 from evaluator.batch.definition import BatchDefinition, definition_from
+from evaluator.batch.engines import ENGINES
 from evaluator.batch.options import SELECT_FLAGS, flags_of
 from evaluator.cli.batch import batch as command
 from evaluator.errors import UsageError
@@ -38,6 +39,7 @@ def test_the_command_line_has_every_option() -> None:
     assert declared <= {name for parameter in command.params for name in parameter.opts}
     flags = {name.partition(".")[0] for name, _ in flags_of(BatchOptions)}
     assert OPTIONS.keys() - flags == WITHOUT_FLAG - {"select", "limits"}
+    assert dict(flags_of(BatchOptions))["engine"].choices == ENGINES
     assert SELECT_FLAGS.keys() == {each.name for each in fields(Selection)}
     assert {name for name, _ in flags_of(BatchLimits)} == {each.name for each in fields(BatchLimits)}
 
@@ -48,7 +50,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
         "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
         "count_as_failed": ["output_format_failure"], "limits": {"max_cost": 1.5}, "output": "o", "cache": "c",
-        "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
+        "engine": "processes", "workers": 3, "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
     }  # fmt: skip
     in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}
     assert given.keys() == in_file | {each.name for each in fields(BatchDefinition)} - {"options"}
@@ -92,6 +94,8 @@ def test_the_example_in_the_module_is_a_definition() -> None:
         ({"count_as_failed": ["output_failure"]}, "output_format_failure"),
         ({"on_changed": "ask"}, "on_changed is 'ask', expected one of leave, run, keep"),
         ({"unfinished": "no"}, "unfinished is 'no', expected one of"),
+        ({"engine": "slurm"}, "engine is 'slurm', expected one of local, processes, ray"),
+        ({"workers": 0}, "workers is 0, expected an integer, at least 1"),
     ],
 )
 def test_an_invalid_value_is_refused_wherever_it_comes_from(given: dict[str, Any], message: str) -> None:

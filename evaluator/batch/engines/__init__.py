@@ -1,4 +1,4 @@
-"""Engines: where the samples of a batch are evaluated, in this process or on the nodes of a cluster."""
+"""Engines: where the samples of a batch are evaluated: in this process, in several, or on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ from evaluator.batch.engines.base import Engine as Engine
 from evaluator.batch.engines.local import LocalEngine as LocalEngine
 from evaluator.errors import UsageError
 
-__all__ = ["Engine", "LocalEngine", "make_engine"]
+__all__ = ["ENGINES", "Engine", "LocalEngine", "make_engine"]
+
+ENGINES = ("local", "processes", "ray")
 
 
-def make_engine(engine: Engine | str | None, concurrency: int) -> Engine:
-    """The engine of that name ("local", "ray"), for `concurrency` samples at once; an Engine is returned as it is.
+def make_engine(engine: Engine | str | None, concurrency: int, workers: int | None = None) -> Engine:
+    """The engine of that name (see ENGINES), for `concurrency` samples at once; an Engine is returned as it is.
 
-    Raises: UsageError, for an unknown name; MissingExtra, for "ray" if it is not installed.
+    `workers`: the number of processes; for "ray", on each node.
+
+    Raises: UsageError, for an unknown name, or `workers` for an engine without them; MissingExtra, for "ray" if it is
+    not installed.
     """
-    if engine is None or engine == "local":
-        return LocalEngine(concurrency)
+    if isinstance(engine, str) and engine not in ENGINES:
+        raise UsageError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
+    if engine == "processes":
+        from evaluator.batch.engines.process_engine import ProcessEngine
+
+        return ProcessEngine(concurrency, workers)
     if engine == "ray":
         from evaluator.batch.engines.ray_cluster import import_ray
         from evaluator.batch.engines.ray_engine import RayEngine
 
         # Here, so that nothing is written before the error.
         import_ray()
-        return RayEngine(concurrency)
-    if isinstance(engine, str):
-        raise UsageError(f"engine is {engine!r}, expected local or ray")
-    return engine
+        return RayEngine(concurrency, processes=workers)
+    if workers is not None:
+        raise UsageError("workers is the number of processes of the engines processes and ray; name one as engine")
+    return LocalEngine(concurrency) if engine is None or isinstance(engine, str) else engine

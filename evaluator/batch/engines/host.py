@@ -18,6 +18,7 @@ from typing import Any
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.remote_limiter import RemoteLimiter
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
+from evaluator.batch.scorers.computing import GivenBack, compute_queue
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
@@ -37,7 +38,8 @@ class Opened:
 
 
 class Host:
-    """Takes `work`, `acquired`, `rejected`, `budget_ended`; sends `done`, `raised`, `acquire`, `release`, `notice`."""
+    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`; sends `done`, `raised`, `returned`, `acquire`,
+    `release`, `notice`."""
 
     def __init__(self) -> None:
         self._outbox: list[bytes] = []
@@ -85,6 +87,8 @@ class Host:
                 self._tasks[rest[0]] = asyncio.ensure_future(self._perform(*rest))
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
+            elif kind == "give_back":
+                compute_queue().give_back(rest[0])
             else:
                 self._budget_ended = rest[0]
 
@@ -114,6 +118,8 @@ class Host:
                 raise RuntimeError("work arrived before the process was opened")
             done = await self._worker.perform(work)
             self._send(self._message_of(number, self._worker, done))
+        except GivenBack as given_back:
+            self._send(("returned", number, given_back.tasks))
         except BaseException as error:
             if self._is_closing:
                 raise

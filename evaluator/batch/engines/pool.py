@@ -1,5 +1,8 @@
 """A pool of processes on nodes: distributes work, and repeats the work of a process that is lost.
 
+Each process gets its share of the samples that are at hand. One that has nothing left to do takes over samples whose
+scorers wait for their turn in another one; their calls are not repeated.
+
 The samples of a lost process are done by others. A sample that was in two lost processes is then done alone in one. If
 that one is lost too, the sample is the cause: its result is an error.
 """
@@ -18,14 +21,14 @@ from math import ceil
 from typing import Any
 
 from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
+from evaluator.batch.engines.job import Job, crash_result
 from evaluator.batch.engines.link import Link, Lost, Remote
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.remote_limiter import LimiterProxy
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, highest_id, store_files
-from evaluator.batch.records import Failure, SampleResult, Verdict
+from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
-from evaluator.record.journal import now
 from evaluator.record.owner import current_owner
 from evaluator.record.store import TaskStore
 
@@ -53,36 +56,18 @@ StartHost = Callable[[Node], Remote]
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with it."""
-
-    number: int
-    work: Work
-    is_stopping: Callable[[], bool]
-    unrecorded: dict[str, int]
-    done: asyncio.Future[Done]
-    lost: int = 0
-
-    def end(self, outcome: Done | Exception) -> None:
-        if self.done.done():
-            return
-        if isinstance(outcome, Exception):
-            self.done.set_exception(outcome)
-        else:
-            self.done.set_result(outcome)
-
-
-@dataclass(slots=True, eq=False)
 class _Member:
-    """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone` in it."""
+    """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone` in it. `is_asked`:
+    it was asked to give back jobs and has answered nothing since."""
 
     node: Node
     link: Link
     proxy: LimiterProxy
     shares_folder: bool
-    jobs: dict[int, _Job] = field(default_factory=dict[int, _Job])
-    alone: _Job | None = None
+    jobs: dict[int, Job] = field(default_factory=dict[int, Job])
+    alone: Job | None = None
     is_reserved: bool = False
+    is_asked: bool = False
 
 
 def _load(member: _Member) -> int:
@@ -102,9 +87,9 @@ class Pool:
         self._concurrency, self._probe = concurrency, probe
         self._numbers = count(1)
         self._members: list[_Member] = []
-        self._jobs: dict[int, _Job] = {}
-        self._waiting: deque[_Job] = deque()
-        self._suspects: deque[_Job] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._waiting: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: set[asyncio.Task[bool]] = set()
         self._remotes: set[Remote] = set()
@@ -154,7 +139,7 @@ class Pool:
         unrecorded = self._unrecorded.pop(work.identity.value, {})
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
-        job = _Job(next(self._numbers), work, is_stopping, unrecorded, asyncio.get_running_loop().create_future())
+        job = Job(next(self._numbers), work, is_stopping, unrecorded, asyncio.get_running_loop().create_future())
         self._jobs[job.number] = job
         self._waiting.append(job)
         self._distribute()
@@ -165,8 +150,8 @@ class Pool:
 
     def _distribute(self) -> None:
         self._run_suspects()
-        # As many samples for each process as it has when all that are starting are there.
-        share = ceil(self._concurrency / max(1, len(self._members) + len(self._starting)))
+        # As many of the samples at hand as each process gets when all that are starting are there.
+        share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
         while self._waiting:
             member = min((each for each in self._members if not each.is_reserved), key=_load, default=None)
             if member is None or len(member.jobs) >= share:
@@ -174,6 +159,17 @@ class Pool:
             job = self._waiting.popleft()
             if not job.done.done():
                 self._assign(job, member)
+        self._rebalance()
+
+    def _rebalance(self) -> None:
+        """Asks the process with the most jobs to give back half of them, for one that has none."""
+        free = [each for each in self._members if each.shares_folder and not each.is_reserved]
+        if len(free) < 2 or all(each.jobs for each in free):
+            return
+        busiest = max(free, key=_load)
+        if len(busiest.jobs) > 1 and not busiest.is_asked:
+            busiest.is_asked = True
+            busiest.link.send(("give_back", len(busiest.jobs) // 2))
 
     def _run_suspects(self) -> None:
         """Reserves a process for suspects, one after the other, until there are none."""
@@ -187,7 +183,7 @@ class Pool:
             member.alone = self._suspects.popleft()
             self._assign(member.alone, member)
 
-    def _assign(self, job: _Job, member: _Member) -> None:
+    def _assign(self, job: Job, member: _Member) -> None:
         if job.is_stopping() and not job.unrecorded and not job.lost:
             job.end(Done(job.work, None, "stop requested"))
         elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
@@ -197,7 +193,7 @@ class Pool:
             member.jobs[job.number] = job
             member.link.send(("work", job.number, job.work, job.unrecorded))
 
-    async def _perform_here(self, job: _Job) -> None:
+    async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
         try:
             job.end(await worker.perform(job.work))
@@ -216,14 +212,20 @@ class Pool:
             _log.warning("%s: %s", member.node.name, rest[0])
         else:
             job = member.jobs.pop(rest[0])
+            member.is_asked = False
             if member.alone is job:
                 member.alone = None
+            if kind == "returned":
+                job.unrecorded |= rest[1]
+                self._waiting.append(job)
+                self._distribute()
+                return
             self._failed_starts.pop(member.node.id, None)
             job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
             self._distribute()
 
     def _receive_result(
-        self, job: _Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
+        self, job: Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
     ) -> Done | RecordError:
         try:
             if files:
@@ -339,7 +341,7 @@ class Pool:
             job.lost += 1
             # If the node can start another process, it is not the node that was lost: the sample is the cause.
             if job is member.alone and await _succeeds(replacement):
-                job.end(Done(job.work, _crash_result(job)))
+                job.end(Done(job.work, crash_result(job)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
@@ -370,16 +372,3 @@ async def _succeeds(start: Awaitable[bool] | None) -> bool:
 async def _close(remote: Remote) -> None:
     with suppress(Lost, TimeoutError):
         await asyncio.wait_for(remote.close(), CLOSE_S)
-
-
-def _crash_result(job: _Job) -> SampleResult:
-    work = job.work
-    sample, cell, number = work.sample, work.cell, job.unrecorded.get(work.identity.value)
-    message = "the process that evaluated only this sample ended unexpectedly: it crashed, or ran out of memory"
-    return SampleResult(
-        identity=work.identity.value, sample_id=sample.id, place=sample.place, epoch=work.epoch,
-        template=cell.template, variant=cell.variant, verdict=Verdict.ERROR, inputs=sample.inputs,
-        target=sample.target, metadata=sample.metadata, failure=Failure("TASK_FAILURE", "unexpected_error", message),
-        started=now(), parts=work.identity.parts, scored_by=work.scored_by, task_id=number,
-        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
-    )  # fmt: skip

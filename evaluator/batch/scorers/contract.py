@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator.batch.records import Sample, Score
+from evaluator.batch.scorers.computing import GivenBack
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.errors.machine import machine_error
@@ -102,13 +103,14 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
     So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something it waits for. An
     answer is cut after 500 characters.
 
-    Raises: only KeyboardInterrupt, MachineError, and asyncio.CancelledError where the calling task is cancelled.
+    Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the calling task is
+    cancelled.
     """
     try:
         score = await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
         if (problem := _problem(score)) is None:
             return _normalised(score)
-    except (KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit, GivenBack):
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()

@@ -3,7 +3,7 @@
 A function's parameters select what it gets: `output` (the text), `parsed`, `target`, `inputs`, `metadata`, `result`
 (the TaskResult), `recording` (the task file, read only for this parameter). Lists and mappings are copies. The function
 returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A
-function that is not async runs on the event loop: make it async if it waits.
+function that is not async runs in a thread, one sample after the other: make it async if it waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, overload
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
+from evaluator.batch.scorers.computing import compute_queue
 from evaluator.batch.scorers.contract import (
     LeavesInputUnchanged,
     ScorerInput,
@@ -81,7 +82,8 @@ class FunctionScorer(LeavesInputUnchanged):
         }  # fmt: skip
 
     async def score(self, scored: ScorerInput) -> Score:
-        given = self.function(**{name: _ARGUMENTS[name](scored) for name in self.wants})
+        call = partial(self.function, **{name: _ARGUMENTS[name](scored) for name in self.wants})
+        given = call() if _is_async(self.function) else await compute_queue().call(call)
         if inspect.isawaitable(given):
             given = await given
         if isinstance(given, Score):
@@ -93,6 +95,10 @@ class FunctionScorer(LeavesInputUnchanged):
             return graded_score(found, self.pass_at)
         hint = "; is a return missing?" if given is None else ""
         raise UsageError(f"{self.name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Each engine passes the checks of all engines; the pool passes those of several processes, without Ray."""
+"""Each engine passes the checks of all engines; the engine of processes passes those of several processes too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.batch.engines.engine_checks import (
     serving,
     task_files_are_sent_if_the_folder_is_not_shared,
 )
-from tests.batch.engines.process_engine import ProcessEngine
+from tests.batch.engines.process_engine import KillableEngine
 
 
 def run(check: Callable[..., Any], make: Callable[[], Any], folder: Path, *more: Callable[[Any], Any]) -> None:
@@ -43,27 +43,27 @@ def test_the_local_engine(check: Check, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("check", [*CHECKS, *PROCESS_CHECKS], ids=lambda check: check.__name__)
-def test_a_pool_of_processes(check: Check, tmp_path: Path) -> None:
-    run(check, lambda: ProcessEngine(CONCURRENCY), tmp_path)
+def test_the_engine_of_processes(check: Check, tmp_path: Path) -> None:
+    run(check, lambda: KillableEngine(CONCURRENCY), tmp_path)
 
 
 @pytest.mark.timeout(300)
-def test_a_pool_whose_processes_do_not_share_the_folder(tmp_path: Path) -> None:
-    run(task_files_are_sent_if_the_folder_is_not_shared, lambda: ProcessEngine(CONCURRENCY, gather=True), tmp_path)
+def test_processes_that_do_not_share_the_folder(tmp_path: Path) -> None:
+    run(task_files_are_sent_if_the_folder_is_not_shared, lambda: KillableEngine(CONCURRENCY, gather=True), tmp_path)
 
 
 @pytest.mark.timeout(300)
-def test_a_pool_with_a_killed_process(tmp_path: Path) -> None:
+def test_a_killed_process(tmp_path: Path) -> None:
     run(
-        killed_processes_lose_nothing, lambda: ProcessEngine(CONCURRENCY), tmp_path,
+        killed_processes_lose_nothing, lambda: KillableEngine(CONCURRENCY), tmp_path,
         lambda engine: engine.lose_one, lambda engine: CONCURRENCY // 2,
     )  # fmt: skip
 
 
 @pytest.mark.timeout(300)
-def test_a_pool_that_loses_all_processes(tmp_path: Path) -> None:
+def test_the_loss_of_all_processes(tmp_path: Path) -> None:
     run(
-        a_batch_that_loses_all_processes_fails_and_can_be_resumed, lambda: ProcessEngine(CONCURRENCY), tmp_path,
+        a_batch_that_loses_all_processes_fails_and_can_be_resumed, lambda: KillableEngine(CONCURRENCY), tmp_path,
         lambda engine: engine.lose_all,
     )  # fmt: skip
 
@@ -72,8 +72,15 @@ def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
     own = LocalEngine(3)
     assert make_engine(own, 64) is own
     assert make_engine(None, 64).name == make_engine("local", 64).name == "local"
-    with pytest.raises(UsageError, match="expected local or ray"):
+    assert make_engine("processes", 64, 2).name == "processes"
+    with pytest.raises(UsageError, match="expected one of local, processes, ray"):
         make_engine("slurm", 64)
+    for engine in (None, "local", own):
+        with pytest.raises(UsageError, match="workers is the number of processes of the engines processes and ray"):
+            make_engine(engine, 64, 2)
+    for make in (lambda: make_engine("processes", 0), lambda: make_engine("processes", 1, 0)):
+        with pytest.raises(UsageError, match="is 0, expected an integer, at least 1"):
+            make()
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     assert make_engine("ray", 64).name == "ray"
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -66,9 +66,8 @@ def test_ctrl_c_passes_through() -> None:
     def interrupts(output: str) -> None:
         raise KeyboardInterrupt
 
-    coroutine = run_scorer(make_scorer(interrupts), seen("x"))
     with pytest.raises(KeyboardInterrupt):
-        coroutine.send(None)
+        asyncio.run(run_scorer(make_scorer(interrupts), seen("x")))
 
 
 @pytest.mark.parametrize("spec", ["waits", {"type": "majority", "repeats": 2}])

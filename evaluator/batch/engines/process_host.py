@@ -1,0 +1,119 @@
+"""A Host in a worker process on this machine, as the pool uses it: calls and answers are pickles on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import socket
+import sys
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from evaluator.batch.engines.host import Opened
+from evaluator.batch.engines.link import Lost
+from evaluator.batch.engines.process_worker import HEAD
+from evaluator.batch.engines.taskfiles import Probe
+from evaluator.errors import EvaluatorError
+
+# The worker imports what this process can import. -P: nothing is added to the path before it is set.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+    "from evaluator.batch.engines.process_worker import main; main(int(sys.argv[2]))"
+)
+
+
+class ProcessHost:
+    """Starts a worker process. A Remote; `finish` ends it and waits for its end."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._lost: Lost | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._started = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> asyncio.StreamWriter:
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise Lost(f"a process cannot be started: {error.strerror}") from error
+        with theirs:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(path) for path in sys.path]),
+                    str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise Lost(f"a process cannot be started: {error.strerror}") from error
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._reading = asyncio.ensure_future(self._read(reader, self._process))
+        return self._writer
+
+    async def _read(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> None:
+        try:
+            while True:
+                (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+                number, value = pickle.loads(await reader.readexactly(size))
+                answer = self._answers.pop(number)
+                if not answer.done():
+                    answer.set_result(value)
+        except (asyncio.IncompleteReadError, OSError):
+            self._lost = Lost(_ending_of(await process.wait()))
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(self._lost)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        writer = await asyncio.shield(self._started)
+        if self._lost is not None:
+            raise self._lost
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        packed = pickle.dumps((number, method, arguments), pickle.HIGHEST_PROTOCOL)
+        try:
+            writer.write(HEAD.pack(len(packed)) + packed)
+            await writer.drain()
+        except OSError as error:
+            raise Lost(f"the process has ended: {error}") from error
+        return await answer
+
+    async def versions(self) -> str:
+        return await self._call("versions")
+
+    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
+        return await self._call("open", recipe, probe, first_id)
+
+    async def post(self, messages: Sequence[bytes]) -> None:
+        await self._call("post", messages)
+
+    async def listen(self) -> list[bytes]:
+        return await self._call("listen")
+
+    async def close(self) -> None:
+        await self._call("close")
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def finish(self) -> None:
+        """Ends the process. Returns when nothing of it is left in the event loop."""
+        await asyncio.gather(self._started, return_exceptions=True)
+        self.kill()
+        if self._writer is not None:
+            self._writer.close()
+            await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
+        if self._process is not None:
+            await self._process.wait()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+
+def _ending_of(code: int) -> str:
+    return f"the process was ended by signal {-code}" if code < 0 else f"the process ended with exit code {code}"

@@ -1,0 +1,82 @@
+"""The program of a worker process: a Host that answers calls on a socket.
+
+`process_host` starts it. The end of the connection, which is also the end of the process that started it, ends this
+process at once, whatever it computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from evaluator.batch.engines.host import Host, portable_error
+
+HEAD = struct.Struct("!Q")
+"""The length of the pickled message that follows."""
+_SWITCH_S = 0.001
+
+
+def main(descriptor: int) -> None:
+    """Serves the connection on `descriptor` until it ends. Returns never."""
+    os.set_inheritable(descriptor, False)
+    connection = socket.socket(fileno=descriptor)
+    # Standard output belongs to the summary; what a scorer prints goes to standard error.
+    with suppress(OSError):
+        os.dup2(2, 1)
+    # The process that started this one decides what a signal to all of them means. A handler, because programs that are
+    # started here would inherit an ignored signal.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    # The event loop gets its turn soon beside a scorer that computes. Python's default is 5 ms.
+    sys.setswitchinterval(_SWITCH_S)
+    asyncio.run(_serve(connection))
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    pass
+
+
+async def _serve(connection: socket.socket) -> None:
+    host, tasks = Host(), set[asyncio.Task[None]]()
+    loop = asyncio.get_running_loop()
+
+    async def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            value = await getattr(host, method)(*arguments)
+        except Exception as error:
+            value = portable_error(error)
+        if method == "close":
+            sys.stdout.flush()
+        packed = pickle.dumps((number, value), pickle.HIGHEST_PROTOCOL)
+        connection.sendall(HEAD.pack(len(packed)) + packed)
+
+    def take(packed: bytes) -> None:
+        task = asyncio.ensure_future(answer(*pickle.loads(packed)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def deliver(packed: bytes) -> None:
+        loop.call_soon_threadsafe(take, packed)
+
+    threading.Thread(target=_receive, args=(connection, deliver), daemon=True).start()
+    await asyncio.Event().wait()
+
+
+def _receive(connection: socket.socket, deliver: Callable[[bytes], None]) -> None:
+    """Delivers each message. Ends the process with the connection; nobody would take a result then."""
+    try:
+        with connection.makefile("rb") as stream:
+            while len(head := stream.read(HEAD.size)) == HEAD.size:
+                (size,) = HEAD.unpack(head)
+                deliver(stream.read(size))
+    finally:
+        os._exit(0)
