@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from evaluator.nodes import Span as Span
     from evaluator.output import ParsedOutput as ParsedOutput
     from evaluator.output import parse_output as parse_output
+    from evaluator.processes.sandboxes import Sandbox as Sandbox
     from evaluator.record.recorded_steps import ChangedStep as ChangedStep
     from evaluator.record.steps import Recording as Recording
     from evaluator.record.store import TaskStore as TaskStore
@@ -92,6 +93,7 @@ _HOMES = {
     "evaluator.models.openai_compatible": ("OpenAICompatibleBackend",),
     "evaluator.models.replay": ("ReplayBackend",),
     "evaluator.models.simulated": ("SimulatedBackend",),
+    "evaluator.processes.sandboxes": ("Sandbox",),
     "evaluator.tools": ("Tool", "tool"),
     "evaluator.tools.mcp.servers": ("McpServer",),
     "evaluator.interpreter.chat": ("Chat", "ChatReply"),

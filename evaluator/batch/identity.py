@@ -20,6 +20,7 @@ from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
+from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.steps import json_encoder
 
 SCHEMA = "evaluator-batch/1"
@@ -63,8 +64,10 @@ def handler_settings(
     """The settings of a profile that determine answers, with its model and the models of the roles `named`."""
     settings: dict[str, Any] = {}
     for field in fields(config):
-        if field.name not in _WITHOUT_EFFECT:
-            settings[field.name] = _plain(getattr(config, field.name))
+        value = getattr(config, field.name)
+        # Folders of batches that were run before sandboxes existed stay valid.
+        if field.name not in _WITHOUT_EFFECT and value != NO_SANDBOX:
+            settings[field.name] = _plain(value)
     mapped = {**config.roles, **roles}
     return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from evaluator.batch.rows import Selection
-from evaluator.errors import UsageError
+from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.errors.results import FailureReason
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
+from evaluator.processes.sandboxes import HELP, Sandbox
 
 if TYPE_CHECKING:
     from evaluator.batch.engines.base import Engine
@@ -139,6 +140,15 @@ def _objects(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
         raise UsageError(f"{name} is {value!r}, expected a list")
     return tuple(cast("Iterable[Any]", value))
+
+
+def _sandbox(name: str, value: Any) -> Sandbox:
+    if isinstance(value, Sandbox):
+        return value
+    try:
+        return Sandbox.parse(check_text(name, value))
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
 
 
 def _thresholds(name: str, value: Any) -> tuple[Any, ...]:
@@ -365,6 +375,7 @@ class BatchOptions:
         Flag("--workers", "Processes of --engine processes, or of --engine ray on each node. Default: one per CPU.",
              type=int),
     )  # fmt: skip
+    sandbox: Sandbox | str | None = option(None, _sandbox, Flag("--sandbox", HELP, "KIND"), in_file=False)
     display: Display | None = option(None, in_file=False)
     stop: Stop | None = option(None, in_file=False)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
@@ -29,6 +29,7 @@ from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.limits.open_files import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
+from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ async def run_batch(
     cache: ResponseCache | str | Path | None = None,
     engine: Engine | str | None = None,
     workers: int | None = None,
+    sandbox: Sandbox | str | None = None,
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> BatchResult:
@@ -126,8 +128,8 @@ async def run_batch(
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
     them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
     of responses. `engine`: "local" (default), "processes", "ray" or your own; `workers`: the number of processes, for
-    "ray" on each node. `stop.ask()` ends the session after the samples in flight; cancelling the call cancels them. The
-    folder then says that the session was stopped.
+    "ray" on each node. `sandbox`: as for `Evaluator`. `stop.ask()` ends the session after the samples in flight;
+    cancelling the call cancels them. The folder then says that the session was stopped.
 
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a result with an error.
     Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that cannot be used;
@@ -162,6 +164,9 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
 
     Raises: as `run_batch`.
     """
+    if plan.options.sandbox is not None:
+        evaluator = evaluator.with_sandbox(cast("Sandbox", plan.options.sandbox))
+    await evaluator.check_sandboxes((cell.template, variant.handler) for cell, variant in plan.cells)
     if plan.options.output is None and plan.options.resume:
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)

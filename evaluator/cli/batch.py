@@ -107,7 +107,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
         library, model_roles=roles, tasks_dir=None, roots=wanted.roots,
-        notice=lambda line: echo(line, err=True), tracer=given["trace"] or None,
+        notice=lambda line: echo(line, err=True), tracer=given["trace"] or None, sandbox=given["sandbox"],
     )  # fmt: skip
     options = wanted.options
     options = replace(
@@ -115,7 +115,8 @@ def batch(definition: Path | None, **given: Any) -> None:
         scorers=tuple(parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in options.scorers),
         output=folder or options.output or new_folder(wanted.name), resume=folder is not None,
         retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
-        unfinished=given["unfinished"], display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
+        unfinished=given["unfinished"], sandbox=given["sandbox"],
+        display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
     )  # fmt: skip
     plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
     if given["dry_run"]:
@@ -295,7 +296,8 @@ def _table_of(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, flag in (*flags_of(BatchDefinition), *flags_of(BatchOptions)):
         value = given[path.replace(".", "_")]
-        if value is None or value == () or flag.default is not None or flag.type is bool:
+        is_of_session = flag.default is not None or flag.type is bool or path == "sandbox"
+        if value is None or value == () or is_of_session:
             continue
         table, _, name = path.rpartition(".")
         (found.setdefault(table, {}) if table else found)[name] = list(value) if flag.several else value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cli.common import print_json
 from evaluator.cli.echo import echo
-from evaluator.errors import LimitReached
+from evaluator.errors import ConfigurationError, LimitReached
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
@@ -52,9 +52,17 @@ async def _count(rows: AsyncIterable[Any]) -> int:
 
 
 def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
-    """The budget's reasons for rejecting the first call of a cell; judges are left out."""
+    """Sandboxes that are not installed, and the budget's reasons for rejecting a cell's first call, without judges."""
+    from evaluator.interpreter.sandboxing import needed_sandboxes
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 
+    for cell, variant in plan.cells:
+        node = evaluator.library.get(cell.template).node
+        for sandbox in needed_sandboxes(evaluator.services, node, variant.handler):
+            try:
+                sandbox.program()
+            except ConfigurationError as error:
+                yield str(error)
     limits = plan.options.limits
     budget = BatchSpending(BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens))
     for cell, variant in plan.cells if budget.has_shared_limit else ():

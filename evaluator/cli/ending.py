@@ -124,4 +124,5 @@ def resume_command(options: BatchOptions) -> str:
     words += ["--retry-errors"] if options.retry_errors else []
     words += ["--changed", options.on_changed] if options.on_changed != "leave" else []
     words += ["--unfinished", options.unfinished] if options.unfinished != "stop" else []
+    words += ["--sandbox", shlex.quote(str(options.sandbox))] if options.sandbox is not None else []
     return " ".join(words)

@@ -23,6 +23,7 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
+from evaluator.processes.sandboxes import HELP as SANDBOX_HELP
 from evaluator.record.journal import Sync
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ root_option = click.option(
     "--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder that the task may read; the first is where scripts run. Default: here.",
 )  # fmt: skip
+sandbox_option = click.option("--sandbox", metavar="KIND", help=SANDBOX_HELP)
 _OPTIONS = {
     "library": library_option,
     "handler": handler_option,
@@ -61,6 +63,7 @@ _OPTIONS = {
     "reparse": click.option(
         "--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once."
     ),
+    "sandbox": sandbox_option,
     "trace": trace_option,
 }  # fmt: skip
 
@@ -80,6 +83,7 @@ class EvaluatorOptions:
     sync: Sync = "off"
     reparse: bool = False
     trace: bool = False
+    sandbox: str | None = None
 
     def make_evaluator(self) -> Evaluator:
         """The Evaluator that these options describe; notices go to standard error.
@@ -95,7 +99,7 @@ class EvaluatorOptions:
         return Evaluator(
             library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
             reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
-            notice=lambda line: echo(line, err=True), tracer=self.trace or None,
+            notice=lambda line: echo(line, err=True), tracer=self.trace or None, sandbox=self.sandbox,
         )  # fmt: skip
 
 

@@ -92,6 +92,10 @@ def main(argv: list[str] | None = None) -> Any:
     With `--json` the error is also an object on standard output. A bug in this program is reported as a bug; with
     EVALUATOR_DEBUG set its traceback is shown.
     """
+    if argv is None:  # the process is this command's own
+        from evaluator.processes.own_environment import hide_own_environment
+
+        hide_own_environment()
     arguments = sys.argv[1:] if argv is None else argv
     _encode_anything()
     with batch_stderr(arguments):

@@ -33,7 +33,18 @@ from evaluator.errors.results import TaskError, TaskResult
 @click.option("--template", metavar="NAME", help="Evaluate this template instead of matching a request.")
 @input_option
 @evaluator_options(
-    "library", "handler", "model", "model-role", "tasks", "root", "memory", "ask-in", "sync", "reparse", "trace"
+    "library",
+    "handler",
+    "model",
+    "model-role",
+    "tasks",
+    "root",
+    "memory",
+    "ask-in",
+    "sync",
+    "reparse",
+    "sandbox",
+    "trace",
 )
 @json_option
 def run(

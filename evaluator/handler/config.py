@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.shipped import shipped
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.mcp.servers import McpServer, read_servers, server_problems
@@ -53,7 +54,7 @@ class HandlerConfig:
     `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
     in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
     (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) bounds a script and all processes that it starts
-    together. `context_window` in tokens and `prices` (US dollars per million input
+    together, `sandbox` is where they run. `context_window` in tokens and `prices` (US dollars per million input
     and output tokens) are for models that the price table does not know. `roles` maps the roles that
     templates name to models.
 
@@ -78,6 +79,7 @@ class HandlerConfig:
     timeout_s: float = 300.0
     max_cost_usd: float | None = None
     script_memory_mb: int = MEMORY_BYTES >> 20
+    sandbox: Sandbox = NO_SANDBOX
     backoff_s: tuple[float, ...] = (2.0, 6.0, 18.0)
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ class HandlerConfig:
             **{name: getattr(self, name) for name in shown},
             "roles": dict(self.roles), "backoff_s": list(self.backoff_s), "roots": list(self.roots),
             "tools": [grant.name for grant in self.tools], "mcp": [server.name for server in self.mcp],
-            "computer": None if self.computer is None else asdict(self.computer),
+            "computer": None if self.computer is None else asdict(self.computer), "sandbox": self.sandbox.kind,
         }  # fmt: skip
 
 
@@ -204,10 +206,10 @@ def read_profile(path: Path) -> HandlerConfig:
         raise ConfigurationError("\n".join(str(d) for d in problems))
     root = source.root
     fields: dict[str, Any] = {"name": root.get("name"), "tool_calling": root.get("tool_calling") or "native"}
-    for child in root:
-        if isinstance(child.tag, str):
-            _read_child(child, fields)
     try:
+        for child in root:
+            if isinstance(child.tag, str):
+                _read_child(child, fields)
         return HandlerConfig(**fields)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
@@ -254,6 +256,12 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
             fields[tag] = read_servers(child)
         case "computer":
             fields[tag] = XDisplay(child.get("display").strip(), int(child.get("width")), int(child.get("height")))
+        case "sandbox":
+            cpus, network = child.get("cpus"), (child.get("network") or "false").strip() in ("true", "1")
+            image = child.get("image")
+            fields[tag] = Sandbox(
+                child.get("kind").strip(), image and image.strip(), None if cpus is None else float(cpus), network
+            )
         case "roots":
             fields[tag] = tuple(root.get("path") for root in child.findall("root"))
         case "prices":

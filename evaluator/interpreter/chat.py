@@ -24,6 +24,7 @@ from evaluator.interpreter.prompt import hints_for
 from evaluator.interpreter.recovery import reopened
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.runs import RunSpec, record_run
+from evaluator.interpreter.sandboxing import check_sandboxes, sandbox_of
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
@@ -81,12 +82,14 @@ class Chat:
     async def _run(self, run: Run, frame: Frame) -> Outcome:
         services, steps = run.services, run.steps
         config = services.profile(run.options.handler)
+        await check_sandboxes(run, _TASK, frame)
+        config = replace(config, sandbox=sandbox_of(services, config, None, frame.sandbox))
         budget = Budget(CHAT, parent=run.budget)
         prepared = Prepared(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
         choice = await choose(run, None, prepared)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, prepared)
-        context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes)
+        context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes, config.sandbox)
         handler = Handler(
             config, choice, SessionLog(run.steps, "", services.tracer, run.options.on_text), budget,
             settings=CallSettings(hints_for(run, _TASK, {}), epoch=run.options.epoch),

@@ -254,7 +254,7 @@ class _Assembly:
             try:
                 result = await run_script(
                     argv[0] if shell else argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=self.services.root,
-                    memory_bytes=self.config.script_memory_bytes,
+                    memory_bytes=self.config.script_memory_bytes, sandbox=self.config.sandbox,
                 )  # fmt: skip
             except ToolError as error:
                 _raise_machine_error(error)

@@ -25,12 +25,14 @@ from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, 
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import is_request_type, spec_of
 from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.models.backend import Backend
 from evaluator.nodes import Function, Node
+from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore, TaskSummary
@@ -68,6 +70,7 @@ class EvaluatorArguments:
     reparse: bool
     sync: Sync
     profiles: Mapping[str, HandlerConfig]
+    sandbox: Sandbox | None
 
 
 class Evaluator:
@@ -85,7 +88,8 @@ class Evaluator:
     the system has already written to disk, "task" every ended task, "step" every step. A killed process loses nothing
     in any mode. `cache`, a response cache or the file of one: responses that are reused, see `models.cache`. `tracer`:
     an OpenTelemetry tracer, or True for the global provider's; it gets spans, see docs/howto/trace-runs.md.
-    `notice` gets each line for the user (default: the log).
+    `notice` gets each line for the user (default: the log). `sandbox`: where scripts run, such as "bubblewrap", "none"
+    or "docker:IMAGE", whatever profiles and templates say.
 
     Raises: ConfigurationError, if the profile cannot be read or is unknown, or a root is not a folder.
     """
@@ -108,6 +112,7 @@ class Evaluator:
         sync: Sync = "off",
         cache: ResponseCache | str | Path | None = None,
         profiles: Mapping[str, HandlerConfig] | None = None,
+        sandbox: Sandbox | str | None = None,
         notice: Callable[[str], None] | None = None,
         tracer: trace.Tracer | Literal[True] | None = None,
     ) -> None:
@@ -124,7 +129,7 @@ class Evaluator:
             library = TemplateLibrary.load(*([] if library is None else [library]))
         self.init_args = EvaluatorArguments(
             library, handler, model, dict(model_roles or {}), backend, memory, tools, tuple(folders), asker, max_depth,
-            reparse, sync, profiles,
+            reparse, sync, profiles, Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
         )  # fmt: skip
         root, cache = Path(folders[0]), _given_cache(cache, notice)
         self.services = Services(
@@ -147,6 +152,7 @@ class Evaluator:
             reparse=reparse,
             tracer=UNTRACED if tracer is None else _given_tracer(tracer, redactor),
             resume=resume_within,
+            sandbox=self.init_args.sandbox,
         )
         self._reports_interrupted = True
 
@@ -181,6 +187,20 @@ class Evaluator:
             limiter=limiter,
         )
         return self._of(self.init_args, services)
+
+    def with_sandbox(self, sandbox: Sandbox) -> Self:
+        """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the connections of both."""
+        return self._of(replace(self.init_args, sandbox=sandbox), replace(self.services, sandbox=sandbox))
+
+    async def check_sandboxes(self, runs: Iterable[tuple[str, str | None]]) -> None:
+        """Tries the sandboxes that runs of these templates, each with a profile or None, need.
+
+        Raises: ConfigurationError, if one does not work.
+        """
+        services = self.services
+        for template, handler in runs:
+            for sandbox in needed_sandboxes(services, services.library.get(template).node, handler or self._profile):
+                await services.sandbox_trials.check(sandbox, services.root)
 
     @property
     def library(self) -> TemplateLibrary:

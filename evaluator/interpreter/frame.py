@@ -16,6 +16,8 @@ from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.memory import Memory
 from evaluator.nodes import Node
+from evaluator.processes.sandbox_trials import SandboxTrials
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.redact import Redactor
 from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
@@ -81,6 +83,11 @@ class Services:
     tracer: Tracer = UNTRACED
     resume: Callable[[Services, int, Budget], Awaitable[Outcome]] | None = None
     """Continues an interrupted run within the limits of a task."""
+    sandbox: Sandbox | None = None
+    """The sandbox of every script; None: profiles and templates decide."""
+    least_sandbox: Sandbox = NO_SANDBOX
+    """No task is in a weaker one, unless `sandbox` says so."""
+    sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
 
     def __post_init__(self) -> None:
         # The tools of a task cannot access task files and the index, even inside a root.
@@ -135,7 +142,8 @@ class Frame:
 
     `arguments` are values that a caller gives to the node's declared inputs; None means that the node is inside
     another and takes its inputs from the scope. `is_subtask` selects the context defaults, `is_reparsed` says that
-    the node is part of a decomposition, `calls` are the templates being called.
+    the node is part of a decomposition, `calls` are the templates being called. `sandbox` is that of the
+    enclosing task.
     """
 
     scope: Scope
@@ -146,6 +154,7 @@ class Frame:
     budget: Budget | None = None
     calls: tuple[str, ...] = field(default=())
     is_reparsed: bool = False
+    sandbox: Sandbox = NO_SANDBOX
 
     def at(
         self,
@@ -166,6 +175,7 @@ class Frame:
             self.budget if budget is None else budget,
             self.calls,
             self.is_reparsed,
+            self.sandbox,
         )
 
 

@@ -18,6 +18,7 @@ from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.sandboxing import sandbox_of
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render_prompt
 from evaluator.language.scopes import Scope
@@ -41,6 +42,7 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
 async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     prepared: Prepared | None = None
     try:
+        frame = _in_sandbox(run, task, frame)
         bound = await arguments.bind_task(run, task, frame)
         if not isinstance(bound, arguments.Bound):
             return bound
@@ -65,12 +67,22 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
 async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:
     scope = bound.scope
     config = handler_config(run, task, scope)
+    if frame.sandbox != config.sandbox:
+        config = replace(config, sandbox=frame.sandbox)
     functions = functions_in_text(run, frame, "description")
     description = await render_prompt(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
     context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config)
     budget = _budget(task, config, frame, run)
     return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
+
+
+def _in_sandbox(run: Run, task: Task, frame: Frame) -> Frame:
+    """The frame of the task and of everything inside it, with its sandbox."""
+    spec = task.handler
+    config = run.services.profile(run.options.handler or (None if spec is None else spec.ref))
+    sandbox = sandbox_of(run.services, config, task, frame.sandbox)
+    return frame if sandbox == frame.sandbox else replace(frame, sandbox=sandbox)
 
 
 def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import ToolError
@@ -56,7 +57,8 @@ def run_access(run: Run, prepared: Prepared, store: TaskStore, grant: RunGrant) 
             raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
         if run.services.resume is None:
             raise ToolError("runs cannot be resumed here")
-        outcome = await run.services.resume(run.services, task_id, prepared.budget)
+        services = replace(run.services, least_sandbox=prepared.frame.sandbox)
+        outcome = await run.services.resume(services, task_id, prepared.budget)
         if isinstance(outcome, TaskResult):
             return outcome.content
         error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}

@@ -29,9 +29,11 @@ from evaluator.errors.results import Status, TaskError, TaskId, TaskResult, Usag
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.plan import planned_steps
+from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Function, Node
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
@@ -76,6 +78,7 @@ class Parent:
     context: tuple[ContextItem, ...]
     identity: str
     max_depth: int
+    sandbox: Sandbox
 
 
 async def record_run(
@@ -160,8 +163,13 @@ def _make_run(services: Services, steps: StepLog, budget: Budget, options: RunOp
 
 async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
     context = () if parent is None else parent.context
-    frame = Frame(spec.scope, "", context, spec.arguments, is_subtask=parent is not None, budget=run.budget)
+    sandbox = NO_SANDBOX if parent is None else parent.sandbox
+    frame = Frame(
+        spec.scope, "", context, spec.arguments, is_subtask=parent is not None, budget=run.budget, sandbox=sandbox
+    )
     try:
+        if spec.node is not None:
+            await check_sandboxes(run, spec.node, frame)
         if spec.body is not None:
             return await spec.body(run, frame)
         if spec.node is None or isinstance(spec.node, Function):

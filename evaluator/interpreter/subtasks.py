@@ -185,7 +185,7 @@ async def spawn_subtask(run: Run, prepared: Prepared, request: SubtaskRequest, p
         arguments={k: v for k, v in request.inputs.items() if k in declared},
         scope=Scope(dict(request.inputs)), match_score=score,
     )  # fmt: skip
-    parent = Parent(run, path, prepared.budget, prepared.context.items, identity, max_depth)
+    parent = Parent(run, path, prepared.budget, prepared.context.items, identity, max_depth, prepared.frame.sandbox)
     outcome = await record_run(run.services, spec, run.options.inner(), parent=parent)
     if run.budget.refused is not None:
         # The outcome is not an answer, and nothing may continue from it.

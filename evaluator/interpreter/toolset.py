@@ -97,7 +97,8 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
     if name == TEXT_EDITOR:
         return text_editor_tool()
     if name == BASH:
-        return bash_tool(Shell(services.root, memory_bytes=prepared.config.script_memory_bytes))
+        config = prepared.config
+        return bash_tool(Shell(services.root, memory_bytes=config.script_memory_bytes, sandbox=config.sandbox))
     if name == COMPUTER:
         return computer_tool(_display(prepared.config))
     if name == MANAGE_TASK and services.store is not None:

@@ -86,6 +86,7 @@ class HandlerSpec:
     timeout_s: FloatSetting | None = setting("decimal", default=None, attribute="timeout", above=0)
     max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
     script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
+    sandbox: str | None = attribute(default=None)
     span: Span = Span()
 
 

@@ -24,6 +24,7 @@ _SET_PDEATHSIG = 1
 _SET_CHILD_SUBREAPER = 36
 _LINGER_S = 0.2
 _GIVE_UP_S = 5.0
+_CLEAN_UP_S = 10.0
 _LOOK_S = 0.1
 # The largest share of the time that is spent on measuring the tree's memory.
 _LOOK_SHARE = 0.01
@@ -50,7 +51,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, _ignore)
 
     started = time.monotonic()
-    pid, failure = _start(order, prctl)
+    status, status_end = os.pipe()
+    os.set_blocking(status, False)
+    pid, failure = _start(order, prctl, status_end)
+    os.close(status_end)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -63,14 +67,44 @@ def main() -> NoReturn:
     if reason == "ended":
         _linger(control, wake, family)
     survivors = family.kill(wake)
+    is_started = reason != "ended" or _has_started(order, status)
+    _clean_up(order["cleanup"], order["env"])
     _report(
         control,
-        {"reason": reason, "status": family.status, "survivors": survivors, "duration_s": ended - started},
-    )
+        {
+            "reason": reason, "status": family.status, "survivors": survivors, "duration_s": ended - started,
+            "is_started": is_started,
+        },
+    )  # fmt: skip
 
 
 def _ignore(number: int, frame: object) -> None:
     """A handler is needed so that the signal wakes `select`."""
+
+
+def _has_started(order: dict[str, Any], status: int) -> bool:
+    """Whether the sandbox, if there is one, started the script before it ended."""
+    if order["status_option"] is not None:
+        try:
+            return b"exit-code" in os.read(status, 65536)
+        except BlockingIOError:
+            return False
+    return order["status_file"] is None or os.path.exists(order["status_file"])
+
+
+def _clean_up(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """Removes a container, which is not a descendant of this process; normally it is gone already."""
+    if not argv:
+        return
+    try:
+        pid = os.posix_spawn(argv[0], argv, env, setsid=True)
+    except OSError:
+        return  # the script was started by the same program, so it was removed meanwhile
+    give_up = time.monotonic() + _CLEAN_UP_S
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > give_up:
+            _send(os.kill, pid)
+        time.sleep(0.005)
 
 
 class _Family:
@@ -243,7 +277,7 @@ def _drain(wake: int) -> None:
         pass
 
 
-def _start(order: dict[str, Any], prctl: Callable[..., int] | None) -> tuple[int, tuple[str, int] | None]:
+def _start(order: dict[str, Any], prctl: Callable[..., int] | None, status: int) -> tuple[int, tuple[str, int] | None]:
     """Forks and executes the script. Returns its pid and, if it could not be started, stage and errno."""
     reading, writing = os.pipe()
     launcher = os.getpid()
@@ -263,7 +297,11 @@ def _start(order: dict[str, Any], prctl: Callable[..., int] | None) -> tuple[int
             if order["cwd"] is not None:
                 os.chdir(order["cwd"])
             stage = "exec"
-            os.execvpe(order["argv"][0], order["argv"], order["env"])
+            argv = order["argv"]
+            if order["status_option"] is not None:
+                os.set_inheritable(status, True)
+                argv = [argv[0], order["status_option"].encode(), str(status).encode(), *argv[1:]]
+            os.execvpe(argv[0], argv, order["env"])
         except OSError as error:
             os.write(writing, marshal.dumps((stage, error.errno or 0)))
         finally:

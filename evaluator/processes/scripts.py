@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MAX_PROCESSES, MEMORY_BYTES, Capture, Command, SupervisedProcess
 
 Overrun = Literal["output", "processes", "memory"]
@@ -47,18 +48,20 @@ async def run_script(
     max_output_bytes: int = 1_000_000,
     memory_bytes: int | None = MEMORY_BYTES,
     max_processes: int = MAX_PROCESSES,
+    sandbox: Sandbox = NO_SANDBOX,
 ) -> ScriptResult:
     """Runs a program to its end and returns its output. A string is passed to `/bin/sh -c`.
 
     The script has no terminal; its standard input is `stdin`, or empty. The first `max_output_bytes` of each stream
     are kept and the rest is discarded; above 100 times that, and above 10 MB, the script is killed. The other limits
-    are those of `Command`. Processes that outlive the script have 0.2 s to end before they are killed.
+    are those of `Command`. Processes that outlive the script have 0.2 s to end before they are killed; in a `sandbox`
+    they end with it, and a script that a signal ended has the exit code 128 and the signal's number.
 
-    Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty argv). When cancelled,
-    it raises CancelledError after the process tree is dead.
+    Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty argv, no sandbox).
+    When cancelled, it raises CancelledError after the process tree is dead.
     """
     words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
-    command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, max_processes)
+    command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, max_processes, sandbox)
     stdout, stderr = Capture(max_output_bytes), Capture(max_output_bytes)
     process = SupervisedProcess(command, stdout, stderr, has_input=stdin is not None)
     try:

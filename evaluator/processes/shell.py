@@ -19,11 +19,12 @@ import shlex
 import shutil
 import tempfile
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ToolError
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.processes.supervisor import MAX_PROCESSES, MEMORY_BYTES, decode_output, flood_limit, run_to_end
 
@@ -67,7 +68,7 @@ class Shell:
 
     One command runs at a time, for at most `timeout_s`; then the shell is killed with everything that it started.
     `max_output_bytes` of each stream are kept; above 100 times that, and above 10 MB, the shell is killed.
-    `memory_bytes` and `max_processes` are those of `Command`, for the shell and everything that it started.
+    `memory_bytes`, `max_processes` and `sandbox` are those of `Command`, for the shell and everything that it started.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Shell:
         max_output_bytes: int = _OUTPUT_BYTES,
         memory_bytes: int | None = MEMORY_BYTES,
         max_processes: int = MAX_PROCESSES,
+        sandbox: Sandbox = NO_SANDBOX,
     ) -> None:
         self.cwd = cwd
+        self.sandbox = sandbox
         self.timeout_s = timeout_s
         self.max_output_bytes = max_output_bytes
         self.memory_bytes = memory_bytes
@@ -223,6 +226,7 @@ class _Session:
                 cwd=shell.cwd,
                 memory_bytes=shell.memory_bytes,
                 max_processes=shell.max_processes,
+                sandbox=replace(shell.sandbox, writable=(*shell.sandbox.writable, Path(self.folder))),
             )
         )
 

@@ -17,18 +17,21 @@ import marshal
 import math
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from evaluator.errors import ToolError
+from evaluator.errors import ConfigurationError, ToolError
 from evaluator.processes import launcher
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxedCommand, sandboxed_command
 from evaluator.processes.threads import in_thread
 
 MEMORY_BYTES = 8 << 30
@@ -48,7 +51,12 @@ EndReason = Literal["ended", "timeout", "killed", "processes", "memory"]
 
 def scrubbed_environment() -> dict[str, str]:
     """The variables PATH, HOME, LANG, LC_* and TMPDIR of this process: no keys, no tokens."""
-    return {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")}
+    return {name: value for name, value in os.environ.items() if is_kept_variable(name)}
+
+
+def is_kept_variable(name: str) -> bool:
+    """Whether scripts get this variable of the evaluator's environment."""
+    return name in _KEPT_VARIABLES or name.startswith("LC_")
 
 
 def flood_limit(max_bytes: int) -> int:
@@ -87,7 +95,8 @@ class Command:
     `env` replaces the scrubbed environment. `memory_bytes` (None: no limit) is what each process may allocate
     (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold together: the tree is killed
     when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, its memory less often if
-    there are very many processes (on Linux only). Files are not counted, not even those in /dev/shm.
+    there are very many processes (on Linux only). Files are not counted, not even those in /dev/shm. In a `sandbox`
+    the command needs a `cwd`, which is an absolute path.
     """
 
     argv: Sequence[str]
@@ -96,22 +105,38 @@ class Command:
     env: Mapping[str, str] | None = None
     memory_bytes: int | None = MEMORY_BYTES
     max_processes: int = MAX_PROCESSES
+    sandbox: Sandbox = NO_SANDBOX
 
-    def order(self, mark: str) -> bytes:
+    def order(self, mark: str, status_file: str | None = None) -> bytes:
         """The message that tells the launcher what to run. Raises: ToolError, for a command that cannot be run."""
         environment = {**(scrubbed_environment() if self.env is None else self.env), _MARK: mark}
         self._check(environment)
+        start = self._in_sandbox(environment, mark, status_file)
         order = {
-            "argv": [_encode(word) for word in self.argv],
-            "env": {_encode(name): _encode(value) for name, value in environment.items()},
+            "argv": [_encode(word) for word in start.argv],
+            "env": {_encode(name): _encode(value) for name, value in start.env.items()},
             "cwd": None if self.cwd is None else _encode(str(self.cwd)),
+            "status_option": start.status_option,
+            "status_file": start.status_file,
+            "cleanup": [_encode(word) for word in start.cleanup],
             "timeout_s": float(self.timeout_s),
             "memory_bytes": self.memory_bytes,
             "max_processes": self.max_processes,
-            "is_confined": _IS_CONFINED,
+            "is_confined": _IS_CONFINED and self.sandbox.kind == "none",
         }
         data = marshal.dumps(order)
         return len(data).to_bytes(8, "big") + data
+
+    def _in_sandbox(self, environment: Mapping[str, str], mark: str, status_file: str | None) -> SandboxedCommand:
+        if self.sandbox.kind == "none":
+            return SandboxedCommand(tuple(self.argv), environment)
+        try:
+            return sandboxed_command(
+                self.sandbox, tuple(self.argv), environment, self.cwd or Path.cwd(), f"evaluator-{mark}",
+                self.memory_bytes, self.max_processes, status_file,
+            )  # fmt: skip
+        except ConfigurationError as error:
+            raise ToolError(str(error)) from error
 
     def _check(self, environment: Mapping[str, str]) -> None:
         if os.name != "posix":
@@ -132,7 +157,7 @@ class Command:
 
     def start_error(self, stage: str, code: int) -> ToolError:
         """The ToolError for a program that could not be started: the failed stage and its errno."""
-        program = self.argv[0]
+        program = self.argv[0] if self.sandbox.kind == "none" else self.sandbox.program() or ""
         if stage == "cwd":
             return ToolError(f"the working folder {str(self.cwd)!r} cannot be entered: {os.strerror(code)}")
         reasons = {
@@ -143,6 +168,11 @@ class Command:
             errno.E2BIG: "the command's arguments and environment are too long for the system; use stdin",
         }
         return ToolError(reasons.get(code, f"{program!r} cannot be started: {os.strerror(code)}"))
+
+    def sandbox_error(self, stderr: str) -> ToolError:
+        """The ToolError for a sandbox that ended before it started the program; `stderr` says why."""
+        said = " ".join(stderr.split()) or "it gave no reason"
+        return ToolError(f"the sandbox {self.sandbox.kind} cannot start {self.argv[0]!r}: {said[:1_000]}")
 
 
 def _encode(text: str) -> bytes:
@@ -219,7 +249,9 @@ class SupervisedProcess:
         self.input: asyncio.WriteTransport | None = None
         self._command = command
         self._mark = secrets.token_hex(16)
-        self._order = command.order(self._mark)
+        # A container's engine creates the file, which must not exist before.
+        self._folder = tempfile.mkdtemp(prefix="evaluator-") if command.sandbox.is_container else None
+        self._order = command.order(self._mark, self._folder and f"{self._folder}/id")
         self._report = b""
         self._pipes = (stdout, stderr)
         stdout.on_flood = stderr.on_flood = self.kill
@@ -277,6 +309,9 @@ class SupervisedProcess:
         report = marshal.loads(self._report)
         if "failure" in report:
             raise self._command.start_error(*report["failure"])
+        if not report["is_started"] and not is_late:
+            errors = self._pipes[1]
+            raise self._command.sandbox_error(errors.text() if isinstance(errors, Capture) else "")
         status: int | None = report["status"]
         code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
         return ProcessEnd(
@@ -354,6 +389,8 @@ class SupervisedProcess:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _close_quietly(stream: Any) -> None:

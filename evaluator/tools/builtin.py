@@ -177,6 +177,7 @@ async def run_script(
         timeout_s=min(timeout_s, context.remaining_s),
         cwd=folders[0] if folders else None,
         memory_bytes=context.script_memory_bytes,
+        sandbox=context.sandbox,
     )
     shown: dict[str, Any] = {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr}
     notes = {

@@ -26,6 +26,7 @@ from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_t
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
 from evaluator.output.patterns import Watch, bounded, first_errors, undrafted
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.ask import Asker
 from evaluator.tools.file_access import FileAccess
@@ -44,14 +45,15 @@ _MAX_SHOWN_CHARS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The resources of a call: the task's files, the asker, its step in the record, the remaining time, and the memory
-    that a script may use."""
+    """The resources of a call: the task's files, the asker, its step in the record, the remaining time, the memory
+    that a script may use, and its sandbox."""
 
     roots: FileAccess
     asker: Asker | None = None
     step_path: str = ""
     remaining_s: float = float("inf")
     script_memory_bytes: int = MEMORY_BYTES
+    sandbox: Sandbox = NO_SANDBOX
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]

@@ -50,7 +50,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         SessionLog(run.steps, frame.path, services.tracer, run.options.on_text), prepared.budget,
         settings=CallSettings(hints_for(run, task, prepared.values), schema, run.options.epoch),
         tools=None if tools is None else (tools, ToolContext(
-            services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes
+            services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes,
+            prepared.config.sandbox,
         )),
     )  # fmt: skip
     try:

@@ -33,7 +33,7 @@ NOT_RUN: Mapping[str, Any] = {
 
 async def run_script_task(run: Run, task: Script, prepared: Prepared) -> Outcome:
     ended = await execute(run, task, prepared)
-    notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"])
+    notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=prepared.config.sandbox.kind)
     if ended["truncated"]:
         notes["warnings"].append("the script's output was longer than the limit and was cut")
     if ended["overrun"]:
@@ -77,7 +77,7 @@ async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, An
     try:
         ended = await run_script(
             argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root,
-            memory_bytes=prepared.config.script_memory_bytes,
+            memory_bytes=prepared.config.script_memory_bytes, sandbox=prepared.config.sandbox,
         )  # fmt: skip
     except ToolError as error:
         # The process never started, so another attempt is safe.

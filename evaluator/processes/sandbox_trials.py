@@ -1,0 +1,41 @@
+"""Tries whether a sandbox works on this machine, by starting a program in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from evaluator.errors import ConfigurationError, ToolError
+from evaluator.processes.sandboxes import Sandbox
+from evaluator.processes.scripts import run_script
+
+TIMEOUT_S = 60.0
+
+
+async def try_sandbox(sandbox: Sandbox, cwd: Path) -> None:
+    """Starts `true` in `sandbox`. Raises: ConfigurationError, with the reason, if that does not work."""
+    sandbox.program()
+    try:
+        ended = await run_script(["true"], timeout_s=TIMEOUT_S, cwd=cwd, sandbox=sandbox)
+    except ToolError as error:
+        raise ConfigurationError(
+            f"the sandbox {sandbox.kind} does not work here: {error}; fix that, or choose another one in the handler "
+            "profile or with --sandbox (see: evaluator doctor)"
+        ) from error
+    if ended.exit_code != 0:
+        reason = f"a trial did not end within {TIMEOUT_S:g} s" if ended.timed_out else ended.stderr.strip()[:300]
+        raise ConfigurationError(f"the sandbox {sandbox.kind} does not work here: {reason}; see: evaluator doctor")
+
+
+class SandboxTrials:
+    """Tries each sandbox once and remembers those that work."""
+
+    def __init__(self) -> None:
+        self._working: set[Sandbox] = set()
+
+    async def check(self, sandbox: Sandbox, cwd: Path) -> None:
+        """Raises: ConfigurationError, if the sandbox does not work."""
+        kind = replace(sandbox, readable=(), writable=(), hidden=())
+        if kind not in self._working:
+            await try_sandbox(sandbox, cwd)
+            self._working.add(kind)

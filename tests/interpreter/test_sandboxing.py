@@ -1,0 +1,166 @@
+"""Which sandbox a task has: profiles decide, templates can only be stricter, and subtasks are never freer."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator import HandlerConfig
+from evaluator.batch import run_batch_sync
+from evaluator.errors import ConfigurationError
+from evaluator.handler.config import ToolGrant, read_profile
+from evaluator.processes.sandboxes import Sandbox
+from tests.sandboxes import StandIn
+
+PODMAN = Sandbox("podman", "img")
+SCRIPT = """<task name="{name}" type="script"><description>d</description>{handler}<command>echo ran</command></task>"""
+
+
+@pytest.fixture
+def podman(tmp_path, monkeypatch) -> StandIn:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return StandIn(programs, "podman")
+
+
+def ran(podman: StandIn, *command: str) -> int:
+    """How often the command ran in a container."""
+    calls = podman.calls() if podman.log.exists() else []
+    return sum(words[-len(command) :] == list(command) for words in calls)
+
+
+def profile(sandbox: Sandbox, **options) -> HandlerConfig:
+    return HandlerConfig(name="p", backend="simulated", sandbox=sandbox, **options)
+
+
+@pytest.mark.parametrize(
+    ("of_profile", "of_template", "of_user", "expected"),
+    [
+        (Sandbox(), "", None, "none"),
+        (PODMAN, "", None, "podman"),
+        (Sandbox("none", "img"), '<handler sandbox="podman"/>', None, "podman"),
+        (PODMAN, '<handler sandbox="bubblewrap"/>', None, "podman"),
+        (PODMAN, '<handler sandbox="podman"/>', "none", "none"),
+        (Sandbox(), "", "podman:img", "podman"),
+    ],
+)
+def test_the_stricter_of_profile_and_template_is_used_unless_the_user_decides(
+    make_evaluator, podman, of_profile, of_template, of_user, expected
+):
+    config = profile(of_profile)
+    evaluator = make_evaluator(
+        SCRIPT.format(name="s", handler=of_template), handler=config, profiles={"p": config}, sandbox=of_user
+    )
+    result = evaluator.evaluate_sync("s").unwrap()
+    assert (result.content, result.notes["sandbox"]) == ("ran\n", expected)
+    assert ran(podman, "echo", "ran") == (expected == "podman")
+
+
+def test_a_template_cannot_choose_a_profile_with_a_weaker_sandbox_than_the_task_above_it(make_evaluator, podman):
+    xml = f"""<task name="all" type="sequential"><description>d</description><handler ref="strict"/>
+    <steps><call template="s"/></steps></task>{SCRIPT.format(name="s", handler='<handler ref="free"/>')}"""
+    profiles = {
+        "strict": HandlerConfig(name="strict", backend="simulated", sandbox=PODMAN),
+        "free": HandlerConfig(name="free", backend="simulated"),
+        "default": HandlerConfig(backend="simulated"),
+    }
+    evaluator = make_evaluator(xml, handler=None, profiles=profiles)
+    assert evaluator.evaluate_sync("s").unwrap().notes["sandbox"] == "none"  # the control
+    evaluator.evaluate_sync("all").unwrap()
+    assert ran(podman, "echo", "ran") == 1
+
+
+def test_a_subtask_has_the_sandbox_of_its_parent(make_evaluator, podman):
+    xml = f"""<task name="t" type="atomic"><description>d</description><handler sandbox="podman"/>
+    <instructions>go</instructions><tools><tool name="s"/></tools></task>
+    {SCRIPT.format(name="s", handler="")}"""
+    config = profile(Sandbox("none", "img"))
+    seen = []
+
+    def answer(request):
+        seen.append(request.messages[-1].content)
+        return "done" if len(seen) > 1 else {"tool": "s", "arguments": {}}
+
+    evaluator = make_evaluator(xml, script=answer, handler=config, profiles={"p": config})
+    evaluator.evaluate_sync("t").unwrap()
+    assert "ran" in seen[-1]
+    assert ran(podman, "echo", "ran") == 1
+
+
+def test_a_run_that_a_model_resumes_has_at_least_the_sandbox_of_the_task(make_evaluator, podman):
+    evaluator = make_evaluator(SCRIPT.format(name="s", handler=""))
+    evaluator.services = replace(evaluator.services, least_sandbox=PODMAN)
+    assert evaluator.evaluate_sync("s").unwrap().notes["sandbox"] == "podman"
+
+
+@pytest.mark.parametrize("tool", ["run_script", "bash"])
+def test_tools_that_run_programs_are_in_the_sandbox(make_evaluator, podman, tool):
+    xml = f'<task name="t" type="atomic"><description>d</description><tools><tool name="{tool}"/></tools></task>'
+    config = profile(PODMAN, tools=(ToolGrant(tool, "allow"),))
+    seen = []
+
+    def answer(request):
+        seen.append(request.messages[-1].content)
+        command = ["echo", "ran"] if tool == "run_script" else "echo ran"
+        return "done" if len(seen) > 1 else {"tool": tool, "arguments": {"command": command}}
+
+    make_evaluator(xml, script=answer, handler=config, profiles={"p": config}).evaluate_sync("t").unwrap()
+    assert json.loads(seen[-1])["stdout"] == "ran\n"
+    programs = [words[words.index("--") + 2] for words in podman.calls() if words[0] == "run"]
+    assert programs == ["true", "echo" if tool == "run_script" else "bash"]
+
+
+def test_a_command_that_lists_files_is_in_the_sandbox(make_evaluator, podman, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    xml = """<task name="t" type="atomic"><description>d</description><instructions>go</instructions>
+    <file_paths source="command"><command>echo notes.txt</command></file_paths></task>"""
+    config = profile(PODMAN)
+    result = make_evaluator(xml, handler=config, profiles={"p": config}).evaluate_sync("t").unwrap()
+    assert result.notes["context"] == ["file:notes.txt"]
+    assert ran(podman, "echo", "notes.txt") == 1
+
+
+def test_a_script_in_a_sandbox_cannot_see_the_record(make_evaluator, podman, tmp_path):
+    config = profile(PODMAN)
+    make_evaluator(SCRIPT.format(name="s", handler=""), handler=config, profiles={"p": config}).evaluate_sync("s")
+    words = podman.calls()[-2]
+    assert f"{tmp_path}/tasks:ro,size=4096" in words
+
+
+def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(make_evaluator, tmp_path, monkeypatch):
+    xml = f"""<task name="all" type="sequential"><description>d</description><steps>
+    <task type="atomic"><description>d</description><instructions>go</instructions></task>
+    <call template="s"/></steps></task>{SCRIPT.format(name="s", handler='<handler sandbox="bubblewrap"/>')}"""
+    calls = []
+    evaluator = make_evaluator(xml, script=lambda request: calls.append(request) or "x")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = evaluator.evaluate_sync("all")
+    assert "install the package bubblewrap" in error.message
+    assert calls == []
+    with pytest.raises(ConfigurationError, match="install the package bubblewrap"):
+        run_batch_sync("all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "batch")
+    assert not (tmp_path / "batch").exists()
+    assert run_batch_sync("all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "b2", sandbox="none").is_complete
+    outcome, _ = evaluator.render("all")  # shows the requests, and starts nothing
+    assert outcome.ok
+
+
+def test_a_profile_names_its_sandbox(tmp_path: Path):
+    def read(sandbox: str) -> Sandbox:
+        file = tmp_path / "p.xml"
+        file.write_text(f'<handler name="p">{sandbox}</handler>')
+        return read_profile(file).sandbox
+
+    assert read("") == Sandbox()
+    assert read('<sandbox kind="bubblewrap"/>') == Sandbox("bubblewrap")
+    found = read('<sandbox kind="docker" image="img" cpus="0.5" network="true"/>')
+    assert found == Sandbox("docker", "img", 0.5, network=True)
+    with pytest.raises(ConfigurationError, match="needs an image"):
+        read('<sandbox kind="docker"/>')
+    with pytest.raises(ConfigurationError, match="jail"):
+        read('<sandbox kind="jail"/>')
