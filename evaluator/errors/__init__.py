@@ -236,7 +236,14 @@ class ContextError(EvaluatorError):
 
 
 class ToolError(EvaluatorError):
-    """A tool could not do what it was asked; the model receives the text."""
+    """A tool could not do what it was asked; the model receives the text.
+
+    `retryable` False: the same call would fail again, so a tool that is declared retryable is not called again.
+    """
+
+    def __init__(self, message: str = "", *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
 
 
 class SessionClosed(EvaluatorError):

@@ -18,7 +18,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import Conversation
 from evaluator.handler.model_caller import DEFAULT_SETTINGS, CallSettings, ModelCaller, SessionLog, Sleep
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.handler.tool_runner import ToolRunner
+from evaluator.handler.tool_runner import RetryPlan, ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Message, ModelResponse
 from evaluator.models.tokens import estimate_tokens
@@ -61,7 +61,8 @@ class Handler:
         specs = () if tools is None else tools[0].specs()
         self._conversation = Conversation(config, choice, specs, settings.schema, counts_tokens=counts_tokens)
         self._caller = ModelCaller(config, choice, self._conversation, settings, log, sleep)
-        self._tools = None if tools is None else ToolRunner(*tools, log, self._conversation.warn)
+        retries = RetryPlan(config.backoff_s, sleep)
+        self._tools = None if tools is None else ToolRunner(*tools, log, self._conversation.warn, retries)
 
     async def run(self, messages: Sequence[Message]) -> HandlerAnswer:
         """The only query of a task: `say`, then `close`.

@@ -1,21 +1,28 @@
-"""Runs the tool calls of one model response, each as a recorded step."""
+"""Runs the tool calls of one model response, each as a recorded step.
+
+A call that fails is made again, after the waits of the profile, if its tool is declared retryable. Each attempt is a
+step of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from evaluator.errors import ToolError
 from evaluator.errors.results import Usage
-from evaluator.handler.model_caller import SessionLog
+from evaluator.handler.model_caller import SessionLog, Sleep
 from evaluator.limits.budget import Budget
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
-from evaluator.record.steps import StepEnd
-from evaluator.tools import ToolContext, ToolRegistry
+from evaluator.record.steps import CANCELLED, DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason
+from evaluator.tools import ToolContext, ToolOutcome, ToolRegistry
+from evaluator.tools.registry import OutcomeCode, parse_arguments
 
 NOT_REPEATED = (
     "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "
@@ -23,16 +30,35 @@ NOT_REPEATED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """The waits in seconds before the retries of a call, and how to wait."""
+
+    waits_s: tuple[float, ...] = ()
+    sleep: Sleep = asyncio.sleep
+
+
+NO_RETRIES = RetryPlan()
+# The outcomes that abort a step, each with the word that its reason begins with.
+_ABORTED: dict[OutcomeCode, str] = {"denied": DENIED, "timeout": TIMEOUT, "not_run": NOT_RUN}
+
+
 class ToolRunner:
     """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the task."""
 
     def __init__(
-        self, registry: ToolRegistry, context: ToolContext, log: SessionLog, warn: Callable[[str], None]
+        self,
+        registry: ToolRegistry,
+        context: ToolContext,
+        log: SessionLog,
+        warn: Callable[[str], None],
+        retries: RetryPlan = NO_RETRIES,
     ) -> None:
         self._registry = registry
         self._context = context
         self._log = log
         self._warn = warn
+        self._retries = retries
         self._one_direct_tool = asyncio.Lock()
 
     async def run(self, calls: Sequence[ToolCall], turn: int, budget: Budget) -> list[tuple[Message, str]]:
@@ -57,8 +83,8 @@ class ToolRunner:
     async def _answer(self, call: ToolCall, segment: str, budget: Budget) -> tuple[str, tuple[Attachment, ...]]:
         """The text and the images that answer one call, from the record or from the tool."""
         steps, path = self._log.steps, self._log.path_of(segment)
-        args = {"tool": call.name, "arguments": call.arguments}
-        fingerprint = steps.fingerprint(args)
+        fingerprint = steps.fingerprint({"tool": call.name, "arguments": call.arguments})
+        args = recorded_arguments(call.arguments)
         recorded = steps.recorded(path, "tool", fingerprint, args)
         if recorded is not None:
             spent = steps.usage_at(f"{path}/subtask")
@@ -85,36 +111,91 @@ class ToolRunner:
         return tool is None or tool.kind == "direct"
 
     async def _run(
-        self, call: ToolCall, path: str, args: Mapping[str, Any], fingerprint: str, budget: Budget
+        self, call: ToolCall, path: str, args: Any, fingerprint: str, budget: Budget
     ) -> tuple[str, tuple[Attachment, ...]]:
         steps, tool = self._log.steps, self._registry.get(call.name)
         has_lasting_effect = tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
         may_run = not has_lasting_effect or await steps.may_repeat(path)
-        number = await steps.begin(path, "tool", call.name, args, fingerprint)
-        if not may_run:
-            await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
-            return NOT_REPEATED, ()
+        waits = self._retries.waits_s if tool is not None and tool.retryable else ()
+        attempt, waited = 1, None
+        while True:
+            number = await steps.begin(
+                path, "tool", call.name, args, fingerprint,
+                attempt=attempt, max_attempts=len(waits) + 1, backoff_s=waited,
+            )  # fmt: skip
+            if not may_run:
+                await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
+                return NOT_REPEATED, ()
+            started = time.perf_counter()
+            outcome = await self._attempt(call, number, path, budget, is_retry=attempt > 1)
+            duration = time.perf_counter() - started
+            waited = waits[attempt - 1] if outcome.retryable and attempt <= len(waits) else None
+            remaining = budget.remaining_s()
+            if waited is None or (remaining is not None and waited >= remaining):
+                return await self._end(outcome, number, duration)
+            await steps.fail(number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited)
+            await self._retries.sleep(waited)
+            attempt += 1
+
+    async def _attempt(self, call: ToolCall, number: int, path: str, budget: Budget, *, is_retry: bool) -> ToolOutcome:
+        """One call of the tool, as the step `number`, which is ended here only if the call is cut off."""
+        steps, tool = self._log.steps, self._registry.get(call.name)
         started = time.perf_counter()
         remaining = budget.remaining_s()
         context = replace(self._context, step_path=path, remaining_s=inf if remaining is None else remaining)
         try:
             with self._log.tracer.tool_call(call, tool) as span:
-                outcome = await self._registry.call(call.name, call.arguments, context)
+                outcome = await self._registry.call(call.name, call.arguments, context, is_retry=is_retry)
                 span.set_result(outcome)
         except BaseException as error:
-            steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+            steps.abort(number, "", time.perf_counter() - started, _reason_of(error, budget))
             raise
         if steps.halted is not None and not self._is_direct(call.name):
             # The outcome is not the subtask's answer. The step stays open, so that a resumed run continues it.
             raise steps.halted
-        duration = time.perf_counter() - started
+        return outcome
+
+    async def _end(self, outcome: ToolOutcome, number: int, duration: float) -> tuple[str, tuple[Attachment, ...]]:
+        """Ends the step `number`. Returns the text and the images that answer the call."""
+        steps = self._log.steps
         if outcome.ok:
             for image in outcome.images:
                 await steps.write_blob(image.data)
             images = [image.to_dict() for image in outcome.images]
             await steps.succeed(number, outcome.content, duration, extra={"attachments": images} if images else None)
             return outcome.content, outcome.images
-        answer = f"error: {outcome.error or outcome.content}"
-        # A tool's error is an answer to the model, so the step is completed; the record still says that it failed.
-        await steps.fail(number, answer, duration, outcome.error or "tool error")
+        answer, error = _answer_of(outcome), _error_of(outcome)
+        word = _ABORTED.get(outcome.code or "failed")
+        if word is None:
+            # A tool's error is an answer to the model, so the step is completed; the record still says that it failed.
+            await steps.fail(number, answer, duration, error)
+        else:
+            await steps.refuse(number, answer, duration, abort_reason(word, error))
         return answer, ()
+
+
+def recorded_arguments(text: str) -> Any:
+    """A model's arguments as a step records them: the object, or the text if it is not one that can be read back."""
+    try:
+        arguments = parse_arguments(text)
+        json.dumps(arguments, allow_nan=False)
+    except (ToolError, ValueError, RecursionError):
+        return text
+    return arguments
+
+
+def _answer_of(outcome: ToolOutcome) -> str:
+    return f"error: {outcome.error or outcome.content}"
+
+
+def _error_of(outcome: ToolOutcome) -> str:
+    return outcome.error or "tool error"
+
+
+def _reason_of(error: BaseException, budget: Budget) -> str:
+    """Why a call was cut off: the time of its task is up, or somebody cancelled it."""
+    if not isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return f"{type(error).__name__}: {error}"
+    remaining = budget.remaining_s()
+    is_late = remaining is not None and remaining <= 0
+    return abort_reason(TIMEOUT if is_late else CANCELLED, f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -105,8 +105,8 @@ def conversations(recording: Recording) -> list[Conversation]:
 
 
 def answered_steps(steps: Iterable[Step]) -> dict[str, Step]:
-    """By path, the last attempt that succeeded or failed, whose output a message may refer to."""
-    return {step.start.path: step for step in steps if step.status in ("success", "failed")}
+    """By path, the last attempt that succeeded, failed or was denied, whose output a message may refer to."""
+    return {step.start.path: step for step in steps if step.status in ("success", "failed") or step.is_answer}
 
 
 def messages_of(step: Step, answers: Mapping[str, Step]) -> tuple[Mapping[str, Any], ...]:

@@ -199,7 +199,7 @@ def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
         body = value_field("Output", end.output, scrub)
     body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
     if end.error is not None:
-        body += text_field("Error", end.error, scrub)
+        body += text_field("Reason" if end.status == "aborted" else "Error", end.error, scrub)
     if end.usage is not None:
         body += json_field("Usage", end.usage, scrub)
     if end.extra is not None:
@@ -239,7 +239,7 @@ def encode_summary(
     if summary.models:
         body += json_field("Models", list(summary.models), scrub)
     if summary.reason is not None:
-        body += text_field("Reason", summary.reason, scrub)
+        body += text_field("Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub)
     if summary.usage is not None:
         body += json_field("Usage", summary.usage, scrub)
     body += f"<!-- {len(body.encode())} bytes of summary end here -->\n"
@@ -504,7 +504,8 @@ def _end(fields: dict[str, Any]) -> StepEnd:
         status=fields["Status"],
         output=fields.get("Output"),
         duration_s=_seconds(fields["Duration"]),
-        error=fields.get("Error"),
+        # Files of an earlier version have the reason of an aborted step as its error.
+        error=fields.get("Error", fields.get("Reason")),
         usage=_mapping(fields.get("Usage")),
         extra=fields.get("Extra"),
     )
@@ -524,7 +525,7 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
         duration_s=_seconds(fields["Total Duration"]),
         usage=_mapping(fields.get("Usage")),
         result=result,
-        reason=fields.get("Reason"),
+        reason=fields.get("Reason", fields.get("Abort Reason")),
         planned=None if total[2] is None else int(total[2]),
         models=tuple(json.loads(fields.get("Models", "[]"))),
     )

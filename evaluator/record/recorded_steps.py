@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, cast
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.record.grammar import content_text
 from evaluator.record.json_difference import first_difference
-from evaluator.record.steps import Recording, Scrub, Step, StepEnd, StepKind
+from evaluator.record.steps import DENIED, NOT_RUN, TIMEOUT, Recording, Scrub, Step, StepEnd, StepKind
 
 Unfinished = Literal["repeat", "tell", "stop"]
 # Given the task's id and the step.
@@ -164,19 +164,16 @@ class RecordedSteps:
     def _find_answer(self, path: str, kind: StepKind, fingerprint: str) -> StepEnd | None:
         """The last end at `path` that another evaluation may use."""
         for step in reversed(self._at.get(path, ())):
-            if step.start.fingerprint == fingerprint and _is_answer(step, kind):
+            if step.start.fingerprint == fingerprint and step.start.kind == kind and step.is_answer:
                 return step.end
         return None
 
 
 def _is_in_doubt(step: Step) -> bool:
+    if step.end is not None and step.end.reason_word in (DENIED, NOT_RUN):
+        return False
     was_stopped = step.status == "failed" and step.start.kind == "script" and step.end and step.end.output
     return step.status in ("running", "aborted") or bool(was_stopped)
-
-
-def _is_answer(step: Step, kind: StepKind) -> bool:
-    # The model was given the error of a tool or subtask, so it is an answer; a failed model call is not.
-    return step.status == "success" or (kind in ("tool", "subtask") and step.status == "failed")
 
 
 class ResumedSteps(RecordedSteps):
@@ -306,7 +303,7 @@ class ReplayedSteps(RecordedSteps):
                 raise self._lacks_step(path, kind, args)
             if last.start.fingerprint != fingerprint:
                 end = self._answer_before_change(last, kind, args)
-            elif last.end is not None and last.status == "failed":
+            elif last.end is not None and (last.status == "failed" or last.end.reason_word in (TIMEOUT, NOT_RUN)):
                 end = last.end
             else:
                 raise self.progress.halt(RecordIncomplete(path))
@@ -324,7 +321,7 @@ class ReplayedSteps(RecordedSteps):
         if self._past_changes:
             self.progress.changes.append(ChangedStep(start.path, kind, start.name, start.args, now))
             for step in reversed(self._at[start.path]):
-                if step.end is not None and _is_answer(step, kind):
+                if step.end is not None and step.start.kind == kind and step.is_answer:
                     return step.end
         raise self.progress.halt(changed_error(last, now))
 

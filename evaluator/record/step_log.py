@@ -130,9 +130,22 @@ class StepLog:
         await self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
 
     async def fail(
-        self, number: int, output: Any, duration_s: float, error: str, *, usage: Mapping[str, Any] | None = None
+        self,
+        number: int,
+        output: Any,
+        duration_s: float,
+        error: str,
+        *,
+        usage: Mapping[str, Any] | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
-        await self._end(number, StepEnd("failed", output, duration_s, error, usage, None))
+        """Writes that an attempt failed; `retry_after_s` is the wait before the next one of a tool call."""
+        extra = None if retry_after_s is None else {"retry_after_s": retry_after_s}
+        await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
+
+    async def refuse(self, number: int, output: Any, duration_s: float, reason: str) -> None:
+        """Writes that a tool call was denied or out of time; `output` is what the model is told."""
+        await self._end(number, StepEnd("aborted", output, duration_s, reason))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""

@@ -59,9 +59,22 @@ class StepStart(_Value):
     backoff_s: float | None = None
 
 
+# The words with which the reason of an aborted step begins. After the first two the step had no effect.
+DENIED, NOT_RUN, TIMEOUT, CANCELLED = "safety.denied", "timeout.not_run", "timeout", "cancelled"
+
+
+def abort_reason(word: str, text: str) -> str:
+    """The `error` of an aborted step: a word for programs, and a text for readers."""
+    return f"{word} — {text}" if text else word
+
+
 @dataclass(frozen=True, slots=True)
 class StepEnd(_Value):
-    """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond precision."""
+    """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond precision.
+
+    The `error` of an aborted step is its reason, see `abort_reason`. `extra` has `retry_after_s` where a failed tool
+    call was to be made again after so many seconds.
+    """
 
     status: EndStatus
     output: Any
@@ -69,6 +82,16 @@ class StepEnd(_Value):
     error: str | None = None
     usage: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] | None = None
+
+    @property
+    def reason_word(self) -> str:
+        """The word with which the reason of an aborted step begins; empty for other steps."""
+        return (self.error or "").partition(" — ")[0] if self.status == "aborted" else ""
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether another attempt was to follow."""
+        return self.extra is not None and "retry_after_s" in self.extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +109,18 @@ class Step(_Value):
     @property
     def is_retry(self) -> bool:
         return self.start.attempt > 1
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the end is an answer that the run continues from.
+
+        A success is, and so is what a model is told about a tool or subtask: its last failure, or that it was denied.
+        """
+        if self.end is None or self.start.kind not in ("tool", "subtask"):
+            return self.status == "success"
+        if self.status == "failed":
+            return not self.end.is_retried
+        return self.status == "success" or self.end.reason_word == DENIED
 
     def to_dict(self) -> dict[str, Any]:
         end = dict.fromkeys(field.name for field in fields(StepEnd)) if self.end is None else self.end.to_dict()

@@ -17,7 +17,7 @@ from evaluator.tools.registry import ToolContext, ToolRegistry
 _LINES = 2_000
 
 
-@tool(retryable=True, effect=False)
+@tool(effect=False)
 async def read_file(
     context: ToolContext, path: str, start_line: int = 1, max_lines: int = _LINES, encoding: str | None = None
 ) -> str:
@@ -40,7 +40,7 @@ async def read_file(
     return f"{found.text}[lines {start_line} to {last} of {found.total_lines}; continue with start_line={last + 1}]"
 
 
-@tool(retryable=True, effect=False)
+@tool(effect=False)
 async def list_files(context: ToolContext, path: str = ".", pattern: str | None = None) -> list[Any]:
     """List a folder, or find files by a pattern.
 
@@ -58,7 +58,7 @@ async def list_files(context: ToolContext, path: str = ".", pattern: str | None 
     ]
 
 
-@tool(retryable=True, effect=False)
+@tool(effect=False)
 async def search_files(
     context: ToolContext, pattern: str, path: str = ".", glob: str | None = None, max_matches: int = 200
 ) -> str:
@@ -90,7 +90,12 @@ async def write_file(context: ToolContext, path: str, content: str, create_only:
         content: the content of the file
         create_only: fail if the file exists
     """
-    change = await in_thread(lambda: writing.write_file(context.roots, path, content, create_only=create_only))
+    try:
+        change = await in_thread(lambda: writing.write_file(context.roots, path, content, create_only=create_only))
+    except ToolError as error:
+        # The same call may be made again after an interruption; a refusal of the path stays one.
+        error.retryable = False
+        raise
     size = len(content.encode())
     return f"{'created' if change.size_before is None else 'replaced'} {path} ({size:,} bytes)"
 

@@ -33,7 +33,7 @@ from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide
 
 ToolKind = Literal["direct", "subtask"]
-OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout"]
+OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
 
 MAX_RESULT_BYTES = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -64,9 +64,11 @@ ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
 class Tool:
     """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with a text for the model.
 
-    `retryable`: repeating a call does no harm. `effect`: a call changes something outside. `function` is the function
-    that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview` describes what a
-    call would do, for the person who is asked to allow it; it raises ToolError if the call could not succeed. `close`
+    `retryable`: repeating a call does no harm; a call that fails is made again, and so is one that was interrupted.
+    `effect`: a call changes something outside; an interrupted call without effect is made again too. `function` is the
+    function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
+    describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
+    succeed. `close`
     releases what the tool keeps between calls; it is called when the task ends.
     """
 
@@ -99,7 +101,7 @@ class ToolOutcome:
     """The outcome of a call. `content` is the text for the model, also of a failure; `error` is None if `ok`.
 
     `cause` is the exception behind a failure, for the record. `truncated`: the content was cut at its limit. `images`
-    are shown to the model with the content.
+    are shown to the model with the content. `retryable`: the call failed, and may be made again.
     """
 
     ok: bool
@@ -109,6 +111,7 @@ class ToolOutcome:
     cause: BaseException | None = None
     truncated: bool = False
     images: tuple[Attachment, ...] = ()
+    retryable: bool = False
 
 
 class ToolRegistry:
@@ -171,9 +174,11 @@ class ToolRegistry:
         context: ToolContext,
         *,
         max_result_bytes: int = MAX_RESULT_BYTES,
+        is_retry: bool = False,
     ) -> ToolOutcome:
         """Parses and validates the arguments, asks for consent if the policy requires it, and runs the tool.
 
+        With `is_retry` the call was made before with the same arguments: the consent that was given then is valid.
         Ends within `context.remaining_s`; a result above `max_result_bytes` is cut. Raises only LimitReached,
         MachineError, and asyncio.CancelledError if the call itself is cancelled; every other exception, also one of the
         tool's own code, becomes an outcome.
@@ -189,11 +194,11 @@ class ToolRegistry:
         except ToolError as error:
             return _failure("bad_arguments", f"arguments of {name}: {error}", error.__cause__)
         if context.remaining_s <= 0:
-            return _failure("timeout", f"{name} was not run: the task has no time left")
+            return _failure("not_run", f"{name} was not run: the task has no time left")
         timer = asyncio.timeout(None if isinf(context.remaining_s) else context.remaining_s)
         try:
             async with timer:
-                refusal = await _consent(tool, arguments, context)
+                refusal = None if is_retry else await _consent(tool, arguments, context)
                 if refusal is not None:
                     return refusal
                 value = await tool.run(arguments, context)
@@ -204,18 +209,18 @@ class ToolRegistry:
         except TimeoutError as error:
             if timer.expired():
                 return _failure("timeout", f"{name} was stopped: the task has no time left", error)
-            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+            return _failed(tool, f"{name} failed: {_describe(error)}", error)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return _failure("failed", f"{name} failed: an operation that it waited for was cancelled", error)
+            return _failed(tool, f"{name} failed: an operation that it waited for was cancelled", error)
         except ToolError as error:
             _raise_machine_error(error)
-            return _failure("failed", str(error) or f"{name} failed", error)
+            return _failed(tool, str(error) or f"{name} failed", error)
         except (Exception, SystemExit) as error:
             _raise_machine_error(error)
-            return _failure("failed", f"{name} failed: {_describe(error)}", error)
+            return _failed(tool, f"{name} failed: {_describe(error)}", error)
         content = _cut(text, max_result_bytes)
         return ToolOutcome(True, content, truncated=content is not text, images=images)
 
@@ -441,6 +446,12 @@ def _cut(text: str, max_bytes: int) -> str:
 def _failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
     short = _shorten(message, _MAX_ERROR_CHARS)
     return ToolOutcome(False, f"Error: {short}", short, code, cause)
+
+
+def _failed(tool: Tool, message: str, cause: BaseException) -> ToolOutcome:
+    """The outcome of a call that ran and failed."""
+    is_final = isinstance(cause, ToolError) and not cause.retryable
+    return replace(_failure("failed", message, cause), retryable=tool.retryable and not is_final)
 
 
 def _describe(error: BaseException) -> str:

@@ -27,9 +27,9 @@ def call(folder, name, asker=None, **arguments):
 
 def test_reading_is_allowed_changes_ask_and_only_a_write_is_repeatable():
     assert {tool.name: (tool.policy, tool.retryable, tool.effect) for tool in builtin_tools()} == {
-        "read_file": ("allow", True, False),
-        "list_files": ("allow", True, False),
-        "search_files": ("allow", True, False),
+        "read_file": ("allow", False, False),
+        "list_files": ("allow", False, False),
+        "search_files": ("allow", False, False),
         "write_file": ("ask", True, True),
         "edit_file": ("ask", False, True),
         "delete_file": ("ask", False, True),

@@ -238,7 +238,7 @@ def test_a_call_ends_at_the_time_limit_of_its_task():
 
 def test_a_call_without_time_left_does_not_run():
     late = ToolContext(roots=FileAccess([]), remaining_s=0)
-    assert call(ToolRegistry([make(lambda: pytest.fail("ran"))]), "made", context=late).code == "timeout"
+    assert call(ToolRegistry([make(lambda: pytest.fail("ran"))]), "made", context=late).code == "not_run"
 
 
 @dataclass

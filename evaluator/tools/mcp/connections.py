@@ -156,7 +156,8 @@ class McpConnections:
             why = current.why if current is not None else "see the errors before"
             raise ToolError(
                 f"MCP server {server.name!r} is given up: started {starts} times, it answered no call; "
-                f"the last time: {why}"
+                f"the last time: {why}",
+                retryable=False,
             )
         connections[server] = connection = Connection(server, self._environ, self._cwd)
         self._unanswered[server] = starts + 1

@@ -109,7 +109,8 @@ def answer_of_result(result: Any, tool: str) -> ToolAnswer:
         parts.append(json.dumps(structured, ensure_ascii=False))
     text = "\n".join(parts)
     if result.is_error:
-        raise ToolError(text or "the tool failed without a message")
+        # The server's answer, not a failure of the connection.
+        raise ToolError(text or "the tool failed without a message", retryable=False)
     return ToolAnswer(text, tuple(images))
 
 

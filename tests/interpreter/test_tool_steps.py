@@ -1,0 +1,241 @@
+"""How tool calls are recorded: retries as sections of their own, refusals and time-outs with a reason, exact arguments."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashes import file_of, reading
+
+from evaluator import HandlerConfig, TaskStore, ToolError, tool
+from evaluator.handler.config import ToolGrant
+from evaluator.tools import CallbackAsker, Tool
+
+TASK = """<task name="work" type="atomic"><description>Work</description><tools><tool name="flaky"/></tools>
+  <instructions>WORK</instructions></task>"""
+
+
+def flaky_tool(errors: list[Exception], calls: list[str], **settings: Any) -> Tool:
+    """A tool that raises `errors` one after the other, and then succeeds."""
+
+    @tool(name="flaky", **settings)
+    async def flaky(place: str) -> str:
+        """Do something elsewhere."""
+        calls.append(place)
+        if len(calls) <= len(errors):
+            raise errors[len(calls) - 1]
+        return "done"
+
+    return flaky
+
+
+def profile(waits: tuple[float, ...] = (0.001, 0.002, 0.003), **settings: Any) -> HandlerConfig:
+    return HandlerConfig(name="p", backend="simulated", backoff_s=waits, **settings)
+
+
+def script(told: list[str], arguments: Any = None) -> Any:
+    """A model that calls `flaky` once; `told` gets the answer."""
+
+    def answer(request: Any) -> Any:
+        told[:] = [message.content for message in request.messages if message.role == "tool"]
+        given = {"place": "here"} if arguments is None else arguments
+        return "ended" if told else {"tool": "flaky", "arguments": given}
+
+    return answer
+
+
+def tool_steps(root: Path, task_id: int = 1) -> list[Any]:
+    return [step for step in reading(root, task_id).steps if step.start.kind == "tool"]
+
+
+BUSY = [ConnectionError("busy"), ToolError("still busy")]
+
+
+def test_a_failed_call_of_a_retryable_tool_is_made_again_after_the_waits_of_the_profile(make_evaluator, tmp_path):
+    calls: list[str] = []
+    told: list[str] = []
+    evaluator = make_evaluator(
+        TASK, script=script(told), handler=profile(), tools=[flaky_tool(BUSY, calls, retryable=True)]
+    )
+    evaluator.evaluate_sync("work").unwrap()
+    assert (calls, len(told), "done" in told[0]) == (["here"] * 3, 1, True)
+    steps = tool_steps(tmp_path)
+    assert [(s.number, s.start.attempt, s.start.max_attempts, s.start.backoff_s, s.status) for s in steps] == [
+        (3, 1, 4, None, "failed"),
+        (3, 2, 4, 0.001, "failed"),
+        (3, 3, 4, 0.002, "success"),
+    ]
+    assert [s.end.error for s in steps] == ["flaky failed: ConnectionError: busy", "still busy", None]
+    text = file_of(tmp_path, 1).read_text()
+    assert "## Step 3 (retry): flaky" in text
+    assert "- **Backoff**: 2ms" in text
+    assert "(2 retries)" in text
+    assert evaluator.replay_sync(1).ok
+
+
+def test_after_the_last_retry_the_model_gets_the_error(make_evaluator, tmp_path):
+    calls: list[str] = []
+    told: list[str] = []
+    errors = [OSError(f"failure {n}") for n in range(1, 9)]
+    flaky = flaky_tool(errors, calls, retryable=True)
+    evaluator = make_evaluator(TASK, script=script(told), handler=profile(), tools=[flaky])
+    assert evaluator.evaluate_sync("work").unwrap().content == "ended"
+    assert len(calls) == 4
+    assert "failure 4" in told[0]
+    assert [step.status for step in tool_steps(tmp_path)] == ["failed"] * 4
+    assert evaluator.replay_sync(1).ok
+
+
+# the errors of the tool, its settings, the waits → how often it is called
+ONCE: list[tuple[list[Exception], dict[str, Any], tuple[float, ...], int]] = [
+    ([ConnectionError("busy")], {}, (0.0,), 1),
+    ([ConnectionError("busy")], {"effect": False}, (0.0,), 1),
+    ([ToolError("there is no such place", retryable=False)], {"retryable": True}, (0.0,), 1),
+    # A wait that would pass the time limit of the task is not begun.
+    ([ConnectionError("busy")], {"retryable": True}, (3600.0,), 1),
+    ([ConnectionError("busy")], {"retryable": True}, (), 1),
+    ([ConnectionError("busy")], {"retryable": True}, (0.0,), 2),
+]
+
+
+@pytest.mark.parametrize(("errors", "settings", "waits", "count"), ONCE)
+def test_a_call_is_made_again_only_where_that_may_help(make_evaluator, errors, settings, waits, count):
+    calls: list[str] = []
+    told: list[str] = []
+    flaky = flaky_tool(errors, calls, **settings)
+    make_evaluator(TASK, script=script(told), handler=profile(waits), tools=[flaky]).evaluate_sync("work").unwrap()
+    assert len(calls) == count
+    assert ("done" in told[0]) is (count == 2)
+
+
+def test_consent_is_asked_for_once(make_evaluator):
+    asked: list[str] = []
+    flaky = flaky_tool(BUSY, [], retryable=True, policy="ask")
+    asker = CallbackAsker(lambda question: asked.append(question) or "yes")
+    make_evaluator(TASK, script=script([]), handler=profile(), tools=[flaky], asker=asker).evaluate_sync(
+        "work"
+    ).unwrap()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("ended", [b"\n---\n\n## Step 3 (retry)", b"- **Duration**"])
+def test_a_run_that_was_killed_between_the_attempts_continues_with_the_next_one(make_evaluator, tmp_path, ended):
+    calls: list[str] = []
+    told: list[str] = []
+    flaky = flaky_tool(BUSY[:1], calls, retryable=True)
+    evaluator = make_evaluator(TASK, script=script(told), handler=profile(), tools=[flaky])
+    evaluator.evaluate_sync("work").unwrap()
+    file = file_of(tmp_path, 1)
+    data = file.read_bytes()
+    file.unlink()
+    begun = data.index(b"## Step 3: flaky")
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.index(ended, begun)])
+    assert evaluator.resume_sync(1).unwrap().content == "ended"
+    assert len(calls) == 3
+    assert [(step.start.attempt, step.status) for step in tool_steps(tmp_path)][1:] == [(2, "success")]
+    assert "done" in told[0]
+
+
+def test_a_denied_call_is_aborted_with_its_reason_and_the_run_goes_on(make_evaluator, tmp_path):
+    calls: list[str] = []
+    asked: list[str] = []
+    told: list[str] = []
+    asker = CallbackAsker(lambda question: asked.append(question) or "no")
+    evaluator = make_evaluator(
+        TASK, script=script(told), handler=profile(), tools=[flaky_tool([], calls, policy="ask")], asker=asker
+    )
+    assert evaluator.evaluate_sync("work").unwrap().content == "ended"
+    [step] = tool_steps(tmp_path)
+    assert (step.status, step.end.error) == ("aborted", "safety.denied — flaky was refused by the user")
+    assert "- **Status**: aborted\n- **Reason**: safety.denied — flaky was refused" in file_of(tmp_path, 1).read_text()
+    assert "flaky was refused by the user" in told[0]
+    assert evaluator.replay_sync(1).ok
+    # A resumed run takes the refusal from the record.
+    file = file_of(tmp_path, 1)
+    data = file.read_bytes()
+    file.unlink()
+    cut = data.index(b"\n---\n\n## Step 4")
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[:cut])
+    assert evaluator.resume_sync(1).unwrap().content == "ended"
+    assert (calls, len(asked)) == ([], 1)
+
+
+def test_a_call_that_runs_out_of_time_is_aborted_with_its_reason_and_in_doubt(make_evaluator, tmp_path):
+    calls: list[str] = []
+
+    @tool(name="flaky")
+    async def flaky(place: str) -> str:
+        """Never end, but for the first time."""
+        calls.append(place)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return "done"
+
+    evaluator = make_evaluator(TASK, script=script([]), handler=profile(timeout_s=0.3), tools=[flaky])
+    assert evaluator.evaluate_sync("work").resource.name == "time"
+    [step] = tool_steps(tmp_path)
+    assert (step.status, step.end.reason_word) == ("aborted", "timeout")
+    # The call may have had its effect: it is not made again without permission.
+    stopped = evaluator.resume_sync(1, unfinished="stop")
+    assert "timeout" in stopped.message
+    assert len(calls) == 1
+    assert evaluator.resume_sync(1, unfinished="repeat").unwrap().content == "ended"
+
+
+# what the model sends → what is recorded
+ARGUMENTS: list[tuple[Any, Any]] = [
+    ({"place": "here", "n": [1, {"a": None}]}, {"place": "here", "n": [1, {"a": None}]}),
+    ("", {}),
+    ('{"place": "a", "place": "b"}', '{"place": "a", "place": "b"}'),
+    ('{"place": ', '{"place": '),
+    ("[1]", "[1]"),
+    ('{"n": 1e999}', '{"n": 1e999}'),
+]
+
+
+@pytest.mark.parametrize(("arguments", "recorded"), ARGUMENTS)
+def test_arguments_are_recorded_as_the_object_that_the_tool_was_called_with(
+    make_evaluator, tmp_path, arguments, recorded
+):
+    evaluator = make_evaluator(TASK, script=script([], arguments), handler=profile(), tools=[flaky_tool([], [])])
+    evaluator.evaluate_sync("work").unwrap()
+    [step] = tool_steps(tmp_path)
+    assert (step.start.name, step.start.args) == ("flaky", recorded)
+    assert evaluator.replay_sync(1).ok
+
+
+def test_an_aborted_run_says_why_in_its_summary(make_evaluator, tmp_path):
+    async def cancel() -> None:
+        started = asyncio.Event()
+
+        @tool(name="flaky")
+        async def flaky(place: str) -> str:
+            """Never end."""
+            started.set()
+            await asyncio.Event().wait()
+            return place
+
+        evaluator = make_evaluator(TASK, script=script([]), handler=profile(), tools=[flaky])
+        run = asyncio.create_task(evaluator.evaluate("work"))
+        await started.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancel())
+    [step] = tool_steps(tmp_path)
+    assert (step.status, step.end.reason_word) == ("aborted", "cancelled")
+    assert "- **Final Status**: aborted\n" in file_of(tmp_path, 1).read_text()
+    assert "- **Abort Reason**: interrupted\n" in file_of(tmp_path, 1).read_text()
+    assert next(TaskStore(tmp_path / "tasks").list()).summary.reason == "interrupted"
+
+
+def test_a_grant_may_deny_a_tool(make_evaluator, tmp_path):
+    denied = profile(tools=(ToolGrant("flaky", "deny"),))
+    calls: list[str] = []
+    evaluator = make_evaluator(TASK, script=script([]), handler=denied, tools=[flaky_tool([], calls, retryable=True)])
+    evaluator.evaluate_sync("work").unwrap()
+    [step] = tool_steps(tmp_path)
+    assert (calls, step.end.error) == ([], "safety.denied — flaky is not allowed here (policy deny)")
