@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from evaluator.batch.rows import Selection
-from evaluator.errors import ConfigurationError, UsageError
+from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.errors.results import FailureReason
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
@@ -143,12 +143,7 @@ def _objects(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _sandbox(name: str, value: Any) -> Sandbox:
-    if isinstance(value, Sandbox):
-        return value
-    try:
-        return Sandbox.parse(check_text(name, value))
-    except ConfigurationError as error:
-        raise UsageError(str(error)) from error
+    return value if isinstance(value, Sandbox) else Sandbox.parse(check_text(name, value))
 
 
 def _thresholds(name: str, value: Any) -> tuple[Any, ...]:

@@ -31,9 +31,13 @@ PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "
 def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """Show what is configured and what is missing. Makes no model call; names keys, never shows one.
 
+    Starts each sandbox that is installed once, to see whether it works.
+
     Exit code 1 if something prevents a run.
     """
-    findings = [_python(), *_packages(), _model(), *_profiles(), _templates(folders), _tasks_dir(tasks_dir)]
+    findings = [
+        _python(), *_packages(), _model(), *_profiles(), *_sandboxes(), _templates(folders), _tasks_dir(tasks_dir)
+    ]  # fmt: skip
     if as_json:
         print_json(findings)
     else:
@@ -86,6 +90,13 @@ def _profiles() -> list[dict[str, Any]]:
             found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))
         found += [_server(name, server) for server in profile.mcp]
     return found
+
+
+def _sandboxes() -> list[dict[str, Any]]:
+    from evaluator.cli.doctor_sandboxes import sandbox_findings
+    from evaluator.handler.config import load_profiles
+
+    return [_finding(*finding) for finding in sandbox_findings(load_profiles())]
 
 
 def _server(profile: str, server: McpServer) -> dict[str, Any]:

@@ -38,7 +38,9 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
     profiles = load_profiles()
     servers = [server for profile in profiles.values() for server in profile.mcp]
-    surroundings = check_surroundings(library, builtin_tools().names(), [*profiles, *profiles.broken], servers)
+    sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
+    names = [*profiles, *profiles.broken]
+    surroundings = check_surroundings(library, builtin_tools().names(), names, servers, sandboxes)
     diagnostics = [*library.diagnostics, *surroundings]
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]

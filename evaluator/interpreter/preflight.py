@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Literal, cast
 
-from evaluator.errors import Diagnostic
+from evaluator.errors import ConfigurationError, Diagnostic
 from evaluator.errors.messages import did_you_mean
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
@@ -13,6 +15,7 @@ from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR
 from evaluator.tools.computer import COMPUTER
 from evaluator.tools.manage_task import MANAGE_TASK
@@ -25,9 +28,11 @@ def check_surroundings(
     tools: Collection[str],
     profiles: Collection[str],
     servers: Collection[McpServer] = (),
+    sandboxes: Mapping[str, Sandbox] = MappingProxyType({}),
 ) -> list[Diagnostic]:
     """An error for each unknown tool or profile that a template names, and for each invalid schema; a warning for
-    each example whose output does not fit. A `module:Model` is not imported here.
+    each example whose output does not fit, and for a sandbox that is not installed. A `module:Model` is not imported
+    here. `sandboxes` has those of the profiles.
     """
     known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER, *library.templates}
     found: list[Diagnostic] = []
@@ -45,7 +50,22 @@ def check_surroundings(
                 hint = did_you_mean(ref, sorted(profiles))
                 found.append(Diagnostic("error", "unknown-handler", message, task.handler.span, hint))
             found += _of_output(task)
+            found += _of_sandbox(task, sandboxes)
     return list(dict.fromkeys(found))
+
+
+def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic]:
+    if task.handler is None or task.handler.sandbox is None:
+        return []
+    severity: Literal["error", "warning"] = "error"
+    try:
+        own = sandboxes.get(task.handler.ref or "default", NO_SANDBOX)
+        sandbox = own.stricter(cast("SandboxKind", task.handler.sandbox))
+        severity = "warning"  # another machine may have the program
+        sandbox.program()
+    except ConfigurationError as error:
+        return [Diagnostic(severity, "sandbox", str(error), task.handler.span)]
+    return []
 
 
 def _of_output(task: Task) -> list[Diagnostic]:

@@ -13,9 +13,9 @@ from typing import cast
 
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Frame, Run, Services
-from evaluator.library.calls import calls_of
-from evaluator.nodes import Node, Task, TopLevel
-from evaluator.nodes.walk import tasks
+from evaluator.library.calls import text_calls
+from evaluator.nodes import Call, Node, Task, TopLevel
+from evaluator.nodes.walk import children
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.anthropic import BASH
 
@@ -45,8 +45,12 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None
     services, earlier = run.services, run.steps.earlier
     if services.dry_run or (earlier is not None and not earlier.may_run()):
         return
-    for sandbox in needed_sandboxes(services, node, run.options.handler, frame.sandbox):
-        await services.sandbox_trials.check(sandbox, services.root)
+    trials, handler = services.sandbox_trials, run.options.handler
+    if trials.are_done(node, handler, services.sandbox, frame.sandbox):
+        return
+    for sandbox in needed_sandboxes(services, node, handler, frame.sandbox):
+        await trials.check(sandbox, services.root)
+    trials.set_done(node, handler, services.sandbox, frame.sandbox)
 
 
 def needed_sandboxes(
@@ -56,23 +60,26 @@ def needed_sandboxes(
 
     Raises: ConfigurationError, for a profile that cannot be used.
     """
-    seen: set[str] = set()
-    waiting: list[TopLevel | Node] = [node]
+    seen: set[tuple[str, Sandbox]] = set()
+    waiting: list[tuple[TopLevel | Node, Sandbox]] = [(node, above)]
     while waiting:
-        here = waiting.pop()
-        named = set(calls_of(here))
-        for task in tasks(here):
-            config = services.profile(handler or (None if task.handler is None else task.handler.ref))
-            granted = (grant.name for grant in config.tools) if task.asks_model else ()
-            tools = {*task.tools, *granted}
+        here, above = waiting.pop()
+        named = {call.name for call, _ in text_calls(here)}
+        if isinstance(here, Call):
+            named.add(here.template)
+        if isinstance(here, Task):
+            config = services.profile(handler or (None if here.handler is None else here.handler.ref))
+            granted = (grant.name for grant in config.tools) if here.asks_model else ()
+            tools = {*here.tools, *granted}
             named |= tools
-            sandbox = sandbox_of(services, config, task, above)
-            if sandbox.kind != "none" and starts_process(task, tools):
-                yield sandbox
-        for name in sorted(named - seen):
-            if name in services.library:
-                waiting.append(services.library.get(name).node)
-        seen |= named
+            above = sandbox_of(services, config, here, above)
+            if above.kind != "none" and starts_process(here, tools):
+                yield above
+        waiting += [(child, above) for child in children(here)]
+        for name in sorted(named):
+            if name in services.library and (name, above) not in seen:
+                seen.add((name, above))
+                waiting.append((services.library.get(name).node, above))
 
 
 def starts_process(task: Task, tools: Collection[str]) -> bool:

@@ -108,7 +108,7 @@ _RANK: dict[EdgeKind, int] = {"always": 0, "text": 1, "sometimes": 2}
 Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
 
 
-def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
+def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
     """The templates that `node` calls, each with the certainty that a run makes the call.
 
     `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip; `sometimes`:

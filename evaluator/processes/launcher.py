@@ -328,15 +328,22 @@ def _restrict(memory_bytes: int | None) -> None:
         resource.setrlimit(limit, (soft, soft))
 
 
+def can_confine_signals() -> bool:
+    """Whether the kernel can restrict the signals of a script to processes that it started."""
+    if not sys.platform.startswith("linux"):
+        return False
+    size, version = ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
+    return ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, size, version) >= _LANDLOCK_ABI_WITH_SCOPES
+
+
 def _confine(prctl: Callable[..., int]) -> None:
     """Restricts signals to processes started from now on. Does nothing if the kernel does not support it.
 
     This requires `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's own rights.
     """
-    syscall = ctypes.CDLL(None).syscall
-    abi = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
-    if abi < _LANDLOCK_ABI_WITH_SCOPES:
+    if not can_confine_signals():
         return
+    syscall = ctypes.CDLL(None).syscall
     attributes = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_SIGNAL)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     rules = syscall(_LANDLOCK_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from evaluator.errors import ConfigurationError
+from evaluator.errors import ConfigurationError, UsageError
 
 SandboxKind = Literal["none", "bubblewrap", "docker", "podman"]
 HELP = "Where scripts run: none, bubblewrap, docker:IMAGE or podman:IMAGE. Replaces what profiles and templates say."
@@ -73,11 +73,14 @@ class Sandbox:
 
     @classmethod
     def parse(cls, text: str) -> Sandbox:
-        """The sandbox in `KIND` or `KIND:IMAGE`. Raises: ConfigurationError."""
+        """The sandbox in `KIND` or `KIND:IMAGE`. Raises: UsageError."""
         kind, _, image = text.strip().partition(":")
-        sandbox = cls(kind, image or None)  # pyright: ignore[reportArgumentType]  (checked there)
+        try:
+            sandbox = cls(kind, image or None)  # pyright: ignore[reportArgumentType]  (checked there)
+        except ConfigurationError as error:
+            raise UsageError(str(error)) from error
         if image and not sandbox.is_container:
-            raise ConfigurationError(f"sandbox {text!r}: only docker and podman take an image")
+            raise UsageError(f"sandbox {text!r}: only docker and podman take an image")
         return sandbox
 
     def __str__(self) -> str:
@@ -107,19 +110,25 @@ class Sandbox:
 
         Raises: ConfigurationError, if it is not installed; the message names the package.
         """
-        if self.kind == "none":
-            return None
-        name, package = _PROGRAMS[self.kind]
-        found = shutil.which(name)
-        if found is None:
-            raise ConfigurationError(
-                f"the sandbox {self.kind} needs the program {name}, which is not installed; install {package}, or "
-                "choose another sandbox in the handler profile or with --sandbox"
-            )
-        return os.path.abspath(found)
+        return None if self.kind == "none" else program_of(self.kind)
 
 
 NO_SANDBOX = Sandbox()
+
+
+def program_of(kind: SandboxKind) -> str:
+    """The path of the program that starts a sandbox of this kind, which is not `none`.
+
+    Raises: ConfigurationError, if it is not installed; the message names the package.
+    """
+    name, package = _PROGRAMS[kind]
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigurationError(
+            f"the sandbox {kind} needs the program {name}, which is not installed; install {package}, or choose "
+            "another one with --sandbox (none: scripts run without a sandbox)"
+        )
+    return os.path.abspath(found)
 
 
 @dataclass(frozen=True, slots=True)

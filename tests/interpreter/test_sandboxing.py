@@ -13,6 +13,7 @@ from evaluator import HandlerConfig
 from evaluator.batch import run_batch_sync
 from evaluator.errors import ConfigurationError
 from evaluator.handler.config import ToolGrant, read_profile
+from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.processes.sandboxes import Sandbox
 from tests.sandboxes import StandIn
 
@@ -148,6 +149,29 @@ def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(make_ev
     assert run_batch_sync("all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "b2", sandbox="none").is_complete
     outcome, _ = evaluator.render("all")  # shows the requests, and starts nothing
     assert outcome.ok
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<call template='s'/>",
+        "<task type='script'><description>d</description><command>echo ran</command></task>",
+        "<task type='atomic'><description>d</description><instructions>x</instructions><tools><tool name='bash'/></tools></task>",
+        "<task type='atomic'><description>d</description><instructions>x</instructions><tools><tool name='s'/></tools></task>",
+        "<task type='atomic'><description>d</description><instructions>x</instructions>"
+        "<file_paths source='command'><command>ls</command></file_paths></task>",
+        "<task type='atomic'><description>d</description><instructions>{{ f() }}</instructions></task>",
+    ],
+)
+def test_what_needs_a_sandbox_is_found_wherever_it_is(make_evaluator, inside):
+    xml = f"""<task name="all" type="sequential"><description>d</description><handler sandbox="bubblewrap"/>
+    <steps>{inside}</steps></task><template name="f"><call template="s"/></template>
+    {SCRIPT.format(name="s", handler="")}"""
+    evaluator = make_evaluator(xml)
+    library = evaluator.library
+    found = {sandbox.kind for sandbox in needed_sandboxes(evaluator.services, library.get("all").node, None)}
+    assert found == {"bubblewrap"}
+    assert list(needed_sandboxes(evaluator.services, library.get("s").node, None)) == []
 
 
 def test_a_profile_names_its_sandbox(tmp_path: Path):

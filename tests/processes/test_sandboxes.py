@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError, ToolError
+from evaluator.errors import ConfigurationError, ToolError, UsageError
 from evaluator.processes.sandbox_trials import SandboxTrials, try_sandbox
 from evaluator.processes.sandboxes import KINDS, Sandbox
 from evaluator.processes.scripts import ScriptResult
@@ -246,7 +246,7 @@ def test_the_stricter_of_two_sandboxes_is_chosen_and_never_more_network(own, oth
     [("docker", "needs an image"), ("jail", "expected one of none, bubblewrap"), ("bubblewrap:img", "take an image")],
 )
 def test_an_invalid_sandbox_is_a_clear_error(text, words):
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(UsageError, match=words):
         Sandbox.parse(text)
 
 

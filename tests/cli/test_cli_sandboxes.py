@@ -1,0 +1,68 @@
+"""`doctor` and `lint` say which sandboxes work before a token is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sandboxes import BUBBLEWRAP, StandIn, why_not
+
+TASK = '<task name="s" type="script"><description>d</description><handler sandbox="{}"/><command>true</command></task>'
+
+
+def test_the_doctor_tries_each_sandbox(cli: Any, write: Any, environment: Any, tmp_path: Any) -> None:
+    write("handlers/boxed.xml", '<handler name="boxed"><sandbox kind="podman" image="img"/></handler>')
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    stand_in = StandIn(programs, "podman")
+    path = {"PATH": f"{programs}:{environment['PATH']}"}
+    ran = cli("doctor", env=path)
+    assert ran.code == 0
+    assert "ok       sandbox podman: works\n" in ran.out
+    assert "ok       handler boxed, sandbox podman:img: works\n" in ran.out
+    assert ("ok       sandbox bubblewrap: works\n" in ran.out) == (why_not(BUBBLEWRAP) is None)
+    assert "note     scripts without a sandbox: they can read and change what you can" in ran.out
+    assert [words[0] for words in stand_in.calls()] == ["run", "rm"] * 2
+    stand_in.broken.touch()
+    ran = cli("doctor", env=path)
+    assert ran.code == 1
+    assert "PROBLEM  handler boxed, sandbox podman:img: " in ran.out
+    assert "no such image" in ran.out
+
+
+def test_the_doctor_names_the_packages_of_missing_sandboxes(cli: Any, tmp_path: Any) -> None:
+    ran = cli("doctor", env={"PATH": str(tmp_path)})
+    assert ran.code == 0
+    assert "note     sandbox bubblewrap: " in ran.out
+    assert "install the package bubblewrap" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("bubblewrap", 0, "warning: the sandbox bubblewrap needs"),
+        ("docker", 1, "error: the sandbox docker needs an image"),
+    ],
+)
+def test_lint_checks_the_sandbox_of_a_template(
+    cli: Any, write: Any, tmp_path: Any, kind: str, code: int, words: str
+) -> None:
+    write("templates/s.xml", TASK.format(kind))
+    ran = cli("lint", "templates", env={"PATH": str(tmp_path)})
+    assert ran.code == code, ran
+    assert words in ran.out + ran.err
+
+
+def test_a_batch_in_a_sandbox_that_is_missing_does_not_start(cli: Any, write: Any, tmp_path: Any) -> None:
+    write("templates/s.xml", TASK.format("bubblewrap"))
+    write("rows.jsonl", '{"a": 1}\n')
+    batch = ("batch", "--template", "s", "--rows", "rows.jsonl", "--output", "out", "--handler", "offline")
+    missing = {"PATH": str(tmp_path)}
+    checked = cli(*batch, "--dry-run", env=missing)
+    assert (checked.code, "install the package bubblewrap" in checked.err) == (5, True)
+    ran = cli(*batch, env=missing)
+    assert (ran.code, "install the package bubblewrap" in ran.err) == (3, True)
+    assert not (tmp_path / "out").exists()
+    assert cli(*batch, "--sandbox", "none").code == 0
+    assert cli(*batch, "--sandbox", "jail").code == 2
