@@ -91,7 +91,8 @@ def announce(path: str, what: str) -> None:
 
 def output_of(outcome: TaskResult) -> str:
     """The text for standard output: the parsed value as JSON if a format was declared, else the content."""
-    if outcome.parsed_content is None or isinstance(outcome.parsed_content, str):
+    value = outcome.parsed_content
+    if value is None or (isinstance(value, str) and outcome.notes.get("output") != "json"):
         return outcome.content
     return json.dumps(outcome.parsed_content, ensure_ascii=False)
 
@@ -103,8 +104,10 @@ def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bo
     matched = outcome.notes.get("matched")
     if matched is not None:
         echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
-    if str(outcome.notes.get("model", "")).startswith("simulated"):
-        echo("note: the answer is simulated", err=True)
+    models = outcome.notes.get("models", ())
+    if any(model.startswith("simulated") for model in models):
+        which = "the answer is" if len(models) == 1 else "answers are"
+        echo(f"note: {which} simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
             echo_text(output_of(outcome))

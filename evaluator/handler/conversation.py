@@ -45,6 +45,7 @@ class Conversation:
         self._call_mark = new_mark() if config.tool_calling == "text" else ""
         self._messages: list[Message] = []
         self._recorded = 0
+        self._answers = 0
         # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
         self._answer_paths: dict[int, str] = {}
         self._history = ""
@@ -54,6 +55,10 @@ class Conversation:
         self._counts_tokens = counts_tokens or self._window is not None
         self._warned_context = False
         self.tokens = sum(estimate_tokens(f"{s.name} {s.description} {s.parameters}") for s in tools)
+
+    @property
+    def has_answer(self) -> bool:
+        return self._answers > 0
 
     def warn(self, warning: str) -> None:
         self.warnings[warning] = None
@@ -87,6 +92,7 @@ class Conversation:
         for warning in response.warnings:
             self.warn(warning)
         self.add(response.message())
+        self._answers += 1
         self._recorded = len(self._messages)
 
     def position(self) -> tuple[int, int]:

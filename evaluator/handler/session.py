@@ -64,6 +64,16 @@ class Handler:
         retries = RetryPlan(config.backoff_s, sleep)
         self._tools = None if tools is None else ToolRunner(*tools, log, self._conversation.warn, retries)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the last query, also of one that failed."""
+        return (*self._conversation.warnings, *self.budget.warnings)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the model has answered, if only with a tool call."""
+        return self._conversation.has_answer
+
     async def run(self, messages: Sequence[Message]) -> HandlerAnswer:
         """The only query of a task: `say`, then `close`.
 
@@ -102,8 +112,9 @@ class Handler:
                 "output", used, self._config.max_output_tokens or used,
                 "the response was cut off at its output limit", response.content,
             )  # fmt: skip
-        warnings = (*conversation.warnings, *self.budget.warnings)
-        return HandlerAnswer(response.content, response.finish_reason, self.budget.usage, warnings, response.reasoning)
+        return HandlerAnswer(
+            response.content, response.finish_reason, self.budget.usage, self.warnings, response.reasoning
+        )
 
     async def _answer(self) -> ModelResponse:
         """Takes turns until the model answers without calling a tool."""

@@ -28,9 +28,10 @@ async def run_cond(run: Run, node: Cond, frame: Frame) -> Outcome:
     for number, case in enumerate(node.cases, 1):
         functions = functions_in_text(run, frame, f"case[{number}].test")
         if await evaluate_expression(case.test, frame.scope, functions=functions):
-            return await run.services.evaluate(run, case.body, frame.at(f"case[{number}]"))
+            inner = frame.at(f"case[{number}]", wants_notes=frame.wants_notes)
+            return await run.services.evaluate(run, case.body, inner)
     if node.default is not None:
-        return await run.services.evaluate(run, node.default, frame.at("default"))
+        return await run.services.evaluate(run, node.default, frame.at("default", wants_notes=frame.wants_notes))
     return TaskResult(Status.COMPLETE, "", notes={"cond": "no case held and there is no default", "warnings": []})
 
 
@@ -40,7 +41,8 @@ async def run_call(run: Run, node: Call, frame: Frame) -> Outcome:
     values = [await argument_value(run, a, frame, _type_of(a, i, types)) for i, a in enumerate(node.args)]
     positional = [value for argument, value in zip(node.args, values, strict=True) if argument.name is None]
     named = {a.name: value for a, value in zip(node.args, values, strict=True) if a.name is not None}
-    return await call_template(run, node.template, positional, named, node.span, frame.at(f"call.{node.template}"))
+    inner = frame.at(f"call.{node.template}", wants_notes=frame.wants_notes)
+    return await call_template(run, node.template, positional, named, node.span, inner)
 
 
 async def call_template(
@@ -146,7 +148,7 @@ def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:
     """A caller of the function templates in a text. The path of each call is stable: field and position."""
 
     async def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
-        inner = replace(frame, path=join(frame.path, f"{field}.{name}[{index}]"), arguments=None)
+        inner = replace(frame, path=join(frame.path, f"{field}.{name}[{index}]"), arguments=None, wants_notes=False)
         outcome = await call_template(run, name, list(args), kwargs, span, inner)
         if isinstance(outcome, TaskError):
             raise TaskFailed(outcome)

@@ -142,8 +142,8 @@ class Frame:
 
     `arguments` are values that a caller gives to the node's declared inputs; None means that the node is inside
     another and takes its inputs from the scope. `is_subtask` selects the context defaults, `is_reparsed` says that
-    the node is part of a decomposition, `calls` are the templates being called. `sandbox` is that of the
-    enclosing task.
+    the node is part of a decomposition, `calls` are the templates being called, `sandbox` is that of the task around
+    it, `wants_notes` says that a later step sees only the notes of the node's result.
     """
 
     scope: Scope
@@ -155,6 +155,7 @@ class Frame:
     calls: tuple[str, ...] = field(default=())
     is_reparsed: bool = False
     sandbox: Sandbox = NO_SANDBOX
+    wants_notes: bool = False
 
     def at(
         self,
@@ -164,8 +165,9 @@ class Frame:
         context: tuple[ContextItem, ...] | None = None,
         arguments: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
+        wants_notes: bool = False,
     ) -> Frame:
-        """A frame one segment further down, with the given parts replaced; it has no arguments unless given."""
+        """A frame one segment further down, with the given parts replaced; no arguments and no notes unless given."""
         return Frame(
             self.scope if scope is None else scope,
             join(self.path, segment),
@@ -176,6 +178,7 @@ class Frame:
             self.calls,
             self.is_reparsed,
             self.sandbox,
+            wants_notes,
         )
 
 

@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import LimitReached, MachineError
+from evaluator.errors.results import TaskError
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter import arguments, reparse
 from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run
+from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.sandboxing import sandbox_of
@@ -47,7 +49,8 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
         if not isinstance(bound, arguments.Bound):
             return bound
         prepared = await _prepare(run, task, frame, bound)
-        return await _within_time(run, task, prepared)
+        outcome = await _within_time(run, task, prepared)
+        return _with_advice(task, outcome) if isinstance(outcome, TaskError) else outcome
     except Exception as error:
         failed = to_task_error(error, location=task.span)
     if isinstance(failed.cause, MachineError):
@@ -58,10 +61,19 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
         failed = replace(
             failed, usage=budget.usage, content=failed.content or budget.partial,
             maybe_billed=failed.maybe_billed or budget.maybe_billed,
+            notes={**prepared.notes(), **failed.notes}, details={**prepared.details, **failed.details},
         )  # fmt: skip
     if prepared is not None and reparse.is_recoverable(run, task, prepared, failed):
         return await reparse.recover(run, task, prepared, failed)
-    return failed
+    return _with_advice(task, failed)
+
+
+def _with_advice(task: Task, failed: TaskError) -> TaskError:
+    """`failed` with the notes that every error has."""
+    if "recovery" in failed.notes:
+        return failed
+    notes = {"template": task.name, "data_usage": [], "context": [], "models": [], "warnings": [], **failed.notes}
+    return replace(failed, notes={**notes, "recovery": advice_for(failed), "summary": summary_of(failed.content)})
 
 
 async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.handler.config import HandlerConfig
@@ -16,6 +16,8 @@ from evaluator.nodes import Task
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
+    """`warnings`, `more` (further notes) and `details` are filled while the task runs; an error has them too."""
+
     task: Task
     scope: Scope
     description: str
@@ -25,13 +27,28 @@ class Prepared:
     budget: Budget
     frame: Frame
     values: Mapping[str, Any]
+    warnings: list[str] = field(default_factory=list[str])
+    more: dict[str, Any] = field(default_factory=dict[str, Any])
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def inside(
-        self, segment: str, scope: Scope | None = None, *, context: tuple[ContextItem, ...] | None = None
+        self,
+        segment: str,
+        scope: Scope | None = None,
+        *,
+        context: tuple[ContextItem, ...] | None = None,
+        wants_notes: bool = False,
     ) -> Frame:
         """The frame of a node inside this task, one segment down, with this task's scope, context and budget."""
         items = self.context.items if context is None else context
-        return self.frame.at(segment, scope=scope or self.scope, context=items, budget=self.budget)
+        return self.frame.at(
+            segment, scope=scope or self.scope, context=items, budget=self.budget, wants_notes=wants_notes
+        )
+
+    @property
+    def carries_notes(self) -> bool:
+        """Whether later parts of this task see the notes of earlier ones, and not their text."""
+        return self.policy.accumulate_data and self.policy.accumulation_format == "notes_only"
 
     def notes(self, **more: Any) -> dict[str, Any]:
         """The notes that every result has; `more` is the operator's own."""
@@ -40,6 +57,8 @@ class Prepared:
             "template": self.task.name,
             "data_usage": [*(f"input:{name}" for name in self.values), *sources],
             "context": sources,
-            "warnings": list(self.context.warnings),
+            "models": list(self.budget.models),
+            "warnings": [*self.context.warnings, *self.warnings],
+            **self.more,
             **more,
         }

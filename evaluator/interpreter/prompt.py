@@ -8,6 +8,7 @@ from typing import Any
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
+from evaluator.interpreter.notes import REQUEST
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
@@ -41,7 +42,18 @@ async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
     body = prepared.description
     if task.instructions is not None:
         body = await _resolve(run, task.instructions, prepared, "instructions")
-    return _with_format(_with_inputs(body, task, prepared.values), task)
+    prompt = _with_format(_with_inputs(body, task, prepared.values), task)
+    return f"{prompt}\n\n{REQUEST}" if asks_for_notes(task, prepared) else prompt
+
+
+def asks_for_notes(task: Task, prepared: Prepared) -> bool:
+    """Whether the prompt asks for notes: a later step sees only them, and the answer may have text around it."""
+    return prepared.frame.wants_notes and is_plain_text(task.output)
+
+
+def is_plain_text(output: OutputFormat | None) -> bool:
+    """Whether an answer is text without a schema."""
+    return output is None or (output.type == "text" and output.schema is None)
 
 
 def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:

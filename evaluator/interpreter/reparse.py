@@ -80,7 +80,7 @@ async def _recover(run: Run, task: Task, prepared: Prepared, error: TaskError, r
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
     node = _as_smaller(generated.node, settings)
-    outcome = await run.services.evaluate(run, node, frame.at("reparsed"))
+    outcome = await run.services.evaluate(run, node, frame.at("reparsed", wants_notes=frame.wants_notes))
     if isinstance(outcome, TaskError):
         failed = _unrecovered(error, f"the decomposed task failed: {outcome.message}")
         return replace(failed, maybe_billed=failed.maybe_billed or outcome.maybe_billed)

@@ -299,6 +299,8 @@ async def _return_recorded(recording: Recording, parent: Parent | None, link: _S
     outcome = recorded_outcome(recording)
     if parent is not None:
         parent.budget.charge(outcome.usage)
+        for model in outcome.notes.get("models", ()):
+            parent.budget.add_model(model)
         parent.budget.count_cached(outcome.notes.get("cached_calls", 0))
     if link is not None and recording.header is not None and recording.summary is not None:
         await link.begin(TaskId(recording.header.task_id))

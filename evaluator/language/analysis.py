@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from jinja2 import nodes
 
+from evaluator.errors import ExpressionError
 from evaluator.language.locating import LocatedError
 from evaluator.language.syntax import (
     CACHE_SIZE,
@@ -20,7 +22,8 @@ from evaluator.language.syntax import (
     parse_expression,
     parse_text,
 )
-from evaluator.nodes import Expression, Text
+from evaluator.nodes import Argument, Expression, Text
+from evaluator.nodes.declare import values
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,27 @@ def analyse(text: Text) -> Analysis:
 def analyse_expression(expression: Expression) -> Analysis:
     """Returns the names and calls in an expression; raises as `analyse` does."""
     return _located(_expression_analysis, expression.source)
+
+
+def references_in(owner: Any) -> Iterator[Reference]:
+    """The names that the texts, settings and parts of a node read, not those of the nodes inside it.
+
+    A text that cannot be read reads nothing.
+    """
+    for field, _, value in values(owner, "text", "setting", "part"):
+        if field.role == "part":
+            yield from references_in(value)
+        elif isinstance(value, Text | Expression):
+            # A bare argument of a call is a variable, if there is one of that name.
+            bare = isinstance(owner, Argument) and isinstance(value, Text) and not has_markup(value.value)
+            try:
+                yield from _analysis_of(Expression(value) if bare and isinstance(value, Text) else value).references
+            except ExpressionError:
+                continue
+
+
+def _analysis_of(value: Text | Expression) -> Analysis:
+    return analyse(value) if isinstance(value, Text) else analyse_expression(value)
 
 
 def _located(function: Callable[[str], Analysis], text: Text) -> Analysis:

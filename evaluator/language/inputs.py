@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
-from evaluator.language.analysis import analyse, analyse_expression
+from evaluator.language.analysis import references_in
 from evaluator.language.locating import nearest
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.types import describe, matches, read_typed, wrong_item
-from evaluator.nodes import Expression, Input, Param, Span, Task, Text
-from evaluator.nodes.declare import field_of, values
+from evaluator.nodes import Input, Param, Span, Task, Text
+from evaluator.nodes.declare import field_of
+from evaluator.nodes.walk import descendants
 
 
 def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location: Span) -> dict[str, Any]:
@@ -134,29 +136,11 @@ def unnamed_inputs(task: Task) -> tuple[Input, ...]:
     """
     if not task.inputs:
         return ()
-    named: set[str] = set()
-    for field, _, value in values(task, "text", "setting", "part"):
-        if field.name != "description" or task.instructions is None:
-            named |= _names(value) if field.role != "part" else _names_in(value)
+    sent = task if task.instructions is None else replace(task, description=task.instructions)
+    named = {reference.name for reference in references_in(sent)}
+    for nested in (one for declared in task.inputs if declared.task is not None for one in descendants(declared.task)):
+        named |= {reference.name for reference in references_in(nested)}
     return tuple(declared for declared in task.inputs if declared.name not in named)
-
-
-def _names_in(part: Any) -> set[str]:
-    """The names that a part of a task, and the nodes inside it, read."""
-    return {name for _, _, value in values(part, "text", "setting") for name in _names(value)} | {
-        name for _, _, value in values(part, "node", "part") for name in _names_in(value)
-    }
-
-
-def _names(value: Any) -> set[str]:
-    """The names in a text; none where it cannot be read, which resolving it reports."""
-    if not isinstance(value, (Text, Expression)):
-        return set()
-    try:
-        found = analyse(value) if isinstance(value, Text) else analyse_expression(value)
-    except ExpressionError:
-        return set()
-    return {reference.name for reference in found.references}
 
 
 _TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boolean": "boolean"}

@@ -79,13 +79,14 @@ class Budget:
     `owner` names the scope in messages. `has_cost_limit` is about this scope and those above. `partial` is the last
     text that a model gave in this scope, for a task that fails; `maybe_billed` says that a call ended without an
     answer; `cached_calls` counts the calls that the response cache answered; `refused` is why a limiter rejected a
-    call or this machine cannot continue, and ends the whole scope. Not thread-safe: one event loop.
+    call or this machine cannot continue, and ends the whole scope. `models` are those that answered, in order. Not
+    thread-safe: one event loop.
     """
 
     __slots__ = (
         "_above", "_clock", "_max_spent", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns",
-        "_started", "_warned", "cached_calls", "has_cost_limit", "max_cost_usd", "max_turns", "maybe_billed", "owner",
-        "partial", "refused", "resume_callbacks", "timeout_s", "usage", "warnings",
+        "_started", "_warned", "cached_calls", "has_cost_limit", "max_cost_usd", "max_turns", "maybe_billed",
+        "models", "owner", "partial", "refused", "resume_callbacks", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +109,7 @@ class Budget:
         self.cached_calls = 0
         self.refused: CallRejected | MachineError | None = None
         self.warnings: list[str] = []
+        self.models: dict[str, None] = {}
         self.resume_callbacks: set[Callable[[], None]] = set()
         self._above: tuple[Budget, ...] = () if parent is None else parent.scopes()
         self.has_cost_limit = max_cost_usd is not None or (parent is not None and parent.has_cost_limit)
@@ -198,6 +200,11 @@ class Budget:
         """Adds to `cached_calls` here and above."""
         for scope in self.scopes():
             scope.cached_calls += calls
+
+    def add_model(self, model: str) -> None:
+        """Adds to `models` here and above."""
+        for scope in self.scopes():
+            scope.models[model] = None
 
     def charge(self, usage: Usage) -> None:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""

@@ -368,7 +368,8 @@ def test_a_retryable_error_is_tried_again_in_its_own_run_and_keeps_what_was_answ
     run: Run, make_evaluator, calls: Calls
 ) -> None:
     steps = """<task name="quiz" type="sequential"><description>Answer in two steps</description>
-      <inputs><input name="question" type="string" required="true">it</input></inputs><steps>
+      <inputs><input name="question" type="string" required="true">it</input></inputs>
+      <context_management><accumulate_data>false</accumulate_data></context_management><steps>
       <task name="think" type="atomic"><description>Think</description><instructions>Think: {{ question }}</instructions></task>
       <task name="say" type="atomic"><description>Say</description><instructions>Say: {{ question }}</instructions></task>
       </steps></task>"""

@@ -165,6 +165,23 @@ def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(cli: 
     assert "lib/broken.xml:1:" in ran.err
 
 
+def test_every_json_answer_is_printed_as_json(cli: Any, write: Any) -> None:
+    write(
+        "lib/t.xml",
+        '<task name="t"><description>d</description><output_format type="json" schema="string"/>'
+        "<examples><example><output>It is Paris</output></example></examples></task>",
+    )
+    ran = cli("run", "--template", "t", "--library", "lib", "--handler", "offline")
+    assert (ran.code, ran.out) == (0, '"It is Paris"\n')
+    write(
+        "lib/s.xml",
+        '<task name="s" type="sequential"><description>d</description><steps><call template="t"/></steps></task>',
+    )
+    ran = cli("run", "--template", "s", "--library", "lib", "--handler", "offline")
+    assert ran.out == '"It is Paris"\n'
+    assert "note: the answer is simulated" in ran.err
+
+
 def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
     write("handlers/mine.xml", '<handler name="mine">\n<modle>x</modle></handler>')
     ran = cli("run", "--template", "summarise", "-i", "document=x", "--handler", "mine")

@@ -142,7 +142,7 @@ def test_the_decomposer_sees_the_instructions_with_their_inputs(make_evaluator, 
 
 
 SEQUENCE = """<task name="all" type="sequential"><description>all of it</description>
-<inputs><input name="topic" required="true"/></inputs><steps>
+<inputs><input name="topic" required="true"/></inputs><context_management><accumulate_data>false</accumulate_data></context_management><steps>
 <task name="start" type="atomic"><description>start</description></task>
 <task name="long" type="atomic"><description>long</description><instructions>big {{ steps.start.content }}</instructions></task>
 <task name="end" type="atomic"><description>end</description><instructions>end of {{ steps.long.content }}</instructions></task>

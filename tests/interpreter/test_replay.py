@@ -12,6 +12,7 @@ from tests.interpreter.crashes import cut, file_of
 STORY = """
 <task name="story" type="sequential"><description>Write a story about a topic</description>
   <inputs><input name="topic" required="true"/></inputs>
+  <context_management><accumulate_data>false</accumulate_data></context_management>
   <steps>
     <task name="plan" type="atomic"><description>plan</description><instructions>Plan {{ topic }}</instructions></task>
     <task name="note" type="script"><description>note</description><command>sh -c "echo ran >> effects; echo noted"</command></task>
@@ -137,7 +138,8 @@ def test_steps_that_are_new_or_gone_are_reported(recorded):
 
 
 def test_steps_that_are_not_reached_are_reported_as_gone(make_evaluator):
-    xml = """<task name="t" type="sequential"><description>t</description><steps>
+    xml = """<task name="t" type="sequential"><description>t</description>
+      <context_management><accumulate_data>false</accumulate_data></context_management><steps>
       <task name="a" type="atomic"><description>a</description><instructions>A</instructions></task>{more}</steps></task>"""
     more = '<task name="b" type="atomic"><description>b</description><instructions>B</instructions></task>'
     asyncio.run(make_evaluator(xml.format(more=more), script=lambda r: "same").evaluate("t"))
@@ -205,7 +207,8 @@ def test_a_profile_that_is_gone_is_not_a_divergence(make_evaluator, scripted):
 
 
 def test_a_new_step_is_shown_with_what_the_model_would_see(make_evaluator):
-    xml = """<task name="t" type="sequential"><description>t</description><steps>
+    xml = """<task name="t" type="sequential"><description>t</description>
+      <context_management><accumulate_data>false</accumulate_data></context_management><steps>
       <task name="a" type="atomic"><description>a</description><instructions>A</instructions></task>{more}</steps></task>"""
     more = '<task name="b" type="atomic"><description>b</description><instructions>Something new</instructions></task>'
     asyncio.run(make_evaluator(xml.format(more=""), script=lambda r: "same").evaluate("t"))

@@ -24,6 +24,7 @@ from tests.interpreter.crashes import cut, file_of, reading
 STORY = """
 <task name="story" type="sequential"><description>Write a story about a topic</description>
   <inputs><input name="topic" required="true"/></inputs>
+  <context_management><accumulate_data>false</accumulate_data></context_management>
   <steps>
     <task name="plan" type="atomic"><description>plan</description><instructions>Plan {{ topic }}</instructions></task>
     <task name="draft" type="atomic"><description>draft</description>

@@ -11,9 +11,10 @@ from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.no_model import NoModel
+from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.operators.outcomes import read_output
 from evaluator.interpreter.prepared import Prepared
-from evaluator.interpreter.prompt import build_messages, hints_for
+from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.sandbox import render
 from evaluator.library.model_ids import host_in
@@ -54,23 +55,31 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
             prepared.config.sandbox,
         )),
     )  # fmt: skip
+    prepared.more["model"] = choice.label
+    if choice.is_stand_in:
+        prepared.warnings.append(f"the answer is simulated: {choice.why}")
+    if task.model_role is not None and named is None and _is_new_unmapped(run, prepared, task.model_role):
+        prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     try:
         outcome = await handler.run(messages)
     finally:
+        prepared.warnings.extend(handler.warnings)
+        if handler.has_answer:
+            prepared.budget.add_model(choice.label)
         if tools is not None:
             await tools.aclose()
-    notes = prepared.notes(model=choice.label)
-    if choice.is_stand_in:
-        notes["warnings"].append(f"the answer is simulated: {choice.why}")
-    if task.model_role is not None and named is None and _is_new_unmapped(run, prepared, task.model_role):
-        notes["warnings"].append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
-    notes["warnings"] += outcome.warnings
+    notes = prepared.notes()
     content, reasoning = outcome.content, outcome.reasoning
-    if task.output is None or (task.output.type == "text" and task.output.schema is None):
+    if is_plain_text(task.output):
         thought, content = split_thinking(content)
         reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
     if reasoning:
         notes["reasoning"] = reasoning
+    found = read_notes(content, asked=asks_for_notes(task, prepared))
+    content = found.content
+    notes["summary"] = found.summary or summary_of(content)
+    if found.data_usage is not None:
+        notes["data_usage"] = found.data_usage
     if outcome.finish_reason in ("content_filter", "refusal"):
         what = "was stopped by a content filter" if outcome.finish_reason == "content_filter" else "is a refusal"
         return TaskError(

@@ -47,14 +47,33 @@ async def inner_outcomes(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-def failed_item(
-    error: TaskError, prepared: Prepared, items: list[Any], part: str, done: list[TaskResult], **details: Any
-) -> TaskError:
-    """The error of an iteration whose `part` failed for the first item after `done`."""
-    index = len(done)
-    return failed(
-        error, prepared, f"{part} of item {index + 1} of {len(items)}",
-        failed_input={"index": index, "value": items[index]}, failed_part=part,
-        processed_inputs=list(range(index)), total_steps=len(items), **details,
-        partial_results=[partial(result, prepared) for result in done],
-    )  # fmt: skip
+class Progress:
+    """What is done of an iteration. An error of the task has it in its details, however the task ends."""
+
+    def __init__(self, prepared: Prepared, items: list[Any]) -> None:
+        self.done: list[TaskResult] = []
+        self._prepared, self._items = prepared, items
+        self._partials: list[Any] = []
+        self._processed: list[int] = []
+        prepared.details.update(
+            total_steps=len(items), partial_results=self._partials, processed_inputs=self._processed
+        )
+        self._next()
+
+    def add(self, result: TaskResult, **details: Any) -> None:
+        """Adds the result of the next item's inner task, after everything about the item is done."""
+        self._processed.append(len(self.done))
+        self._partials.append(partial(result, self._prepared))
+        self.done.append(result)
+        self._prepared.details.update(details)
+        self._next()
+
+    def _next(self) -> None:
+        index = len(self.done)
+        if index < len(self._items):
+            self._prepared.details["failed_input"] = {"index": index, "value": self._items[index]}
+
+    def failed(self, error: TaskError, part: str) -> TaskError:
+        """The error of the iteration, whose `part` failed with `error` for the next item."""
+        what = f"{part} of item {len(self.done) + 1} of {len(self._items)}"
+        return failed(error, self._prepared, what, failed_part=part)

@@ -14,7 +14,8 @@ from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
-from evaluator.interpreter.operators.outcomes import accumulate, completed, failed
+from evaluator.interpreter.notes import needs_notes, reads
+from evaluator.interpreter.operators.outcomes import accumulated, completed, failed
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
@@ -51,17 +52,20 @@ class _State:
 async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) -> Outcome:
     most: int = resolve_setting(task, "max_iterations", prepared.scope)
     state = _State()
-    context = prepared.context.items
+    prepared.details.update(total_steps=most, partial_results=state.history)
+    earlier: list[ContextItem] = []
     reason = "max_iterations"
     for state.iteration in range(1, most + 1):
-        error = await _iterate(run, task, prepared, state, context)
+        prepared.details["failed_step"] = {"iteration": state.iteration}
+        error = await _iterate(run, task, prepared, state, earlier, most)
         if error is not None:
-            return _failed(error, prepared, state, most)
+            found = failed(error, prepared, f"iteration {state.iteration} of {most}")
+            return replace(found, content=found.content or _directed(state)[0])
         if await _is_done(run, task, prepared, state):
             reason = "condition_met"
             break
         if state.director is not None:
-            context = accumulate(context, prepared, f"iteration:{state.iteration}", state.director)
+            earlier += accumulated(prepared, f"iteration:{state.iteration}", state.director)
     evaluation = dict(state.evaluation)
     notes = prepared.notes(
         termination_reason=reason, iterations=state.iteration, max_iterations=most,
@@ -71,23 +75,37 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) ->
     if reason == "max_iterations" and not evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
     content, parsed = _directed(state)
-    return completed(run, prepared, content, parsed, notes)
+    return completed(run, prepared, content, parsed, notes, state.director)
 
 
 async def _iterate(
-    run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, state: _State, context: tuple[ContextItem, ...]
+    run: Run,
+    task: DirectorEvaluatorLoop,
+    prepared: Prepared,
+    state: _State,
+    earlier: list[ContextItem],
+    most: int,
 ) -> TaskError | None:
     """One iteration. `state` is updated part by part, so that a failure keeps the results so far."""
 
-    async def outcome_of(node: Node, part: str) -> Outcome:
+    # A director that reads its last result has it in full.
+    reads_last = prepared.carries_notes and reads(task.director, ("director_result",))
+
+    async def outcome_of(node: Node, part: str, *, wants_notes: bool = False) -> Outcome:
         segment = f"iterations[{state.iteration}]/{part}"
-        frame = prepared.inside(segment, state.bind(prepared.scope), context=context)
+        items = earlier[:-1] if reads_last and part == "director" else earlier
+        context = (*prepared.context.items, *items)
+        frame = prepared.inside(segment, state.bind(prepared.scope), context=context, wants_notes=wants_notes)
         return await run.services.evaluate(run, node, frame)
 
-    directed = await outcome_of(task.director, "director")
+    # A later iteration sees the notes of this one; which one is the last is known only for max_iterations.
+    is_carried = prepared.carries_notes and not reads_last and state.iteration < most
+    wants_notes = is_carried and needs_notes(task.director, run.services.library, ())
+    directed = await outcome_of(task.director, "director", wants_notes=wants_notes or prepared.frame.wants_notes)
     if isinstance(directed, TaskError):
         return directed
     state.director = directed
+    prepared.details["director_result"] = directed.content
     if task.script_execution is not None:
         scripted = _script_output(await outcome_of(task.script_execution, "script"))
         if isinstance(scripted, TaskError):
@@ -129,12 +147,3 @@ async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, st
     functions = functions_in_text(run, prepared.frame, f"iterations[{state.iteration}]/termination_condition")
     scope = state.bind(prepared.scope)
     return bool(await evaluate_expression(task.termination_condition, scope, functions=functions))
-
-
-def _failed(error: TaskError, prepared: Prepared, state: _State, most: int) -> TaskError:
-    content, _ = _directed(state)
-    found = failed(
-        error, prepared, f"iteration {state.iteration} of {most}", failed_step={"iteration": state.iteration},
-        total_steps=most, partial_results=state.history, director_result=content,
-    )  # fmt: skip
-    return replace(found, content=found.content or content)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import TaskError
 from evaluator.interpreter.frame import Outcome, Run, value_of
-from evaluator.interpreter.operators.iteration import failed_item, inner_outcomes
+from evaluator.interpreter.operators.iteration import Progress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import completed
 from evaluator.interpreter.prepared import Prepared
 from evaluator.nodes import Map
@@ -15,12 +15,13 @@ from evaluator.nodes import Map
 
 async def run_map(run: Run, task: Map, prepared: Prepared) -> Outcome:
     items = task.items(prepared.values)
-    done: list[TaskResult] = []
+    progress = Progress(prepared, items)
     async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:
         async for inner in outcomes:
             if isinstance(inner, TaskError):
-                return failed_item(inner, prepared, items, "inner_task", done)
-            done.append(inner)
+                return progress.failed(inner, "inner_task")
+            progress.add(inner)
+    done = progress.done
     values = [value_of(result) for result in done]
     notes = prepared.notes(processed_inputs=len(items))
     for index, result in enumerate(done):

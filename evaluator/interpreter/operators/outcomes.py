@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from evaluator.errors.results import Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, join
+from evaluator.interpreter.notes import summary_of
 from evaluator.interpreter.prepared import Prepared
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 
+MAX_CARRIED = 40_000
+"""Characters of accumulated items of a reduction that its later steps see; the oldest are left out."""
 
-def completed(run: Run, prepared: Prepared, content: str, parsed: Any, notes: dict[str, Any]) -> Outcome:
-    """The COMPLETE result of a task, read as its output format declares."""
+
+def completed(
+    run: Run, prepared: Prepared, content: str, parsed: Any, notes: dict[str, Any], last: TaskResult | None = None
+) -> Outcome:
+    """The COMPLETE result of a task, read as its output format declares; its summary is that of `last`."""
+    notes["summary"] = summary_of(content) if last is None else last.notes.get("summary", "")
+    if last is not None and "output" in last.notes:
+        notes["output"] = last.notes["output"]
     result = TaskResult(Status.COMPLETE, content, parsed, notes, prepared.budget.usage)
     return read_output(run, result, prepared.task.output, prepared.frame.path)
 
@@ -30,7 +40,7 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
         join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
         {"warnings": warnings}, error=error.message if error else None,
     )  # fmt: skip
-    notes = {**result.notes, "warnings": [*result.notes["warnings"], *warnings]}
+    notes = {**result.notes, "output": wanted.type, "warnings": [*result.notes["warnings"], *warnings]}
     if error is None:
         return replace(result, parsed_content=parsed.value, notes=notes)
     message = error.message
@@ -45,30 +55,39 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
 
 def failed(error: TaskError, prepared: Prepared, what: str, **details: Any) -> TaskError:
     """The error of a task whose part `what` failed with `error`; `details` describe the task's progress."""
+    notes = prepared.notes()
+    notes["warnings"] += [one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]]
     return replace(
-        error, message=f"{what} failed: {error.message}", details={**error.details, **details},
-        usage=prepared.budget.usage, notes={**prepared.notes(), **error.notes},
+        error, message=f"{what} failed: {error.message}", details={**error.details, **prepared.details, **details},
+        usage=prepared.budget.usage, notes={**error.notes, **notes},
     )  # fmt: skip
 
 
-def accumulate(
-    context: tuple[ContextItem, ...], prepared: Prepared, source: str, result: TaskResult
-) -> tuple[ContextItem, ...]:
-    """`context` with the parts of `result` that the task's policy passes on to later steps."""
+def accumulated(prepared: Prepared, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
+    """The context item with the parts of `result` that the task's policy passes on to later steps, if there is one."""
     policy = prepared.policy
     text = _passed_on(result) if policy.accumulation_format == "notes_only" else result.content
-    return (*context, ContextItem(source, text)) if policy.accumulate_data and text else context
+    return (ContextItem(source, text),) if policy.accumulate_data and text else ()
+
+
+def within(items: Sequence[ContextItem]) -> tuple[ContextItem, ...]:
+    """The last of the accumulated `items` that together have at most MAX_CARRIED characters."""
+    total, start = 0, len(items)
+    while start and (total := total + len(items[start - 1].content)) <= MAX_CARRIED:
+        start -= 1
+    return tuple(items[start:])
 
 
 def _passed_on(result: TaskResult) -> str:
     """The notes of a result in words."""
+    summary = str(result.notes.get("summary") or "")
     # The inputs of a step concern that step only; the files and other sources that it read concern later ones.
     sources = (str(name) for name in result.notes.get("data_usage", ()))
     used = ", ".join(name for name in sources if not name.startswith("input:"))
     # A warning about billing does not concern a model, and differs between a run and its resumption.
     warnings = (str(warning) for warning in result.notes.get("warnings", ()))
     warned = "; ".join(warning for warning in warnings if not warning.endswith(MAYBE_BILLED))
-    parts = [f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
+    parts = [summary, f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
     return "\n".join(part for part in parts if part)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
-from evaluator.interpreter.frame import Outcome, Run, value_of
-from evaluator.interpreter.operators.iteration import failed_item, inner_outcomes
-from evaluator.interpreter.operators.outcomes import accumulate, completed
+from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
+from evaluator.interpreter.operators.iteration import Progress, inner_outcomes
+from evaluator.interpreter.operators.outcomes import accumulated, completed, within
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.sandbox import render
 from evaluator.nodes import Reduce
@@ -21,26 +21,31 @@ async def run_reduce(run: Run, task: Reduce, prepared: Prepared) -> Outcome:
     if task.initial_value is not None:
         functions = functions_in_text(run, prepared.frame, "initial_value")
         accumulator = await render(task.initial_value, prepared.scope, functions=functions)
-    context = prepared.context.items
-    done: list[TaskResult] = []
+    notes: list[ContextItem] = []
+    progress = Progress(prepared, items)
+    prepared.details["accumulator"] = accumulator
     last: TaskResult | None = None
     async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:
         async for inner in outcomes:
-            index = len(done)
+            index = len(progress.done)
             if isinstance(inner, TaskError):
-                return failed_item(inner, prepared, items, "inner_task", done, accumulator=accumulator)
+                return progress.failed(inner, "inner_task")
             scope = prepared.scope.child(
                 {
                     "current_input": items[index], "current_result": value_of(inner),
                     "accumulator": accumulator, "index": index,
                 }
             )  # fmt: skip
-            frame = prepared.inside(f"items[{index}]/reduce", scope, context=context)
+            is_result = index == len(items) - 1
+            frame = prepared.inside(
+                f"items[{index}]/reduce", scope, context=(*prepared.context.items, *within(notes)),
+                wants_notes=is_result and prepared.frame.wants_notes,
+            )  # fmt: skip
             reduced = await run.services.evaluate(run, task.reduction_task, frame)
             if isinstance(reduced, TaskError):
-                return failed_item(reduced, prepared, items, "reduction_task", done, accumulator=accumulator)
+                return progress.failed(reduced, "reduction_task")
             accumulator, last = value_of(reduced), reduced
-            done.append(inner)
-            context = accumulate(context, prepared, f"item:{index}", inner)
+            progress.add(inner, accumulator=accumulator)
+            notes += accumulated(prepared, f"item:{index}", inner)
     content, parsed = (str(accumulator), None) if last is None else (last.content, last.parsed_content)
-    return completed(run, prepared, content, parsed, prepared.notes(processed_inputs=len(items)))
+    return completed(run, prepared, content, parsed, prepared.notes(processed_inputs=len(items)), last)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evaluator.errors.results import TaskError, TaskResult
-from evaluator.interpreter.frame import Outcome, Run, step_value
-from evaluator.interpreter.operators.outcomes import accumulate, completed, failed, partial
+from evaluator.interpreter.frame import ContextItem, Outcome, Run, step_value
+from evaluator.interpreter.notes import needs_notes, reads
+from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, partial
 from evaluator.interpreter.prepared import Prepared
 from evaluator.nodes import Sequential
 
@@ -14,30 +16,59 @@ from evaluator.nodes import Sequential
 async def run_sequential(run: Run, task: Sequential, prepared: Prepared) -> Outcome:
     steps: dict[str | int, Any] = {}
     done: list[tuple[str, TaskResult]] = []
-    context = prepared.context.items
+    partials: list[dict[str, Any]] = []
+    prepared.details.update(total_steps=len(task.steps), partial_results=partials)
+    key = "content" if prepared.policy.accumulation_format == "full_output" else "notes"
+    earlier: list[tuple[int, ContextItem]] = []
     for number, step in enumerate(task.steps, 1):
         label = step.name or str(number)
         values: dict[str, Any] = {"steps": steps}
         if done:
             values["previous"] = steps[number - 2]
-        frame = prepared.inside(f"steps[{number}]", prepared.scope.child(values), context=context)
+        prepared.details["failed_step"] = {"index": number - 1, "name": label}
+        frame = prepared.inside(
+            f"steps[{number}]", prepared.scope.child(values),
+            context=(*prepared.context.items, *_carried(earlier, task, prepared, number)),
+            wants_notes=_is_carried(run, task, prepared, number),
+        )  # fmt: skip
         outcome = await run.services.evaluate(run, step, frame)
         if isinstance(outcome, TaskError):
-            key = "content" if prepared.policy.accumulation_format == "full_output" else "notes"
-            return failed(
-                outcome, prepared, f"step {number} of {len(task.steps)} ({label})",
-                failed_step={"index": number - 1, "name": label}, total_steps=len(task.steps),
-                partial_results=[{"step": name, key: partial(result, prepared)} for name, result in done],
-            )  # fmt: skip
+            return failed(outcome, prepared, f"step {number} of {len(task.steps)} ({label})")
         done.append((label, outcome))
+        partials.append({"step": label, key: partial(outcome, prepared)})
         # A new mapping each time: a later step must not change the scope of an earlier one.
         steps = {**steps, number - 1: step_value(outcome)}
         if step.name:
             steps[label] = steps[number - 1]
-        context = accumulate(context, prepared, f"step:{label}", outcome)
+        earlier += [(number, item) for item in accumulated(prepared, f"step:{label}", outcome)]
     notes = prepared.notes(steps=[{"step": label, "status": result.status.value} for label, result in done])
     for label, result in done:
         notes["warnings"] += [f"{label}: {warning}" for warning in result.notes.get("warnings", ())]
     last = done[-1][1] if done else None
     content, parsed = ("", None) if last is None else (last.content, last.parsed_content)
-    return completed(run, prepared, content, parsed, notes)
+    return completed(run, prepared, content, parsed, notes, last)
+
+
+def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
+    """The names under which the step number `reader` reads the result of the step `number`."""
+    name = task.steps[number - 1].name
+    return {number - 1, *([name] if name else ()), *(["previous"] if reader == number + 1 else ())}
+
+
+def _is_carried(run: Run, task: Sequential, prepared: Prepared, number: int) -> bool:
+    """Whether a later step sees the notes of the step `number`, and not its result in full."""
+    if number == len(task.steps):
+        return prepared.frame.wants_notes
+    return prepared.carries_notes and any(
+        needs_notes(later, run.services.library, _names(task, number, reader))
+        for reader, later in enumerate(task.steps[number:], number + 1)
+    )
+
+
+def _carried(
+    earlier: Sequence[tuple[int, ContextItem]], task: Sequential, prepared: Prepared, reader: int
+) -> Iterator[ContextItem]:
+    """The items of earlier steps that the step `reader` sees: notes only of those that it does not read in full."""
+    for number, item in earlier:
+        if not prepared.carries_notes or not reads(task.steps[reader - 1], _names(task, number, reader)):
+            yield item
