@@ -381,6 +381,10 @@ async def _close(run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *
         await steps.close(_summary(run, spec, journal, status, duration_s, reason, usage, result))
     except RecordError as error:
         journal.abandon()
+        if not is_root:
+            # The parent's model must not read an answer that the record of the subtask lacks.
+            run.budget.refuse(RecordNotWritten(str(error)))
+            return replace(to_task_error(error, outcome.usage), task_id=outcome.task_id, notes=outcome.notes)
         warning = f"the end of this run is not in its task file: {error}"
         return replace(outcome, notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]})
     return outcome

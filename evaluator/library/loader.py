@@ -27,6 +27,7 @@ from evaluator.library.files import Root, scan
 from evaluator.library.reading import Entry, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
+from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
@@ -38,14 +39,22 @@ MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
 class Template:
     """A usable template. The `ref`s in `node` are resolved. `diagnostics` are its warnings.
 
-    `sha256` covers the file, the partials that it includes and the templates that it takes parts from.
+    `_digest` holds `sha256` when it was asked for.
     """
 
     name: str
     node: TopLevel
     file: str | None
-    sha256: str
     diagnostics: tuple[Diagnostic, ...] = ()
+    _digest: list[str] = field(default_factory=list[str], repr=False, compare=False)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the template as it is evaluated: with its partials and the parts that it takes from others, and
+        without comments, positions and the rest of its file."""
+        if not self._digest:
+            self._digest.append(sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest())
+        return self._digest[0]
 
 
 @dataclass(slots=True)
@@ -296,9 +305,7 @@ def _assemble(groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnosti
     broken.update(name for name, found in checked.items() if not found.usable)
     spread(checked, resolver.refs, broken)
     templates = {
-        name: Template(
-            name, whole[name], entry.shown, _digest(name, claimed, resolver), tuple(checked[name].diagnostics)
-        )
+        name: Template(name, whole[name], entry.shown, tuple(checked[name].diagnostics))
         for name, (_, entry) in claimed.items()
         if name not in broken
     }
@@ -337,17 +344,6 @@ def _claim_names(
     return claimed, broken, duplicates
 
 
-def _digest(name: str, claimed: Mapping[str, tuple[TopLevel, Entry]], resolver: RefResolver) -> str:
-    """The hash of the template's file and of the files of those that it refers to, directly or through others."""
-    if name not in resolver.refs:
-        return claimed[name][1].sha256
-    seen = [name]
-    for here in seen:
-        seen += [other for other in resolver.refs.get(here, ()) if other in claimed and other not in seen]
-    parts = [claimed[other][1].sha256 for other in (name, *sorted(seen[1:]))]
-    return sha256("\n".join(parts).encode()).hexdigest()
-
-
 def _changed(before: _State, after: _State) -> frozenset[str]:
     old, new = before.templates, after.templates
     # A file may hold several templates; those whose nodes are equal have not changed.
@@ -355,6 +351,6 @@ def _changed(before: _State, after: _State) -> frozenset[str]:
         name
         for name in old.keys() & new.keys()
         if old[name].file != new[name].file
-        or (old[name].sha256 != new[name].sha256 and old[name].node != new[name].node)
+        or (old[name].node is not new[name].node and old[name].node != new[name].node)
     }
     return frozenset(changed | (old.keys() ^ new.keys()))

@@ -7,7 +7,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Found, Root, Stamp, read_beneath, stamp_of
@@ -40,7 +39,6 @@ class Entry:
     templates: tuple[tuple[str, TopLevel], ...] = ()
     names: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    sha256: str = ""
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     stamps: Mapping[str, Stamp] | None = None
 
@@ -65,7 +63,6 @@ def read_entry(root: Root, found: Found) -> Entry:
     is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
     return replace(
         entry,
-        sha256=sha256(b"".join((data, *includes.data.values()))).hexdigest(),
         texts={**entry.texts, **{shown: _decoded(partial) for shown, partial in includes.data.items()}},
         stamps=stamps if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics) else None,
     )
@@ -73,8 +70,7 @@ def read_entry(root: Root, found: Found) -> Entry:
 
 def read_string(text: str, file: str | None) -> Entry:
     """The templates of a text that is not in a folder; `include` is refused."""
-    data = text.encode("utf-8", "surrogatepass")
-    return replace(_parsed(Entry(file, None, ""), text, refuse_includes), sha256=sha256(data).hexdigest())
+    return _parsed(Entry(file, None, ""), text, refuse_includes)
 
 
 def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry:

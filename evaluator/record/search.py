@@ -79,7 +79,7 @@ def find(
 ) -> Iterator[TaskSummary]:
     """The tasks that match all conditions (see `TaskFilter`), newest first, at most `limit`.
 
-    Reads the first and last bytes of one file after the other, on demand. `since` and `until` may
+    Reads one file after the other, on demand. `since` and `until` may
     be texts: see `read_time`; a day counts from its beginning and to its end.
 
     Raises: UsageError, for an invalid status or time, and a negative limit; RecordError, while reading,

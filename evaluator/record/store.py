@@ -32,7 +32,7 @@ _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """An entry of `list`, from the file's first and last bytes only. `error` is why a file cannot be read."""
+    """An entry of `list`, from the file's first and last records. `error` is why a file cannot be read."""
 
     id: int
     path: Path
@@ -229,7 +229,7 @@ class TaskStore:
         raise RecordError(f"{self.root}: there is no task {task_id}")
 
     def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
-        """Tasks, newest first, from the first and last bytes of their files; unreadable ones too, empty ones not."""
+        """Tasks, newest first, with the checksums of their files checked; unreadable ones too, empty ones not."""
         # Only finished tasks are in done/: their files need not be read.
         folders = ("active",) if status in ("running", "interrupted") else ("active", "done")
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
@@ -382,8 +382,11 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
     if header is not None and path.parent.name == "done":
         summary = grammar.peek_summary(tail)
         if summary is not None:
+            grammar.check(head if size <= len(head) else os.pread(fd, size, 0), str(path))
             return TaskSummary(task_id, path, summary.status, header, summary)
     elif header is not None and not grammar.ends_with_summary(tail) and not (alive and is_gone(header.owner)):
+        if not alive:
+            grammar.check(os.pread(fd, size, 0), str(path))
         return TaskSummary(task_id, path, "running" if alive else "interrupted", header, None)
     # A long reason, a file that was resumed, one of another writer, or a damaged one: read it whole.
     recording = grammar.decode(os.pread(fd, size, 0), str(path))

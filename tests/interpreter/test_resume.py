@@ -180,6 +180,15 @@ def test_a_template_edited_where_nothing_was_done_yet_stops_too(make_evaluator, 
     assert "No recorded step differs" in error.message
 
 
+def test_another_task_of_the_same_file_may_be_edited(make_evaluator, echoing, tmp_path):
+    other = '<task name="other" type="atomic"><description>{}</description></task>'
+    run(make_evaluator, other.format("one") + STORY, script=echoing)
+    cut(tmp_path, "steps[3]/turn[1]")
+    edited = make_evaluator(other.format("two, and longer") + "\n<!-- a comment -->\n" + STORY, script=echoing)
+    result = asyncio.run(edited.resume(1)).unwrap()
+    assert not any("edited" in warning for warning in result.notes["warnings"])
+
+
 def test_allowed_changes_run_again_and_the_rest_is_taken(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")

@@ -459,6 +459,16 @@ def test_the_hash_of_a_template_covers_the_templates_that_it_refers_to(tmp_path)
     assert library.get("mine").sha256 != digest
 
 
+def test_the_hash_of_a_template_does_not_cover_the_rest_of_its_file(tmp_path):
+    text = "<library>{}<!-- {} -->{}</library>"
+    folder = put(tmp_path, both=text.format(task("a", "one"), "x", task("b", "one")))
+    library = load(folder)
+    a, b = library.get("a").sha256, library.get("b").sha256
+    put(folder, both="\n\n" + text.format(task("a", "one"), "another comment", task("b", "two")))
+    library.reload()
+    assert library.get("a").sha256 == a and library.get("b").sha256 != b
+
+
 def test_a_template_is_added_from_a_string(tmp_path):
     library = load(put(tmp_path, a=task("a", "file")))
     assert library.add(task("a", "string")) == ("a",)

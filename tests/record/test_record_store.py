@@ -402,3 +402,30 @@ def test_a_file_that_was_just_created_is_not_removed(root: Path) -> None:
     (root / "active" / "TASK-2.md").touch(0o600)
     TaskStore(root).create().abandon()
     assert (root / "active" / "TASK-2.md").exists()
+
+
+@pytest.mark.parametrize("folder", ["done", "active"])
+def test_a_list_calls_those_files_unreadable_that_cannot_be_read(root: Path, folder: str) -> None:
+    journal = TaskStore(root).create("request", {"n": 1})
+    number = journal.begin(StepStart("a", "model", "m", {"text": "x" * 5000}, "f"))
+    journal.end(number, StepEnd("success", "y" * 500, 0.1))
+    if folder == "done":
+        journal.close(Summary("completed", 1, 0, 0.1, {}))
+    else:
+        journal.abandon()
+    store = TaskStore(root)
+    (path,) = root.glob(f"{folder}/TASK-1.md")
+    whole = path.read_bytes()
+    unreadable = 0
+    for at in range(0, len(whole), 29):
+        data = bytearray(whole)
+        data[at] ^= 1 << at % 8
+        path.write_bytes(data)
+        (listed,) = store.list()
+        try:
+            status = store.read(1).status
+        except CorruptRecord:
+            status = "unreadable"
+        assert listed.status == status, at
+        unreadable += status == "unreadable"
+    assert unreadable > 150
