@@ -128,10 +128,7 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
             # The reader closed the pipe, as `| head` does.
             code = EXIT_FAILED
         else:
-            code, message = (
-                EXIT_CONFIGURATION,
-                f"error: {error.filename or 'output'}: {error.strerror or error}",
-            )
+            code, message = EXIT_CONFIGURATION, f"error: {_describe_os_error(error)}"
         _drop_output()
     except Exception as error:
         code, message = _describe(error)
@@ -139,6 +136,15 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
         _report(message, code)
         _report_json(as_json, code, message.removeprefix("error: "))
     return code if isinstance(code, int) else 0
+
+
+def _describe_os_error(error: OSError) -> str:
+    if error.errno == errno.ENOENT and not error.filename:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the current folder was deleted; change to another folder and run the command again"
+    return f"{error.filename or 'output'}: {error.strerror or error}"
 
 
 def _describe(error: Exception) -> tuple[int, str]:

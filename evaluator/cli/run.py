@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
-from evaluator.errors import UsageError
+from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskResult
+
+_MAX_LISTED = 1_000
+"""Newest tasks that are searched for the interrupted one: its subtasks and those of other processes are newer."""
 
 
 @click.command(
@@ -62,10 +66,16 @@ def run(
     library, name = evaluator.library, template or request or ""
     node = library.get(name).node if template is not None or name in library else None
     streaming = stdout_is_terminal() and not as_json
-    outcome = evaluator.evaluate_sync(
-        name, read_inputs(inputs, node), on_text=write_piece if streaming else None,
-        on_event=None if as_json else announce,
-    )  # fmt: skip
+    values = read_inputs(inputs, node)
+    try:
+        outcome = evaluator.evaluate_sync(
+            name, values, on_text=write_piece if streaming else None, on_event=None if as_json else announce
+        )
+    except KeyboardInterrupt:
+        number = _interrupted_task(options.tasks_dir)
+        if number is not None and not as_json:
+            _print_resume_command(number, options)
+        raise
     evaluator.close()
     if streaming:
         echo()
@@ -73,8 +83,33 @@ def run(
         print_json(outcome.to_dict())
     else:
         print_outcome(outcome, options.tasks_dir, shown=streaming)
+        if outcome.task_id is not None and isinstance(outcome, TaskError) and isinstance(outcome.cause, MachineError):
+            _print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
+
+
+def _interrupted_task(tasks_dir: Path) -> int | None:
+    """The task that this process just interrupted; None if none had begun."""
+    from evaluator.record.owner import current_owner
+    from evaluator.record.store import TaskStore
+
+    try:
+        for task in TaskStore(tasks_dir).list(limit=_MAX_LISTED):
+            header = task.header
+            if header is not None and header.parent is None and header.owner == current_owner():
+                return task.id
+    except EvaluatorError:
+        pass
+    return None
+
+
+def _print_resume_command(number: int, options: EvaluatorOptions) -> None:
+    words = ["evaluator tasks resume", str(number)]
+    words += [] if options.tasks_dir == Path("tasks") else ["--tasks", shlex.quote(str(options.tasks_dir))]
+    words += [f"--library {shlex.quote(str(folder))}" for folder in options.folders]
+    words += [f"--root {shlex.quote(str(root))}" for root in options.roots]
+    echo(f"resume with: {' '.join(words)}", err=True)
 
 
 def write_piece(piece: str) -> None:

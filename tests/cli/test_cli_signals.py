@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evaluator import TaskStore
-from evaluator.testing import HttpReply, LoopbackServer
+from evaluator.testing import Answer, HttpReply, LoopbackServer
 
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>{url}</base_url><limits timeout="60"/></handler>"""
@@ -193,3 +193,28 @@ def test_nohup_is_respected(hanging: LoopbackServer, start: Any, tmp_path: Path)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)
     assert process.returncode == 130
+
+
+def test_an_interrupted_run_says_how_to_resume_it(hanging: LoopbackServer, start: Any, cli: Any) -> None:
+    process = start(*ASK, "--tasks", "my tasks")
+    assert hanging.asked.wait(200)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert b"resume with: evaluator tasks resume 1 --tasks 'my tasks'\n" in err
+    hanging.default = Answer("short")
+    assert cli("tasks", "resume", "1", "--tasks", "my tasks").out == "short\n"
+
+
+@pytest.mark.parametrize("module", ["click", "evaluator_not_there"])
+def test_ctrl_c_while_modules_are_imported_prints_no_traceback(tmp_path: Path, module: str) -> None:
+    folder = tmp_path / module
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "evaluator", "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    if module == "click":
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    else:  # the control: nothing imports it
+        assert done.returncode == 0 and done.stdout.startswith("evaluator")

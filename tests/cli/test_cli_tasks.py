@@ -204,3 +204,10 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(
     assert code == 0
     assert "\x1b[32mcompleted\x1b[0m" in shown
     assert "\x1b[31m there" not in shown
+
+
+@pytest.mark.parametrize("command", ["show", "resume", "replay"])
+@pytest.mark.parametrize("task", ["9" * 5000, "TASK-" + "9" * 5000, "9" * 19, "x" * 5000, "a\tb"])
+def test_what_is_no_id_is_wrong_usage(cli: Any, command: str, task: str) -> None:
+    ran = cli("tasks", command, task)
+    assert ran.code == 2 and "neither a task's id nor a file" in ran.err and len(ran.err) < 400

@@ -314,3 +314,12 @@ def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write
         assert "--input document=@notes.md" in cli(command, "--help").out
     assert cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code == 0
     assert cli("render", "summarise", "--input", "document=@notes.md").code == 0
+
+
+def test_a_deleted_current_folder_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"import os, sys; os.rmdir({str(gone)!r}); os.execv({PROGRAM!r}, [{PROGRAM!r}, *sys.argv[1:]])"
+    argv = ["run", "--template", "summarise", "--input", "document=x"]
+    done = subprocess.run([sys.executable, "-c", script, *argv], cwd=gone, capture_output=True, text=True)
+    assert done.returncode == 3 and "the current folder was deleted" in done.stderr, done

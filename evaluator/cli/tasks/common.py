@@ -7,18 +7,20 @@ from pathlib import Path
 from evaluator.errors import RecordError, UsageError
 from evaluator.record.store import TaskStore
 
+_MAX_DIGITS = 18
+
 
 def task_id(text: str) -> int | None:
     """The id in `17` or `TASK-17`; None for anything else."""
     bare = text.removeprefix("TASK-")
-    return int(bare) if bare.isascii() and bare.isdigit() else None
+    return int(bare) if bare.isascii() and bare.isdigit() and len(bare) <= _MAX_DIGITS else None
 
 
 def parse_id(text: str) -> int:
     """As `task_id`. Raises: UsageError, for anything else."""
     number = task_id(text)
     if number is None:
-        raise UsageError(f"{text!r} is not a task's id; write 17 or TASK-17")
+        raise UsageError(f"{text[:100]!r} is not a task's id; write 17 or TASK-17")
     return number
 
 
@@ -38,6 +40,9 @@ def path_of(store: TaskStore, task: str) -> Path:
             return store.path_of(number)
         except RecordError as error:
             raise RecordError(f"{error}; see: evaluator tasks list --tasks {store.root}") from error
-    if Path(task).is_file():
-        return Path(task)
-    raise UsageError(f"{task!r} is neither a task's id nor a file; see: evaluator tasks list")
+    try:
+        if Path(task).is_file():
+            return Path(task)
+    except (OSError, ValueError):
+        pass  # too long for a path, or with a NUL
+    raise UsageError(f"{task[:100]!r} is neither a task's id nor a file; see: evaluator tasks list")
