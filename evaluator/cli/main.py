@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "parse": ("parse", "Read a value from text that a model generated."),
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
-    "tasks": ("tasks", "List, show, resume and replay runs; keep task lists."),
+    "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
     "chat": ("chat", "Talk with a model; one recorded session."),
     "memory": ("memory", "Index a folder and ask which files are relevant."),
     "doctor": ("doctor", "Show what is configured and what is missing."),

@@ -6,7 +6,12 @@ in the indented lines after it, or in a fence; JSON is read as such in a fence o
 begins like an object or array. Labels, headings and status words are read in any case; backslashes before
 punctuation are removed outside fences. Unknown fields and sections are read into `extra` under their labels.
 
-Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed.
+A second dialect has the title `# Task: name`, its id as a field, and `## Steps` with `### Step 2: name ✅`. A step's
+`Attempts` is their count and `Result` its status; there is no summary. Outputs are fenced as they are, with fences of
+their own, and errors have several lines: both end at the next field of the step.
+
+Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed. An id that is not
+a number is in `extra["ID"]`, and the recording has the number 0.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, cast
+from math import isfinite
+from typing import Any
 
 from evaluator.errors import CorruptRecord
 from evaluator.record.steps import (
@@ -30,6 +36,8 @@ from evaluator.record.steps import (
 )
 
 _TITLE = re.compile(r"#\s+(?:.*\s)?TASK[-_ ]?([0-9]{1,18})\b.*", re.I)
+_NAMED = re.compile(r"#\s+Task:\s*(.*)", re.I)
+_ID = re.compile(r"(?:TASK[-_ ]?)?([0-9]{1,18})", re.I)
 _STEP = re.compile(r"step\s+([0-9]{1,9})\s*(?:\(([^)]*)\))?\s*(?:[:.–—-]\s*(.*))?", re.I)
 _FIELD = re.compile(
     r" {0,3}[-*+]\s+(?:\*\*|__)?(?P<label>[^\W_][^:*\n]{0,60}?)(?:\*\*|__)?\s*:(?:\*\*|__)?"
@@ -41,12 +49,16 @@ _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
 _TOTAL = re.compile(r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*", re.I)
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I)
+_MAX_SHOWN = 100
 _SECONDS = {"": 0.001, "m": 60.0, "s": 1.0, "h": 3600.0}
 
 _ENDED: dict[str, EndStatus] = {
     **dict.fromkeys(("success", "succeeded", "successful", "ok", "completed", "complete", "done"), "success"),
     **dict.fromkeys(("failed", "failure", "fail", "error"), "failed"),
-    **dict.fromkeys(("aborted", "abort", "cancelled", "canceled"), "aborted"),
+    **dict.fromkeys(("aborted", "abort", "cancelled", "canceled", "stopped"), "aborted"),
+}  # fmt: skip
+_MARKS: dict[str, EndStatus | None] = {
+    "✅": "success", "✔": "success", "❌": "failed", "✖": "failed", "⏹": "aborted", "⏳": None,
 }  # fmt: skip
 _FINAL: dict[EndStatus, FinalStatus] = {"success": "completed", "failed": "failed", "aborted": "aborted"}
 _OPEN = frozenset({"running", "in progress", "in_progress", "pending", "started", "interrupted"})
@@ -75,10 +87,12 @@ class _Field:
 
 @dataclass(slots=True)
 class _Section:
+    """A heading with its fields. `text` has what is not a field, each part with its line."""
+
     heading: str
     line: int
     fields: dict[str, _Field] = field(default_factory=dict[str, _Field])
-    text: list[str] = field(default_factory=list[str])
+    text: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     def take(self, *labels: str) -> _Field | None:
         """The first field of these labels, which is removed."""
@@ -98,16 +112,17 @@ class _Section:
         if not times or re.sub(r"\s", "", _TIME.sub("", text)):
             raise _UnreadableLine(item.line, f"{item.label} is not a duration: {text!r}")
         units = ("" if (time[2] or "ms").casefold().startswith(("ms", "milli")) else time[2][:1] for time in times)
-        seconds = (float(time[1]) * _SECONDS[unit.casefold()] for time, unit in zip(times, units, strict=True))
-        return round(sum(seconds), 6)
+        seconds = sum(float(time[1]) * _SECONDS[unit.casefold()] for time, unit in zip(times, units, strict=True))
+        if not isfinite(seconds):
+            raise _UnreadableLine(item.line, f"{item.label} is too long a duration")
+        return round(seconds, 6)
 
     def take_status(self, *labels: str) -> EndStatus | None:
         """The status of the end; None if there is no end."""
         item = self.take(*labels)
         if item is None:
             return None
-        # Marks and signs around the word are decoration: ✅ **Success**.
-        word = re.sub(r"[^\w -]|^_+|_+$", "", str(item.value)).strip().casefold()
+        word = _word(item.value)
         if word not in _ENDED and word not in _OPEN:
             raise _UnreadableLine(item.line, f"{item.label} is not a status: {str(item.value)!r}")
         return _ENDED.get(word)
@@ -116,13 +131,21 @@ class _Section:
         """The fields that were not taken, under their labels."""
         return {item.label: item.value for item in self.fields.values()}
 
+    def has_status(self, label: str) -> bool:
+        """Whether the field of this label holds a status."""
+        return label in self.fields and _word(self.fields[label].value) in {*_ENDED, *_OPEN}
+
 
 class _Reader:
-    """Splits a file into sections: the title's first, then one for each heading of the second level."""
+    """Splits a file into sections: the title's first, then one for each heading of the second level.
+
+    `is_named`: the title is `# Task: name`; a heading `### Step` then begins a section too.
+    """
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
         self.warnings: list[str] = []
+        self.is_named = False
 
     def sections(self) -> list[_Section]:
         found: list[_Section] = []
@@ -136,7 +159,7 @@ class _Reader:
                 if last is not None and last.value in (None, ""):
                     last.value = self._typed(block, fence[3], number)
                 elif found:
-                    found[-1].text.append(block)
+                    found[-1].text.append((number, block))
                 last = None
                 continue
             at += 1
@@ -144,19 +167,22 @@ class _Reader:
                 continue
             if not found:
                 title = " ".join(line.split())
-                if not _TITLE.fullmatch(title):
-                    raise _UnreadableLine(number, "a title such as `# TASK-12` was expected")
+                self.is_named = _NAMED.fullmatch(title) is not None
+                if not self.is_named and not _TITLE.fullmatch(title):
+                    raise _UnreadableLine(number, "a title such as `# TASK-12` or `# Task: name` was expected")
                 found.append(_Section(title, number))
-            elif line.startswith("## "):
+            elif line.startswith("## ") or (self.is_named and re.match(r"### Step [0-9]", line)):
                 # Runs of spaces count as one: a heading of spaces alone must not keep the expressions busy.
-                found.append(_Section(_unescape(" ".join(line[3:].split())).rstrip("# "), number))
+                found.append(_Section(_unescape(" ".join(line.lstrip("#").split())).rstrip("# "), number))
                 last = None
             elif match := _FIELD.fullmatch(line):
                 last = _add_field(found[-1], match, number)
             elif last is not None and line[:1] in " \t":
                 last.value = f"{last.value}\n{line.strip()}" if last.value else line.strip()
+            elif last is not None and self.is_named and last.label.casefold() == "error":
+                last.value = f"{last.value}\n{line}"
             else:
-                found[-1].text.append(line)
+                found[-1].text.append((number, line))
                 last = None
         if not found:
             raise _UnreadableLine(1, "the file has no task")
@@ -167,16 +193,23 @@ class _Reader:
         indent, mark = len(fence[1]), fence[2]
         closing = re.compile(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
         for end in range(at + 1, len(self.lines)):
-            if closing.fullmatch(self.lines[end]):
+            if closing.fullmatch(self.lines[end]) and self._may_end(end):
                 body = self.lines[at + 1 : end]
                 return end + 1, "\n".join(x[indent:] if not x[:indent].strip() else x.lstrip() for x in body)
         raise _UnreadableLine(at + 1, "this fence is never closed")
+
+    def _may_end(self, fence: int) -> bool:
+        """Whether the block may end at this line: in a named file, only before what follows an output."""
+        if not self.is_named:
+            return True
+        following = next((line for line in self.lines[fence + 1 :] if line.strip()), None)
+        return following is None or following.startswith(("- **Error:**", "- **Result:**", "### Step ", "## "))
 
     def _typed(self, block: str, info: str, line: int) -> Any:
         if info.split(None, 1)[:1] not in (["json"], ["JSON"]):
             return block
         try:
-            return json.loads(block)
+            return _json(block)
         except (ValueError, RecursionError):
             self.warnings.append(f"line {line}: this block is marked as json and is not JSON; read as text")
             return block
@@ -187,14 +220,17 @@ class _Reader:
         attempt, most = attempts.get(number, 0) + 1 if is_retry else 1, 1
         if item := section.take("attempt", "attempts"):
             parts = item.match(_ATTEMPT, "count")
-            attempt, most = int(parts[1]), int(parts[2] or parts[1])
+            # A call that was denied has no attempt.
+            attempt, most = max(1, int(parts[1])), int(parts[2] or parts[1])
         attempts[number] = attempt
+        name, mark = _without_mark((match[3] or "").strip())
         args = section.take("args", "arguments", "input")
         start = StepStart(
-            f"step[{number}]", "tool", (match[3] or "").strip(), None if args is None else _value(args.value),
+            f"step[{number}]", "tool", name, None if args is None else _value(args.value),
             attempt=attempt, max_attempts=max(attempt, most), backoff_s=section.take_seconds("backoff"),
         )  # fmt: skip
-        status = section.take_status("status")
+        has_status = "status" in section.fields or section.has_status("result")
+        status = section.take_status("status" if "status" in section.fields else "result") if has_status else mark
         if status is None:
             if section.fields:
                 labels = ", ".join(sorted(section.rest()))
@@ -233,28 +269,76 @@ def _read(reader: _Reader) -> Recording:
     summary: Summary | None = None
     extra: dict[str, Any] = {}
     for section in others:
+        if reader.is_named and section.heading.casefold() == "steps" and not section.fields and not section.text:
+            continue
         if match := _STEP.fullmatch(section.heading):
             steps.append(reader.step(section, match, attempts))
         elif section.heading.casefold().startswith("summary"):
             summary = _summary(section, steps)
         else:
-            extra[section.heading] = {**section.rest(), **({"text": "\n".join(section.text)} if section.text else {})}
+            text = {"text": "\n".join(text for _, text in section.text)} if section.text else {}
+            extra[section.heading] = {**section.rest(), **text}
             continue
-        if section.text:
-            reader.warnings.append(f"line {section.line}: text outside the fields of this section is left out")
+        reader.warnings += _left_out(section)
+    reader.warnings += _left_out(top)
     ended = top.take_status("status")
     status: RunStatus = "running" if ended is None else _FINAL[ended]
-    header = Header(
-        int(cast("re.Match[str]", _TITLE.fullmatch(top.heading))[1]),
-        top.take_text("created", "created at", "date") or "",
-        top.take_text("request") or "",
-        template=top.take_text("template"), model=top.take_text("model"), version=0, extra={**top.rest(), **extra},
-    )  # fmt: skip
-    if summary is not None:
+    header = _header(top, extra)
+    if summary is None and reader.is_named and ended is not None:
+        summary = _count_up(steps, _FINAL[ended])
+    elif summary is not None:
         if ended is not None and status != summary.status:
             reader.warnings.append(f"the title says {status}, the summary says {summary.status}")
         status = summary.status
     return Recording(header, tuple(steps), summary, status, warnings=tuple(reader.warnings))
+
+
+def _left_out(section: _Section) -> list[str]:
+    """A warning for each part of a section that is not a field."""
+    return [
+        f"line {line}: this is not a field and is left out: {' '.join(text.split())[:_MAX_SHOWN]!r}"
+        for line, text in section.text
+    ]
+
+
+def _header(top: _Section, extra: dict[str, Any]) -> Header:
+    numbered, named = _TITLE.fullmatch(top.heading), _NAMED.fullmatch(top.heading)
+    request = top.take_text("request")
+    if numbered is not None and named is None:
+        number = int(numbered[1])
+    else:
+        request = request or (named[1] if named is not None else "")
+        item = top.fields.get("id")
+        found = None if item is None else _ID.fullmatch(str(item.value).strip())
+        number = 0 if found is None else int(found[1])
+        if found is not None:
+            top.take("id")
+    return Header(
+        number, top.take_text("created", "created at", "date") or "", request or "",
+        template=top.take_text("template"), model=top.take_text("model"), version=0, extra={**top.rest(), **extra},
+    )  # fmt: skip
+
+
+def _count_up(steps: list[Step], status: FinalStatus) -> Summary:
+    """The summary of a file that has none."""
+    retries = sum(step.start.attempt - 1 for step in steps)
+    duration_s = round(sum(step.end.duration_s for step in steps if step.end is not None), 6)
+    errors = (step.end.error for step in reversed(steps) if step.end is not None and step.end.error is not None)
+    reason = None if status == "completed" else next(errors, None)
+    return Summary(status, len(steps), retries, duration_s, reason=reason)
+
+
+def _word(value: Any) -> str:
+    """A status word. Marks and signs around it are decoration: ✅ **Success**."""
+    return re.sub(r"[^\w -]|^_+|_+$", "", str(value)).strip().casefold()
+
+
+def _without_mark(name: str) -> tuple[str, EndStatus | None]:
+    """A step's name without the mark that may end it, and the status that the mark stands for."""
+    bare = name.rstrip("\ufe0f")
+    if bare[-1:] in _MARKS and bare:
+        return bare[:-1].rstrip(), _MARKS[bare[-1]]
+    return name, None
 
 
 def _summary(section: _Section, steps: list[Step]) -> Summary | None:
@@ -291,7 +375,7 @@ def _unescape(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    if len(text) > 1 and text[0] == text[-1] == "`" and "`" not in text[1:-1]:
+    if len(text) > 1 and text[0] == text[-1] == "`" and ("`" not in text[1:-1] or text[1] in "{["):
         return text[1:-1]
     # JSON has backslashes of its own.
     return text if text[:1] in ("{", "[") else _unescape(text)
@@ -301,7 +385,14 @@ def _value(value: Any) -> Any:
     """An inline value: JSON if it is a valid object or array, else the text."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return _json(value)
         except (ValueError, RecursionError):
             return value
+    return value
+
+
+def _json(text: str) -> Any:
+    """The value. Raises: ValueError or RecursionError, if it is not JSON, which NaN and 1e999 are not."""
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False)
     return value

@@ -56,6 +56,8 @@ class Painter:
         """The task's id and status."""
         header = recording.header
         name = "a task without a header" if header is None else f"TASK-{header.task_id}"
+        if header is not None and not header.task_id:
+            name = _one_line(str(header.extra.get("ID") or "a task without a number"))
         return f"{self.paint(name, 'heading')}  {self.paint(recording.status, recording.status)}"
 
 

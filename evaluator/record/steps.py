@@ -153,7 +153,10 @@ class Resumption(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Header(_Value):
-    """The start of a run. `created` is ISO 8601 in UTC with milliseconds; `parent` is a task id."""
+    """The start of a run. `created` is ISO 8601 in UTC with milliseconds; `parent` is a task id.
+
+    `task_id` is 0 for a file of another writer whose id is not a number; `extra["ID"]` has that id.
+    """
 
     task_id: int
     created: str

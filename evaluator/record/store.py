@@ -23,6 +23,9 @@ from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
 
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
+_UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
+# Other programs have all their task files in one folder.
+_FLAT = "."
 _COUNTER = ".last-id"
 _HEAD_BYTES, _TAIL_BYTES = 4096, 2048
 # A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
@@ -76,9 +79,12 @@ class TaskStore:
         parent: int | None = None,
         extra: Mapping[str, Any] | None = None,
         sync: Sync | None = None,
+        created: str | None = None,
         reuse: int | None = None,
     ) -> Journal:
         """Opens a new task file under the next id. Its header is written with the journal's first flush.
+
+        `created` is when the task began, if that is not now.
 
         `reuse`: the id of a task that never began. If its file is empty, the new task takes that file and id.
 
@@ -97,8 +103,8 @@ class TaskStore:
         try:
             lock(fd)
             header = Header(
-                task_id, now(), request, inputs or {}, template, template_sha256, template_version, model, parent,
-                current_owner(), extra=extra or {},
+                task_id, created or now(), request, inputs or {}, template, template_sha256, template_version, model,
+                parent, current_owner(), extra=extra or {},
             )  # fmt: skip
             journal = Journal(fd, folders, name, task_id, sync=sync or self._sync, scrub=self.redactor)
             journal.start(header)
@@ -222,7 +228,7 @@ class TaskStore:
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
         # Twice: a task that is closed meanwhile moves from the first folder to the second.
-        for folder in ("active", "done", "active", "done"):
+        for folder in ("active", "done", "active", "done", _FLAT):
             path = self.root / folder / f"TASK-{task_id}.md"
             if path.is_file():
                 return path
@@ -231,10 +237,18 @@ class TaskStore:
     def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
         """Tasks, newest first, with the checksums of their files checked; unreadable ones too, empty ones not."""
         # Only finished tasks are in done/: their files need not be read.
-        folders = ("active",) if status in ("running", "interrupted") else ("active", "done")
+        folders = (_FLAT, "active") if status in ("running", "interrupted") else (_FLAT, "active", "done")
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
         items = (self._look(task_id, found[task_id]) for task_id in sorted(found, reverse=True))
         yield from islice((item for item in items if item is not None and status in (None, item.status)), limit)
+
+    def unnumbered(self) -> list[str]:
+        """The names of files that another program wrote in this folder and whose ids are not numbers."""
+        try:
+            names = [name for name in os.listdir(self.root) if _UNNUMBERED.fullmatch(name)]
+        except OSError:
+            return []
+        return sorted(name for name in names if not _FILE.fullmatch(name))
 
     def interrupted(self) -> Iterator[TaskSummary]:
         """Tasks without an end whose owner is gone, newest first."""
@@ -342,7 +356,7 @@ class TaskStore:
         return self._highest()
 
     def _highest(self) -> int:
-        return max((n for folder in ("active", "done") for n in _ids(self.root / folder)), default=0)
+        return max((n for folder in (_FLAT, "active", "done") for n in _ids(self.root / folder)), default=0)
 
     def _forget(self) -> None:
         self._folders = None

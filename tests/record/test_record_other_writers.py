@@ -11,6 +11,7 @@ import pytest
 from evaluator.errors import CorruptRecord
 from evaluator.record.grammar import decode
 from evaluator.record.other_writers import read_other
+from evaluator.record.render import render_text
 from evaluator.record.steps import StepEnd, StepStart
 
 RETRIED = """\
@@ -149,7 +150,86 @@ def test_relatives_of_the_format_are_read_too() -> None:
     assert (read.summary.steps, read.summary.planned) == (1, 3)
     assert (read.summary.status, read.summary.reason) == ("aborted", "The user said no")
     assert len(read.warnings) == 1
-    assert "line 5" in read.warnings[0]
+    assert read.warnings[0] == "line 6: this is not a field and is left out: '__Not a field__'"
+
+
+NAMED = """\
+# Task: send the figure
+
+- **ID:** TASK-m1x9k2ab
+- **Status:** FAILED
+- **Created:** 2026-05-16T14:30:24.310Z
+- **Updated:** 2026-05-16T14:31:24.310Z
+- **Steps:** 1/3 succeeded
+
+## Steps
+
+### Step 1: pdf_extract_images ✅
+- **Args:** `{"path":"/tmp/a`b.pdf"}`
+- **Started:** 2026-05-16T14:30:24.410Z
+- **Duration:** 0.79s
+- **Attempts:** 1
+- **Output:**
+```
+three images
+```json
+{"a": 1}
+```
+- **Status:** aborted
+### not a step
+```
+- **Result:** succeeded
+
+### Step 2: send_file ❌
+- **Args:** `{"path":"/tmp/b.png"}`
+- **Duration:** 2.00s
+- **Attempts:** 3
+- **Error:** tool failed after 3 attempts
+no such file
+- **Result:** failed
+
+### Step 3: shell ⏹
+- **Args:** `{}`
+- **Attempts:** 0
+"""
+
+
+def test_a_named_task_with_steps_of_the_third_level_is_read() -> None:
+    read = decode(NAMED.encode())
+    assert read.header is not None
+    assert (read.header.task_id, read.header.request) == (0, "send the figure")
+    assert read.header.extra == {
+        "ID": "TASK-m1x9k2ab", "Updated": "2026-05-16T14:31:24.310Z", "Steps": "1/3 succeeded"
+    }  # fmt: skip
+    first, second, third = read.steps
+    assert first.start == StepStart("step[1]", "tool", "pdf_extract_images", {"path": "/tmp/a`b.pdf"}, "", 1, 1)
+    output = 'three images\n```json\n{"a": 1}\n```\n- **Status:** aborted\n### not a step'
+    assert first.end == StepEnd("success", output, 0.79, None, None, {"Started": "2026-05-16T14:30:24.410Z"})
+    assert (second.start.attempt, second.start.max_attempts) == (3, 3)
+    assert second.end == StepEnd("failed", None, 2.0, "tool failed after 3 attempts\nno such file")
+    # Without a result, the mark in the heading says how the step ended.
+    assert (third.start.name, third.start.args, third.status) == ("shell", {}, "aborted")
+    assert (read.status, read.warnings) == ("failed", ())
+    assert read.summary is not None
+    assert (read.summary.steps, read.summary.retries, read.summary.duration_s) == (3, 2, 2.79)
+    assert read.summary.reason == "tool failed after 3 attempts\nno such file"
+    assert render_text(read).startswith("TASK-m1x9k2ab  failed\n")
+
+
+def test_a_named_task_may_have_a_number_no_step_and_no_end() -> None:
+    read = decode(b"# Task: other work\n\n- **ID:** TASK-12\n- **Status:** RUNNING\n")
+    assert read.header is not None
+    assert (read.header.task_id, read.header.extra, read.steps, read.summary) == (12, {}, (), None)
+    assert decode(b"# Task: other work\n").status == "running"
+
+
+def test_each_part_that_is_left_out_is_named_with_its_line() -> None:
+    read = decode(b"# TASK-1\nwords\n- Status: ok\n\n## Step 1: x\n- Status: ok\n\nmore\n```\nblock\n```\n")
+    assert read.warnings == (
+        "line 8: this is not a field and is left out: 'more'",
+        "line 9: this is not a field and is left out: 'block'",
+        "line 2: this is not a field and is left out: 'words'",
+    )
 
 
 def test_windows_line_ends_and_a_byte_order_mark_change_nothing() -> None:
@@ -181,6 +261,7 @@ def test_a_retry_without_a_count_is_the_next_attempt() -> None:
 def test_invalid_json_is_read_as_text_with_a_warning() -> None:
     read = decode(b"# TASK-1\n## Step 1: x\n- Args:\n  ```json\n  {oops\n  ```\n- Status: ok\n")
     assert read.steps[0].start.args == "{oops"
+    assert decode(b"# TASK-1\n## Step 1: x\n- Args: [1e999]\n- Status: ok\n").steps[0].start.args == "[1e999]"
     assert read.warnings == ("line 4: this block is marked as json and is not JSON; read as text",)
 
 
@@ -194,6 +275,8 @@ def test_invalid_json_is_read_as_text_with_a_warning() -> None:
         ("# TASK-1\n## Step 1: x\n- Attempt: many\n- Status: ok\n", 3, "not a count"),
         ("# TASK-1\n## Step 1: x\n- Duration: long\n- Status: ok\n", 3, "not a duration"),
         ("# TASK-1\n## Step 1: x\n- Output:\n  ```\n  never ends\n", 4, "never closed"),
+        ("# TASK-1\n## Step 1: x\n- Duration: 1" + "0" * 400 + "s\n- Status: ok\n", 3, "too long a duration"),
+        ("# Task: x\n## Steps\n### Step 1: x\n- **Output:**\n```\nx\n```\ny\n", 5, "never closed"),
         ("# TASK-1\n## Summary\n- Total Steps: 3\n", 2, "no Final Status"),
         ("# TASK-1\n## Summary\n- Total Steps: some\n- Final Status: completed\n", 3, "not a count"),
     ],
@@ -230,5 +313,5 @@ def test_bytes_that_are_not_text_are_refused() -> None:
 
 def test_what_was_read_fits_the_schema_of_records() -> None:
     schema = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json").read_text())
-    for text in (RETRIED, ABORTED):
+    for text in (RETRIED, ABORTED, NAMED):
         jsonschema.Draft202012Validator(schema).validate(read_other(text.encode()).to_dict())

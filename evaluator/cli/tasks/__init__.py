@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from evaluator.cli.tasks.import_ import import_tasks
 from evaluator.cli.tasks.list import list_tasks
 from evaluator.cli.tasks.lists import COMMANDS as TASK_LISTS
 from evaluator.cli.tasks.replay import replay
@@ -16,5 +17,5 @@ def tasks() -> None:
     """Show, resume and replay runs from their task files, and keep task lists."""
 
 
-for command in (list_tasks, show, resume, replay, *TASK_LISTS):
+for command in (list_tasks, show, resume, replay, import_tasks, *TASK_LISTS):
     tasks.add_command(command)

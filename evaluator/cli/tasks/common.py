@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.record.store import TaskStore
 
 _MAX_DIGITS = 18
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def task_id(text: str) -> int | None:
@@ -45,4 +47,10 @@ def path_of(store: TaskStore, task: str) -> Path:
             return Path(task)
     except (OSError, ValueError):
         pass  # too long for a path, or with a NUL
+    if _NAME.fullmatch(task):
+        # The id of another program may not be a number.
+        for place in (".", "active", "done"):
+            path = store.root / place / f"TASK-{task.removeprefix('TASK-')}.md"
+            if path.is_file():
+                return path
     raise UsageError(f"{task[:100]!r} is neither a task's id nor a file; see: evaluator tasks list")

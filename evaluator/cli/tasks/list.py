@@ -51,6 +51,10 @@ def list_tasks(
     )
     if not tasks_dir.exists():
         echo(f"{tasks_dir}: there is no such folder yet; the first run creates it", err=True)
+    unnumbered = TaskStore(tasks_dir).unnumbered()
+    if unnumbered:
+        names = f"{unnumbered[0]}{f' and {len(unnumbered) - 1} more' if len(unnumbered) > 1 else ''}"
+        echo(f"not listed, because its id is not a number: {names}; see: evaluator tasks import {tasks_dir}", err=True)
     if as_json:
         print_json([_as_json(task) for task in found])
     else:
