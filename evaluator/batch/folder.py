@@ -30,7 +30,7 @@ from typing import Any, cast
 from evaluator.batch.checksums import ALTERED, REPAIR, indented_json, is_sealed, read_manifest, seal_line, seal_manifest
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.errors import RecordError, RecordNotWritten, TaskBusy
+from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import atomic_file, write_atomic
 from evaluator.files.locks import try_lock
@@ -218,9 +218,9 @@ class BatchFolder:
         except FileNotFoundError:
             raise _missing(self.path) from None
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
-            raise RecordError(f"{self._results}: was replaced while the batch ran; {REPAIR}")
+            raise BatchDamaged(f"{self._results}: was replaced while the batch ran; {REPAIR}")
         if here.st_size != self._end:
-            raise RecordError(
+            raise BatchDamaged(
                 f"{self._results}: was changed while the batch ran: it has {here.st_size:,} bytes instead of "
                 f"{self._end:,}; {REPAIR}"
             )
@@ -347,7 +347,7 @@ class BatchFolder:
         except OSError as error:
             raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise RecordError(f"{path}: {error}") from error
+            raise BatchDamaged(f"{path}: {error}") from error
 
     def close(self) -> None:
         if self._fd is not None:
@@ -387,10 +387,10 @@ def _expect_batch(path: Path) -> None:
         raise RecordError(f"{path}: not a batch: it has no {MANIFEST}")
 
 
-def _corrupt(path: Path, number: int | None, what: str) -> RecordError:
+def _corrupt(path: Path, number: int | None, what: str) -> BatchDamaged:
     where = f"{path / RESULTS}" if number is None else f"{path / RESULTS}:{number}"
-    return RecordError(f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}")
+    return BatchDamaged(f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}")
 
 
-def _missing(path: Path) -> RecordError:
-    return RecordError(f"{path / RESULTS}: was removed; to start it again from the task files, {REPAIR}")
+def _missing(path: Path) -> BatchDamaged:
+    return BatchDamaged(f"{path / RESULTS}: was removed; to start it again from the task files, {REPAIR}")

@@ -33,7 +33,7 @@ from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
-from evaluator.errors import UsageError
+from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
     try:
         result = asyncio.run(run())
     except BaseException as error:
-        command = resume_command(options)
+        command = resume_command(options, repair=isinstance(error, BatchDamaged))
         display.close(output, str(error) or "interrupted", command)
         if display.has_started and json_stderr() is None:
             echo(f"\nfinished samples are stored; resume with: {command}", err=True)

@@ -118,9 +118,10 @@ def _lacks_only_changed(result: BatchResult) -> bool:
     return ended.snapshot.done + len(ended.stale) >= ended.total
 
 
-def resume_command(options: BatchOptions) -> str:
-    """The command that resumes the batch in `options.output` as this session did."""
+def resume_command(options: BatchOptions, *, repair: bool = False) -> str:
+    """The command that resumes the batch in `options.output` as this session did. `repair`: its folder is damaged."""
     words = ["evaluator batch --resume", shlex.quote(options.output or "")]
+    words += ["--repair"] if repair else []
     words += ["--retry-errors"] if options.retry_errors else []
     words += ["--changed", options.on_changed] if options.on_changed != "leave" else []
     words += ["--unfinished", options.unfinished] if options.unfinished != "stop" else []

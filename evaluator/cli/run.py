@@ -74,7 +74,7 @@ def run(
     except KeyboardInterrupt:
         number = _interrupted_task(options.tasks_dir)
         if number is not None and not as_json:
-            _print_resume_command(number, options)
+            print_resume_command(number, options)
         raise
     evaluator.close()
     if streaming:
@@ -84,7 +84,7 @@ def run(
     else:
         print_outcome(outcome, options.tasks_dir, shown=streaming)
         if outcome.task_id is not None and isinstance(outcome, TaskError) and isinstance(outcome.cause, MachineError):
-            _print_resume_command(outcome.task_id, options)
+            print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
 
@@ -104,7 +104,8 @@ def _interrupted_task(tasks_dir: Path) -> int | None:
     return None
 
 
-def _print_resume_command(number: int, options: EvaluatorOptions) -> None:
+def print_resume_command(number: int, options: EvaluatorOptions) -> None:
+    """Prints the command that resumes the task `number`, which was run with `options`, on standard error."""
     words = ["evaluator tasks resume", str(number)]
     words += [] if options.tasks_dir == Path("tasks") else ["--tasks", shlex.quote(str(options.tasks_dir))]
     words += [f"--library {shlex.quote(str(folder))}" for folder in options.folders]

@@ -12,6 +12,7 @@
     ├── RecordError             environment: a task file or its folder
     │   ├── RecordNotWritten    environment: a task file that cannot be created or written; also a MachineError
     │   ├── CorruptRecord       environment: a task file whose bytes are not what was written
+    │   ├── BatchDamaged        environment: results or a manifest of a batch that are not what was written
     │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished record
     │   ├── TaskNotBegun        environment: a task file that ends inside its header
     │   ├── TaskBusy            environment: a task that another process runs
@@ -146,6 +147,10 @@ class CorruptRecord(RecordError):
     def __init__(self, path: str, line: int, offset: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message} (byte {offset})")
         self.path, self.line, self.offset, self.message = path, line, offset, message
+
+
+class BatchDamaged(RecordError):
+    """The results or the manifest of a batch are not what was written. Resuming with `repair` continues."""
 
 
 class TaskNotBegun(RecordError):

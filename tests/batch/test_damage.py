@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,31 @@ def test_lines_that_were_deleted_from_a_complete_batch_are_taken_from_the_task_f
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
     assert not open_batch(path.parent).summarise().complete
     assert run(resume=True).is_complete and len(calls) == 10
+
+
+def test_the_command_line_ends_and_repairs_a_batch_whose_results_are_removed(tmp_path: Path) -> None:
+    rows = [json.dumps({"id": str(n), "n": str(n), "target": "x"}) for n in range(6)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "q.xml").write_text(
+        '<task name="q" type="atomic"><description>d</description><inputs><input name="n"/></inputs></task>'
+    )
+    (tmp_path / "scorer.py").write_text(
+        "import os\n"
+        "def score(output, target):\n"
+        "    if os.path.exists('b/results.jsonl') and os.path.getsize('b/results.jsonl') and not os.path.exists('once'):\n"
+        "        open('once', 'w').close()\n"
+        "        os.unlink('b/results.jsonl')\n"
+        "    return 1.0\n"
+    )
+    common = {"cwd": tmp_path, "capture_output": True, "text": True}
+    program = [sys.executable, "-m", "evaluator", "batch"]
+    options = ["--template", "q", "--rows", "rows.jsonl", "--handler", "offline", "--output", "b", "--concurrency", "1"]
+    ended = subprocess.run([*program, *options, "--scorer", "scorer.py:score"], **common)
+    assert ended.returncode == 3 and "results.jsonl: was removed" in ended.stderr, ended
+    assert "resume with: evaluator batch --resume b --repair" in ended.stderr
+    repaired = subprocess.run([*program, "--resume", "b", "--repair"], **common)
+    assert repaired.returncode == 0 and "6 of 6 results" in repaired.stdout, repaired
 
 
 def test_repair_accepts_a_changed_manifest(run: Run, calls: Calls, tmp_path: Path) -> None:

@@ -200,7 +200,13 @@ def test_an_interrupted_run_says_how_to_resume_it(hanging: LoopbackServer, start
     assert hanging.asked.wait(200)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
-    assert b"resume with: evaluator tasks resume 1 --tasks 'my tasks'\n" in err
+    command = b"resume with: evaluator tasks resume 1 --tasks 'my tasks'\n"
+    assert command in err
+    hanging.asked.clear()
+    process = start("tasks", "resume", "1", "--tasks", "my tasks")
+    assert hanging.asked.wait(200)
+    process.send_signal(signal.SIGINT)
+    assert command in process.communicate(timeout=200)[1]
     hanging.default = Answer("short")
     assert cli("tasks", "resume", "1", "--tasks", "my tasks").out == "short\n"
 

@@ -54,7 +54,7 @@ BATCH = Case(
     "<instructions>say {{ n }}</instructions></task>",
     "quiz",
 )
-ROWS = 7
+ROWS = 4
 
 
 @dataclass

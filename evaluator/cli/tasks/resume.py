@@ -10,7 +10,7 @@ import click
 from evaluator.cli.common import echo_text, exit_code_of, json_option, print_json, read_inputs
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
-from evaluator.cli.run import announce, output_of, print_outcome
+from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
 from evaluator.cli.tasks.common import parse_id, path_of, store_beside
 from evaluator.errors import StepChanged, StepUnfinished, UsageError
 from evaluator.errors.results import TaskError, TaskResult
@@ -43,10 +43,15 @@ def resume(
     number = parse_id(path.stem)
     was_completed = store.read(path).status == "completed"
     evaluator = replace(options, tasks_dir=store.root).make_evaluator()
-    outcome = evaluator.resume_sync(
-        number, read_inputs(inputs, None), unfinished=unfinished, allow_changed=allow_changed,
-        on_event=None if as_json else announce,
-    )  # fmt: skip
+    values = read_inputs(inputs, None)
+    try:
+        outcome = evaluator.resume_sync(
+            number, values, unfinished=unfinished, allow_changed=allow_changed, on_event=None if as_json else announce
+        )
+    except KeyboardInterrupt:
+        if not as_json:
+            print_resume_command(number, replace(options, tasks_dir=store.root))
+        raise
     evaluator.close()
     if as_json:
         print_json(outcome.to_dict())
