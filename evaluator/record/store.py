@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import RecordError, TaskBusy, TaskNotBegun, UsageError
+from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, locked, try_lock, unlock
 from evaluator.files.private_folder import not_writable, open_private_folder
@@ -384,7 +384,6 @@ def _ids(folder: Path) -> Iterator[int]:
 
 
 def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
-    size = os.fstat(fd).st_size
     alive = _is_owned(fd)
     head = os.pread(fd, _HEAD_BYTES, 0)
     header: Header | None = None
@@ -392,6 +391,15 @@ def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
         header, needed = grammar.peek_header(head, str(path))
         if header is None and needed > len(head):
             header, _ = grammar.peek_header(os.pread(fd, needed, 0), str(path))
+    try:
+        return _peek_end(task_id, path, fd, head, header, alive=alive)
+    except CorruptRecord as error:
+        return TaskSummary(task_id, path, "unreadable", header, None, str(error))
+
+
+def _peek_end(task_id: int, path: Path, fd: int, head: bytes, header: Header | None, *, alive: bool) -> TaskSummary:
+    """Raises: CorruptRecord, if a checksum of the file is wrong."""
+    size = os.fstat(fd).st_size
     tail = head if size <= len(head) else os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     if header is not None and path.parent.name == "done":
         summary = grammar.peek_summary(tail)
