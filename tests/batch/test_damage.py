@@ -191,7 +191,8 @@ def test_the_command_line_ends_and_repairs_a_batch_whose_results_are_removed(tmp
         "        os.unlink('b/results.jsonl')\n"
         "    return 1.0\n"
     )
-    common = {"cwd": tmp_path, "capture_output": True, "text": True}
+    environment = os.environ | {"EVALUATOR_TRUST": str(tmp_path)}
+    common: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "env": environment}
     program = [sys.executable, "-m", "evaluator", "batch"]
     options = ["--template", "q", "--rows", "rows.jsonl", "--handler", "offline", "--output", "b", "--concurrency", "1"]
     ended = subprocess.run([*program, *options, "--scorer", "scorer.py:score"], **common)

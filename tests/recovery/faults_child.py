@@ -28,6 +28,7 @@ def _run(job: dict[str, Any], report: int) -> None:
     from evaluator.cli.main import main
 
     os.chdir(job["folder"])
+    os.environ["EVALUATOR_TRUST"] = job["folder"]
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{job['out']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     sys.argv = ["evaluator", *job["argv"]]
