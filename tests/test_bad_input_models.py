@@ -232,11 +232,11 @@ def test_a_tool_call_where_none_was_offered_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_that_only_ever_calls_tools_ends_at_its_turns(tmp_path: Path) -> None:
-    call = Answer(None, "tool_calls", [("c1", "list_files", "{}")])
-    outcome, server, _ = ask(tmp_path, *[call] * 30, name="tools")
+    calls = [Answer(None, "tool_calls", [("c1", "list_files", f'{{"pattern": "*.{n}"}}')]) for n in range(30)]
+    outcome, server, _ = ask(tmp_path, *calls, name="tools")
     assert isinstance(outcome, TaskError)
     assert outcome.resource is not None
-    assert (outcome.resource.name, server.posts) == ("turns", 10)
+    assert (outcome.resource.name, server.posts) == ("turns", 12)
 
 
 ESCAPES = [

@@ -22,6 +22,8 @@
     ├── ProviderError           environment: a call of a model backend failed
     ├── ContextError            environment: memory failed to provide context
     ├── ToolError               environment: a tool could not do what it was asked
+    ├── NotAllowed              caller: a task needs more than the task that started it may
+    ├── RepeatedCall            environment: a model repeats a tool call that changes nothing
     ├── ClusterLost             environment: no node of a cluster is left (`batch.engines.pool`)
     ├── SessionClosed           caller: a Handler was used after its task had ended
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
@@ -249,6 +251,14 @@ class ToolError(EvaluatorError):
     def __init__(self, message: str = "", *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
+
+
+class NotAllowed(EvaluatorError):
+    """A task needs a tool, a process, a file or a provider that the task which started it may not have."""
+
+
+class RepeatedCall(EvaluatorError):
+    """A model repeats a tool call with the same arguments and the same answer."""
 
 
 class SessionClosed(EvaluatorError):

@@ -73,7 +73,7 @@ class HandlerConfig:
     system: str = ""
     temperature: float | None = None
     seed: int | None = None
-    max_turns: int = 10
+    max_turns: int = 12
     max_context_fraction: float = 0.8
     max_output_tokens: int | None = None
     timeout_s: float = 300.0

@@ -99,6 +99,8 @@ class Handler:
         conversation = self._conversation
         conversation.warnings.clear()
         position = conversation.position()
+        if self._tools is not None:
+            self._tools.start_query()
         try:
             for message in messages:
                 conversation.add(message)

@@ -17,6 +17,7 @@ from typing import Any
 from evaluator.errors import ToolError
 from evaluator.errors.results import Usage
 from evaluator.handler.model_caller import SessionLog, Sleep
+from evaluator.handler.repeats import RepeatedCalls
 from evaluator.limits.budget import Budget
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
@@ -60,28 +61,41 @@ class ToolRunner:
         self._warn = warn
         self._retries = retries
         self._one_direct_tool = asyncio.Lock()
+        self._repeats = RepeatedCalls()
+
+    def start_query(self) -> None:
+        """Forgets earlier calls: a user may ask for the same again."""
+        self._repeats = RepeatedCalls()
 
     async def run(self, calls: Sequence[ToolCall], turn: int, budget: Budget) -> list[tuple[Message, str]]:
         """The tool messages that answer `calls`, in their order, each with the path of its step below the session.
 
         Subtasks run concurrently. Direct tools run one after the other, because one may depend on another's effect.
         """
+        notes = [self._repeats.note(call) for call in calls]
         segments = [f"turn[{turn}]/tool[{number}]" for number in range(1, len(calls) + 1)]
         answers = await asyncio.gather(
-            *(self._answer(call, segment, budget) for call, segment in zip(calls, segments, strict=True)),
+            *(
+                self._answer(call, segment, budget, note)
+                for call, segment, note in zip(calls, segments, notes, strict=True)
+            ),
             return_exceptions=True,
         )
         messages: list[tuple[Message, str]] = []
-        for call, segment, answer in zip(calls, segments, answers, strict=True):
+        for call, segment, answer, note in zip(calls, segments, answers, notes, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
             content, images = answer
+            shown = content.removesuffix(note) + "".join(image.sha256 for image in images)
+            self._repeats.count(call, shown, has_effect=self._has_effect(call.name))
             messages.append((Message("tool", content, tool_call_id=call.id, attachments=images), segment))
         budget.charge(Usage(tool_calls=len(calls)))
         return messages
 
-    async def _answer(self, call: ToolCall, segment: str, budget: Budget) -> tuple[str, tuple[Attachment, ...]]:
-        """The text and the images that answer one call, from the record or from the tool."""
+    async def _answer(
+        self, call: ToolCall, segment: str, budget: Budget, note: str
+    ) -> tuple[str, tuple[Attachment, ...]]:
+        """The text, which ends with `note`, and the images that answer one call, from the record or from the tool."""
         steps, path = self._log.steps, self._log.path_of(segment)
         fingerprint = steps.fingerprint({"tool": call.name, "arguments": call.arguments})
         args = recorded_arguments(call.arguments)
@@ -92,9 +106,9 @@ class ToolRunner:
                 budget.charge(Usage.from_dict(spent))
             return str(recorded.output), self._recorded_images(recorded, path)
         if not self._is_direct(call.name):
-            return await self._run(call, path, args, fingerprint, budget)
+            return await self._run(call, path, args, fingerprint, budget, note)
         async with self._one_direct_tool:
-            return await self._run(call, path, args, fingerprint, budget)
+            return await self._run(call, path, args, fingerprint, budget, note)
 
     def _recorded_images(self, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:
         """The images of a recorded answer, with their bytes where these are still beside the task files."""
@@ -106,12 +120,16 @@ class ToolRunner:
                 self._warn(f"{path}: {image['source']} is not sent again: its bytes are not beside the task files")
         return tuple(images)
 
+    def _has_effect(self, name: str) -> bool:
+        tool = self._registry.get(name)
+        return tool is not None and tool.effect
+
     def _is_direct(self, name: str) -> bool:
         tool = self._registry.get(name)
         return tool is None or tool.kind == "direct"
 
     async def _run(
-        self, call: ToolCall, path: str, args: Any, fingerprint: str, budget: Budget
+        self, call: ToolCall, path: str, args: Any, fingerprint: str, budget: Budget, note: str
     ) -> tuple[str, tuple[Attachment, ...]]:
         steps, tool = self._log.steps, self._registry.get(call.name)
         has_lasting_effect = tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
@@ -132,7 +150,7 @@ class ToolRunner:
             waited = waits[attempt - 1] if outcome.retryable and attempt <= len(waits) else None
             remaining = budget.remaining_s()
             if waited is None or (remaining is not None and waited >= remaining):
-                return await self._end(outcome, number, duration)
+                return await self._end(outcome, number, duration, note)
             await steps.fail(number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited)
             await self._retries.sleep(waited)
             attempt += 1
@@ -155,16 +173,19 @@ class ToolRunner:
             raise steps.halted
         return outcome
 
-    async def _end(self, outcome: ToolOutcome, number: int, duration: float) -> tuple[str, tuple[Attachment, ...]]:
-        """Ends the step `number`. Returns the text and the images that answer the call."""
+    async def _end(
+        self, outcome: ToolOutcome, number: int, duration: float, note: str
+    ) -> tuple[str, tuple[Attachment, ...]]:
+        """Ends the step `number`. Returns the text, which ends with `note`, and the images that answer the call."""
         steps = self._log.steps
         if outcome.ok:
             for image in outcome.images:
                 await steps.write_blob(image.data)
             images = [image.to_dict() for image in outcome.images]
-            await steps.succeed(number, outcome.content, duration, extra={"attachments": images} if images else None)
-            return outcome.content, outcome.images
-        answer, error = _answer_of(outcome), _error_of(outcome)
+            content = outcome.content + note
+            await steps.succeed(number, content, duration, extra={"attachments": images} if images else None)
+            return content, outcome.images
+        answer, error = _answer_of(outcome) + note, _error_of(outcome)
         word = _ABORTED.get(outcome.code or "failed")
         if word is None:
             # A tool's error is an answer to the model, so the step is completed; the record still says that it failed.

@@ -85,10 +85,11 @@ class Chat:
         await check_sandboxes(run, _TASK, frame)
         config = replace(config, sandbox=sandbox_of(services, config, None, frame.sandbox))
         budget = Budget(CHAT, parent=run.budget)
+        frame = replace(frame, authority=frame.authority.under(config))
         prepared = Prepared(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
         choice = await choose(run, None, prepared)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
-        tools = await tools_for(run, _TASK, prepared)
+        tools = await tools_for(run, _TASK, prepared, choice.endpoint)
         context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes, config.sandbox)
         handler = Handler(
             config, choice, SessionLog(run.steps, "", services.tracer, run.options.on_text), budget,
@@ -170,7 +171,9 @@ class _Queries:
             timeout_s=config.timeout_s, parent=self.prepared.budget,
         )  # fmt: skip
         path = f"query[{self.count}]"
-        found = await assemble(self.run, _TASK, _POLICY, (), query, self.prepared.scope, path, config)
+        found = await assemble(
+            self.run, _TASK, _POLICY, (), query, self.prepared.scope, path, config, self.prepared.frame.authority
+        )
         items = [item for item in found.items if item.source not in self.sources]
         self.sources.update(item.source for item in items)
         messages = [Message("user", f"{format_items(items)}\n\n{query}" if items else query)]

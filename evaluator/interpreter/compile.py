@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from evaluator.errors import Diagnostic, EvaluatorError, UsageError
 from evaluator.errors.results import TaskError, TaskId, Usage
+from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import Allowance, describe, may_call, read_allowed
@@ -73,7 +74,7 @@ async def compile_task(
     if not words.strip():
         raise UsageError("there is nothing to compile: describe in words what the task does")
     allowance = Allowance(
-        "a compiled task", scripts=allow_scripts, tools=frozenset(allow_tools), templates_as_tools=True,
+        "a compiled task", Authority(tools=frozenset(allow_tools), processes=allow_scripts), templates_as_tools=True,
         reached_tools=True,
     )  # fmt: skip
     generated: GeneratedTask | None = None
@@ -143,12 +144,13 @@ def _read(services: Services, text: str, allowance: Allowance) -> GeneratedTask:
 
 def _profile_problems(node: Node, services: Services, allowance: Allowance) -> list[Diagnostic]:
     """The errors for profiles that do not exist, or that grant tools which the task may not have."""
+    allowed = allowance.authority.tools or ()
     found: list[Diagnostic] = []
     ref = node.handler.ref if isinstance(node, Task) and node.handler is not None else None
     if ref is not None and ref not in services.profiles:
         found.append(Diagnostic("error", "unknown-handler", f"no handler profile is called {ref!r}", node.span))
     elif ref is not None:
-        granted = sorted({grant.name for grant in services.profiles[ref].tools} - allowance.tools)
+        granted = sorted({grant.name for grant in services.profiles[ref].tools} - frozenset(allowed))
         if granted:
             message = f"{allowance.who} may not have the tools of the profile {ref!r}: {', '.join(granted)}"
             found.append(Diagnostic("error", "forbidden", message, node.span))

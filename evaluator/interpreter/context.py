@@ -20,6 +20,7 @@ from evaluator.errors import ConfigurationError, ContextError, RecordError, Tool
 from evaluator.errors.machine import machine_error
 from evaluator.files.encoding import decode
 from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import ContextItem, Run, Services, join
 from evaluator.language.fences import block
 from evaluator.language.sandbox import render
@@ -107,6 +108,7 @@ async def assemble(
     scope: Scope,
     path: str,
     config: HandlerConfig,
+    authority: Authority,
 ) -> Assembled:
     """The items that `task`, at `path`, sees. A file that cannot be read is a warning, never an error.
 
@@ -118,7 +120,7 @@ async def assemble(
     items = inherited if policy.inherit_context != "none" else ()
     if not items and not wants_fresh and task.file_paths is None:
         return NOTHING
-    context = _Assembly(run.services, Recorder(run.steps, path), config)
+    context = _Assembly(run.services, Recorder(run.steps, path), config, authority)
     is_subset = policy.inherit_context == "subset" and bool(items)
     found: list[str] = []
     if memory is not None and (wants_fresh or is_subset):
@@ -131,7 +133,8 @@ async def assemble(
     if task.file_paths is not None:
         await context.add_file_paths(task.file_paths, scope)
     for name in found if wants_fresh else ():
-        await context.read_file(name, attach=False)
+        if not authority.denies_reading(name, run.services.files):
+            await context.read_file(name, attach=False)
     return Assembled(tuple(context.items.values()), tuple(context.warnings))
 
 
@@ -188,6 +191,7 @@ class _Assembly:
     services: Services
     recorder: Recorder
     config: HandlerConfig
+    authority: Authority
     items: dict[str, ContextItem] = field(default_factory=dict[str, ContextItem])
     warnings: list[str] = field(default_factory=list[str])
 
@@ -198,17 +202,21 @@ class _Assembly:
         """Adds the files that the template names: literally, by pattern, command or description."""
         texts = [(await render(text, scope)).strip() for text in file_paths.items]
         if file_paths.source == "literal":
-            for name in texts:
-                await (self._read_resource(name) if name.startswith(SCHEME) else self.read_file(name, attach=True))
-            return
-        if file_paths.source == "glob":
+            names = texts
+        elif file_paths.source == "glob":
             names = await self._match(texts)
         elif file_paths.source == "command":
             names = await self._run_command(texts, file_paths.shell)
         else:
             names = await self._find_described(texts[0])
+        is_granted, files = self.authority.grants_all(file_paths), self.services.files
         for name in names:
-            await self.read_file(name, attach=True)
+            if not is_granted and self.authority.reading(name, files) != "allow":
+                self._warn(f"{name} was not read: the task that started this one may not read it")
+            elif file_paths.source == "literal" and name.startswith(SCHEME):
+                await self._read_resource(name)
+            else:
+                await self.read_file(name, attach=True)
 
     async def _match(self, patterns: Sequence[str]) -> list[str]:
         found: list[str] = []

@@ -14,9 +14,7 @@ from typing import Any, cast
 from evaluator.errors import ToolError
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluation import evaluation_of
-from evaluator.interpreter.frame import Run
-from evaluator.interpreter.prepared import Prepared
-from evaluator.interpreter.subtasks import SubtaskRequest, spawn_subtask, subtask_failure
+from evaluator.interpreter.subtasks import Spawner, SubtaskRequest, subtask_failure
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import OutputFormat, Span, Text
 from evaluator.tools import Tool, ToolContext
@@ -48,14 +46,14 @@ _INSTRUCTIONS = (
 )
 
 
-def evaluation_tool(run: Run, prepared: Prepared) -> Tool:
+def evaluation_tool(spawner: Spawner) -> Tool:
     """The tool for one task."""
 
     async def ask(arguments: dict[str, Any], context: ToolContext) -> str:
         request = _request(arguments)
-        outcome = await spawn_subtask(run, prepared, request, context.step_path)
+        outcome = await spawner.spawn(request, context)
         if isinstance(outcome, TaskError) and outcome.type != "INVALID_OUTPUT":
-            raise ToolError(json.dumps(subtask_failure(outcome, request, run.depth + 1), ensure_ascii=False))
+            raise ToolError(json.dumps(subtask_failure(outcome, request, spawner.run.depth + 1), ensure_ascii=False))
         evaluation, _ = evaluation_of(outcome)
         return json.dumps(evaluation, ensure_ascii=False)
 

@@ -12,8 +12,10 @@ from evaluator.errors import (
     InputError,
     LimitReached,
     MachineError,
+    NotAllowed,
     ProviderError,
     RecordError,
+    RepeatedCall,
     StepChanged,
     StepUnfinished,
     TemplateError,
@@ -83,7 +85,7 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
         case StepUnfinished():
             details = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
             return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
-        case RecordError() | MachineError() | ConfigurationError():
+        case RecordError() | MachineError() | ConfigurationError() | NotAllowed() | RepeatedCall():
             reason = "execution_halted"
         case _:
             return TaskError(

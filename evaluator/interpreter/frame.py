@@ -11,6 +11,7 @@ from evaluator.errors.results import TaskError, TaskResult
 from evaluator.handler.config import HandlerConfig, profile_named
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.tracing import UNTRACED, Tracer
+from evaluator.interpreter.authority import FULL, Authority
 from evaluator.language.scopes import Scope
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
@@ -87,6 +88,8 @@ class Services:
     """The sandbox of every script; None: profiles and templates decide."""
     least_sandbox: Sandbox = NO_SANDBOX
     """No task is in a weaker one, unless `sandbox` says so."""
+    authority: Authority = FULL
+    """The authority of a run without a parent: everything, unless a model resumes it."""
     sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class ContextItem:
 class Run:
     """The state that the nodes of one evaluation share. A subtask is a separate run with its own task file.
 
-    `depth` counts the subtasks above it; `ancestors` identify them.
+    `depth` counts the subtasks above it; `ancestors` identify the run itself and those above it.
     """
 
     services: Services
@@ -127,7 +130,7 @@ class Run:
     options: RunOptions = field(default_factory=RunOptions)
     depth: int = 0
     max_depth: int = DEFAULT_MAX_DEPTH
-    ancestors: tuple[str, ...] = ()
+    ancestors: Callable[[], tuple[str, ...]] = tuple
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
 
@@ -143,7 +146,8 @@ class Frame:
     `arguments` are values that a caller gives to the node's declared inputs; None means that the node is inside
     another and takes its inputs from the scope. `is_subtask` selects the context defaults, `is_reparsed` says that
     the node is part of a decomposition, `calls` are the templates being called, `sandbox` is that of the task around
-    it, `wants_notes` says that a later step sees only the notes of the node's result.
+    it, `wants_notes` says that a later step sees only the notes of the node's result, `authority` says what
+    the node may cause.
     """
 
     scope: Scope
@@ -156,6 +160,7 @@ class Frame:
     is_reparsed: bool = False
     sandbox: Sandbox = NO_SANDBOX
     wants_notes: bool = False
+    authority: Authority = FULL
 
     def at(
         self,
@@ -179,6 +184,7 @@ class Frame:
             self.is_reparsed,
             self.sandbox,
             wants_notes,
+            self.authority,
         )
 
 

@@ -44,7 +44,7 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
 async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     prepared: Prepared | None = None
     try:
-        frame = _in_sandbox(run, task, frame)
+        frame = _frame_of(run, task, frame)
         bound = await arguments.bind_task(run, task, frame)
         if not isinstance(bound, arguments.Bound):
             return bound
@@ -76,25 +76,30 @@ def _with_advice(task: Task, failed: TaskError) -> TaskError:
     return replace(failed, notes={**notes, "recovery": advice_for(failed), "summary": summary_of(failed.content)})
 
 
+def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
+    """The frame of `task` and of everything inside it, with its authority and its sandbox.
+
+    Every path that starts a task comes through here. Raises: NotAllowed, if the task needs more than its authority.
+    """
+    frame.authority.check(task)
+    config = _profile(run, task)
+    authority, sandbox = frame.authority.under(config), sandbox_of(run.services, config, task, frame.sandbox)
+    if authority is frame.authority and sandbox == frame.sandbox:
+        return frame
+    return replace(frame, authority=authority, sandbox=sandbox)
+
+
 async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:
     scope = bound.scope
-    config = handler_config(run, task, scope)
+    config = frame.authority.limited(handler_config(run, task, scope))
     if frame.sandbox != config.sandbox:
         config = replace(config, sandbox=frame.sandbox)
     functions = functions_in_text(run, frame, "description")
     description = await render_prompt(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
-    context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config)
+    context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config, frame.authority)
     budget = _budget(task, config, frame, run)
     return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
-
-
-def _in_sandbox(run: Run, task: Task, frame: Frame) -> Frame:
-    """The frame of the task and of everything inside it, with its sandbox."""
-    spec = task.handler
-    config = run.services.profile(run.options.handler or (None if spec is None else spec.ref))
-    sandbox = sandbox_of(run.services, config, task, frame.sandbox)
-    return frame if sandbox == frame.sandbox else replace(frame, sandbox=sandbox)
 
 
 def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
@@ -102,12 +107,16 @@ def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
 
     Raises: ExpressionError, if a placeholder's value does not fit; ConfigurationError, for an unknown profile.
     """
-    spec = task.handler
+    spec, config = task.handler, _profile(run, task)
     if spec is None:
-        return run.services.profile(run.options.handler)
-    config = run.services.profile(run.options.handler or spec.ref)
+        return config
     settings = [field.name for field in fields_with(HandlerSpec, "setting")]
     return config.override(**{name: resolve_setting(spec, name, scope) for name in settings})
+
+
+def _profile(run: Run, task: Task) -> HandlerConfig:
+    ref = None if task.handler is None else task.handler.ref
+    return run.services.profile(run.options.handler or ref)
 
 
 async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:

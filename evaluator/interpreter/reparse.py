@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 
 from evaluator.errors import ExpressionError
 from evaluator.errors.results import TaskError, TaskResult
+from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.generated import Allowance, describe, read_allowed
 from evaluator.interpreter.internal import internal_template
+from evaluator.interpreter.operators.atomic import choose
 from evaluator.interpreter.prepared import Prepared
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
@@ -66,11 +68,10 @@ async def _recover(run: Run, task: Task, prepared: Prepared, error: TaskError, r
     )  # fmt: skip
     if isinstance(answer, TaskError):
         return _unrecovered(error, f"the decomposition failed: {answer.message}")
-    files = () if task.file_paths is None else task.file_paths.items
-    allowance = Allowance(
-        "a decomposition", tools=frozenset(task.tools), files=frozenset(item.value for item in files)
-    )  # fmt: skip
-    generated = read_allowed(run.services.library, answer.content, allowance, "<decomposition>")
+    authority = await _authority(run, task, prepared)
+    generated = read_allowed(
+        run.services.library, answer.content, Allowance("a decomposition", authority), "<decomposition>"
+    )
     # No person sees a decomposition before it runs, so one that may be incomplete is refused.
     generated = generated.with_errors([replace(doubt, severity="error") for doubt in generated.doubts])
     problem = "; ".join(str(one) for one in generated.errors)
@@ -80,7 +81,8 @@ async def _recover(run: Run, task: Task, prepared: Prepared, error: TaskError, r
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
     node = _as_smaller(generated.node, settings)
-    outcome = await run.services.evaluate(run, node, frame.at("reparsed", wants_notes=frame.wants_notes))
+    smaller = replace(frame.at("reparsed", wants_notes=frame.wants_notes), authority=authority)
+    outcome = await run.services.evaluate(run, node, smaller)
     if isinstance(outcome, TaskError):
         failed = _unrecovered(error, f"the decomposed task failed: {outcome.message}")
         return replace(failed, maybe_billed=failed.maybe_billed or outcome.maybe_billed)
@@ -99,6 +101,18 @@ def _decomposer(run: Run, settings: _Settings) -> Atomic:
         return template
     handler = None if settings.handler.ref is None else HandlerSpec(ref=settings.handler.ref)
     return replace(template, handler=handler, model=settings.model, model_role=settings.model_role)
+
+
+async def _authority(run: Run, task: Task, prepared: Prepared) -> Authority:
+    """The authority of the decomposition: the tools, the provider and the named files of the task."""
+    named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
+    choice = await choose(run, named, prepared, task.model_role)
+    authority = prepared.frame.authority.chosen_by_model(prepared.config, (), choice.endpoint)
+    names = frozenset((*task.tools, *(grant.name for grant in prepared.config.tools)))
+    above = prepared.frame.authority.tools
+    items = () if task.file_paths is None else task.file_paths.items
+    files = [await render(item, prepared.scope) for item in items]
+    return replace(authority, tools=names if above is None else names & above, files=frozenset(files))
 
 
 async def _inputs(task: Task, prepared: Prepared, error: TaskError, resource: str) -> dict[str, str]:

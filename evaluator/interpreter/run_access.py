@@ -16,9 +16,11 @@ from typing import Any
 from evaluator.errors import ToolError
 from evaluator.errors.results import TaskResult
 from evaluator.handler.config import RunGrant
+from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.generated import Allowance, may_call
 from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.subtasks import Spawner
 from evaluator.nodes.walk import tasks
 from evaluator.record.conversation import json_text
 from evaluator.record.steps import Header, Recording, Step
@@ -30,8 +32,9 @@ _MAX_STEPS = 50
 _MAX_SHOWN_CHARS = 1_000
 
 
-def run_access(run: Run, prepared: Prepared, store: TaskStore, grant: RunGrant) -> RunAccess:
-    """What the task `prepared` may do with interrupted runs."""
+def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess:
+    """What the task of `spawner` may do with interrupted runs."""
+    run, prepared = spawner.run, spawner.prepared
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
@@ -57,7 +60,7 @@ def run_access(run: Run, prepared: Prepared, store: TaskStore, grant: RunGrant) 
             raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
         if run.services.resume is None:
             raise ToolError("runs cannot be resumed here")
-        services = replace(run.services, least_sandbox=prepared.frame.sandbox)
+        services = replace(run.services, least_sandbox=prepared.frame.sandbox, authority=spawner.authority())
         outcome = await run.services.resume(services, task_id, prepared.budget)
         if isinstance(outcome, TaskResult):
             return outcome.content
@@ -90,7 +93,7 @@ def _more_rights(run: Run, prepared: Prepared, header: Header) -> str | None:
     if name is None or name not in library or "node" in header.extra:
         return "evaluates no template of the library"
     tools = {grant.name for grant in prepared.config.tools} | set(prepared.task.tools)
-    if not may_call(library, name, Allowance("a resumed run", tools=frozenset(tools))):
+    if not may_call(library, name, Allowance("a resumed run", Authority(frozenset(tools), processes=False))):
         return "runs a process, or has tools that this task does not have"
     fixed, default = header.extra.get("handler"), run.services.default_profile.name
     for template in (name, *library.called_by(name)):

@@ -26,18 +26,19 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.errors.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
+from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
-from evaluator.nodes import Function, Node
+from evaluator.nodes import Function, Node, Task
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, Summary
+from evaluator.record.steps import FinalStatus, Recording, Summary, fingerprint
 
 _MIN_NOTED_WAIT_S = 0.001
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can be resumed.
@@ -69,7 +70,7 @@ class RunSpec:
 class Parent:
     """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it passes on.
 
-    Equal subtasks have the same `identity`. `max_depth` counts levels from the root.
+    Equal subtasks have the same `identity`. `max_depth` counts levels from the root. `authority` is the subtask's.
     """
 
     run: Run
@@ -79,6 +80,7 @@ class Parent:
     identity: str
     max_depth: int
     sandbox: Sandbox
+    authority: Authority
 
 
 async def record_run(
@@ -107,7 +109,7 @@ async def record_run(
         if isinstance(opened, Recording):
             return await _return_recorded(opened, parent, link)
         steps = opened
-        run = _make_run(services, steps, budget, options, parent)
+        run = _make_run(services, steps, budget, spec, options, parent)
         task_id = _task_id(steps)
         started = time.perf_counter()
         if link is not None:
@@ -154,18 +156,42 @@ async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None
         raise
 
 
-def _make_run(services: Services, steps: StepLog, budget: Budget, options: RunOptions, parent: Parent | None) -> Run:
+def _make_run(
+    services: Services, steps: StepLog, budget: Budget, spec: RunSpec, options: RunOptions, parent: Parent | None
+) -> Run:
     if parent is None:
-        return Run(services, steps, budget, options, max_depth=services.max_depth)
-    above = parent.run
-    return Run(services, steps, budget, options, above.depth + 1, parent.max_depth, (*above.ancestors, parent.identity))
+        return Run(
+            services, steps, budget, options, max_depth=services.max_depth, ancestors=lambda: _root_identities(spec)
+        )
+    above, identity = parent.run, parent.identity
+    return Run(
+        services, steps, budget, options, above.depth + 1, parent.max_depth, lambda: (*above.ancestors(), identity)
+    )
+
+
+def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
+    """Identifies a task by what it does. A subtask that equals one of its ancestors would never end."""
+    return fingerprint({"template": template, "description": description, "inputs": dict(inputs)})
+
+
+def _root_identities(spec: RunSpec) -> tuple[str, ...]:
+    """The identity of a root, which may have been requested in words or by the name of its template."""
+    described = spec.node.description.value if isinstance(spec.node, Task) else spec.request
+    return tuple(identity_of(spec.template, text, spec.inputs) for text in (spec.request, described))
 
 
 async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
     context = () if parent is None else parent.context
-    sandbox = NO_SANDBOX if parent is None else parent.sandbox
+    authority, sandbox = (run.services.authority, NO_SANDBOX) if parent is None else (parent.authority, parent.sandbox)
     frame = Frame(
-        spec.scope, "", context, spec.arguments, is_subtask=parent is not None, budget=run.budget, sandbox=sandbox
+        spec.scope,
+        "",
+        context,
+        spec.arguments,
+        is_subtask=parent is not None,
+        budget=run.budget,
+        sandbox=sandbox,
+        authority=authority,
     )
     try:
         if spec.node is not None:

@@ -2,21 +2,23 @@
 
 The Evaluator validates the request, selects a template by matching, and runs it in its own Handler with its own task
 file. Depth is bounded, a subtask equal to one of its ancestors is refused, and its usage counts against the limits of
-the tasks above it.
+the tasks above it. It has at most the authority of the task whose model asked, see `authority`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import listed
 from evaluator.errors.results import Resource, TaskError, TaskResult
+from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.frame import Outcome, Run
 from evaluator.interpreter.prepared import Prepared
-from evaluator.interpreter.runs import Parent, RunSpec, record_run
+from evaluator.interpreter.runs import Parent, RunSpec, identity_of, record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE
@@ -32,10 +34,14 @@ from evaluator.nodes import (
     Text,
     TopLevel,
 )
-from evaluator.record.steps import fingerprint
-from evaluator.tools import Tool, ToolContext
+from evaluator.tools import Tool, ToolContext, ToolOutcome
+from evaluator.tools.registry import ask_consent
 
 SUBTASK = "subtask"
+DESCRIPTION = "subtask_description"
+"""The input that holds the description of a request."""
+
+MAX_MATCHES = 5
 _SPAN = Span("<subtask>", 1, 1)
 
 PARAMETERS: Mapping[str, Any] = {
@@ -84,17 +90,145 @@ class SubtaskRequest:
     output: OutputFormat | None = None
 
 
-def subtask_tool(run: Run, prepared: Prepared) -> Tool:
+@dataclass(slots=True)
+class Spawner:
+    """Starts the subtasks of one task, which calls `provider`. `offered` are the tools that the task offers."""
+
+    run: Run
+    prepared: Prepared
+    provider: str
+    offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
+
+    async def spawn(self, request: SubtaskRequest, context: ToolContext) -> Outcome:
+        """Runs one subtask for the tool call of `context`.
+
+        Raises: ToolError, for a request that is refused, with the reason for the model.
+        """
+        run, depth = self.run, self.run.depth + 1
+        if depth > run.max_depth:
+            message = f"subtasks are {run.max_depth} levels deep, which is the limit; do this part of the work yourself"
+            return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, run.max_depth))
+        chosen = self._choose(request, context)
+        authority = await self._with_files(chosen.authority, request, context)
+        identity = identity_of(chosen.template, request.description, request.inputs)
+        if identity in run.ancestors():
+            raise ToolError("this subtask is equal to one that it would run inside of: it would never end")
+        node = _with_request(chosen.node, request) if chosen.template is not None else chosen.node
+        max_depth = run.max_depth if request.max_depth is None else min(run.max_depth, depth + request.max_depth)
+        declared = {i.name for i in node.inputs}
+        spec = RunSpec(
+            request.description, request.inputs, node, chosen.template,
+            arguments={k: v for k, v in request.inputs.items() if k in declared},
+            scope=Scope(dict(request.inputs)), match_score=chosen.score,
+        )  # fmt: skip
+        prepared = self.prepared
+        parent = Parent(
+            run, context.step_path, prepared.budget, prepared.context.items, identity, max_depth,
+            prepared.frame.sandbox, authority,
+        )  # fmt: skip
+        outcome = await record_run(run.services, spec, run.options.inner(), parent=parent)
+        if run.budget.refused is not None:
+            # The outcome is not an answer, and nothing may continue from it.
+            raise run.budget.refused
+        return outcome
+
+    def refusals(self, template: str) -> list[str]:
+        """Why the model may not choose `template`, each as the end of "it may not"; none if it may."""
+        if self._is_granted(template):
+            return []
+        node = self.run.services.library.get(template).node
+        kind = [] if isinstance(node, Atomic) else [f"be a task of type {_type_of(node)}"]
+        return [*kind, *(excess.what for excess in excess_of(node, self.run.services.library, self.authority()))]
+
+    def authority(self) -> Authority:
+        """The authority of what the model chooses."""
+        prepared = self.prepared
+        return prepared.frame.authority.chosen_by_model(prepared.config, self.offered.values(), self.provider)
+
+    def _is_granted(self, template: str) -> bool:
+        """Whether the task has the template itself as a tool."""
+        tool = self.offered.get(template)
+        return tool is not None and tool.kind == "subtask" and template in self.run.services.library
+
+    def _choose(self, request: SubtaskRequest, context: ToolContext) -> _Chosen:
+        """The task to run: the hinted template, else the best match, else the request itself as an atomic task."""
+        authority = self.authority()
+        if request.template is not None:
+            return self._hinted(request, request.template, authority, context)
+        bare, library = _bare_task(request), self.run.services.library
+        for match in library.match(bare, limit=MAX_MATCHES):
+            if match.score < LOW_SCORE:
+                break
+            node = match.template.node
+            if isinstance(node, Task) and _fits(node, request) and not self.refusals(match.template.name):
+                return _Chosen(node, match.template.name, match.score, authority)
+        return _Chosen(bare, None, None, authority)
+
+    def _hinted(
+        self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
+    ) -> _Chosen:  # fmt: skip
+        library, own = self.run.services.library, self.prepared.frame.authority
+        node = _hinted_task(library, template)
+        _check_inputs(node, template, request)
+        if self._is_granted(template):
+            return _Chosen(node, template, None, own.of_template_tools())
+        refusals = self.refusals(template)
+        if not refusals:
+            return _Chosen(node, template, None, authority)
+        if context.has_consent:
+            return _Chosen(node, template, None, own.approved())
+        raise ToolError(
+            f"the template {template!r} cannot be chosen here: a subtask of this task may not {' or '.join(refusals)}. "
+            "Choose another template, or do this part of the work yourself"
+        )
+
+    async def _with_files(self, authority: Authority, request: SubtaskRequest, context: ToolContext) -> Authority:
+        """`authority`, with the files of the request, which this task must be allowed to read itself.
+
+        Raises: ToolError, for a path that it may not read.
+        """
+        own = self.authority()
+        for path in request.file_paths:
+            policy = own.reading(path, context.roots)
+            if policy == "ask" and own.reader is not None:
+                consent = await ask_consent(own.reader, {"path": path}, context)
+                if isinstance(consent, ToolOutcome):
+                    raise ToolError(f"file_paths: {consent.error}")
+            elif policy != "allow":
+                raise ToolError(f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})")
+        return authority.with_files(request.file_paths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The task that serves a request, its template if it has one, and what it may do."""
+
+    node: Task
+    template: str | None
+    score: float | None
+    authority: Authority
+
+
+def subtask_tool(spawner: Spawner) -> Tool:
     """The general subtask tool of one task."""
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        return await _answer(run, prepared, _request(arguments), context)
+        return await _answer(spawner, _request(arguments), context)
+
+    async def preview(arguments: dict[str, Any], context: ToolContext) -> str:
+        template = _request(arguments).template
+        shown = f"{SUBTASK} with {json.dumps(arguments, ensure_ascii=False)}"
+        if template is None:
+            return shown
+        _hinted_task(spawner.run.services.library, template)
+        needs = [f"\nThe template {template!r} would {what}." for what in spawner.refusals(template)]
+        return shown + "".join(needs)
 
     text = "Hands a part of the work to a fresh session of its own and returns its result."
-    return Tool(ToolSpec(SUBTASK, text, PARAMETERS), spawn, kind="subtask")
+    return Tool(ToolSpec(SUBTASK, text, PARAMETERS), spawn, kind="subtask", preview=preview)
 
 
-def template_tool(run: Run, prepared: Prepared, template: Template) -> Tool:
+def template_tool(spawner: Spawner, template: Template) -> Tool:
     """A tool that runs just `template`; its parameters are the template's inputs."""
     node = template.node
     if not isinstance(node, Task):
@@ -102,7 +236,7 @@ def template_tool(run: Run, prepared: Prepared, template: Template) -> Tool:
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
         request = SubtaskRequest(node.description.value, arguments, template.name)
-        return await _answer(run, prepared, request, context)
+        return await _answer(spawner, request, context)
 
     spec = ToolSpec(template.name, node.description.value, inputs_schema(node))
     return Tool(spec, spawn, kind="subtask")
@@ -141,15 +275,15 @@ def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     )
 
 
-async def _answer(run: Run, prepared: Prepared, request: SubtaskRequest, context: ToolContext) -> str:
+async def _answer(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> str:
     """The subtask's text, as the tool's response.
 
     Raises: ToolError, with the whole failure as JSON for the model, which may continue without the subtask.
     """
-    outcome = await spawn_subtask(run, prepared, request, context.step_path)
+    outcome = await spawner.spawn(request, context)
     if isinstance(outcome, TaskResult):
         return outcome.content
-    raise ToolError(json.dumps(subtask_failure(outcome, request, run.depth + 1), ensure_ascii=False))
+    raise ToolError(json.dumps(subtask_failure(outcome, request, spawner.run.depth + 1), ensure_ascii=False))
 
 
 def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
@@ -168,45 +302,29 @@ def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> di
     }  # fmt: skip
 
 
-async def spawn_subtask(run: Run, prepared: Prepared, request: SubtaskRequest, path: str) -> Outcome:
-    """Runs one subtask of the task `prepared`; `path` is the step that asked for it."""
-    depth = run.depth + 1
-    if depth > run.max_depth:
-        message = f"subtasks are {run.max_depth} levels deep, which is the limit; do this part of the work yourself"
-        return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, run.max_depth))
-    node, template, score = _select(run.services.library, request)
-    identity = fingerprint({"template": template, "description": request.description, "inputs": dict(request.inputs)})
-    if identity in run.ancestors:
-        raise ToolError("this subtask is equal to one that it would run inside of: it would never end")
-    max_depth = run.max_depth if request.max_depth is None else min(run.max_depth, depth + request.max_depth)
-    declared = {i.name for i in node.inputs}
-    spec = RunSpec(
-        request.description, request.inputs, node, template,
-        arguments={k: v for k, v in request.inputs.items() if k in declared},
-        scope=Scope(dict(request.inputs)), match_score=score,
-    )  # fmt: skip
-    parent = Parent(run, path, prepared.budget, prepared.context.items, identity, max_depth, prepared.frame.sandbox)
-    outcome = await record_run(run.services, spec, run.options.inner(), parent=parent)
-    if run.budget.refused is not None:
-        # The outcome is not an answer, and nothing may continue from it.
-        raise run.budget.refused
-    return outcome
+def _hinted_task(library: TemplateLibrary, name: str) -> Task:
+    """The template of that name. Raises: ToolError, if there is none, it is broken, or it is a function."""
+    if name not in library:
+        raise ToolError(f"no template is called {name!r}")
+    node = library.get(name).node
+    if not isinstance(node, Task):
+        raise ToolError("a function cannot be a subtask; only tasks can")
+    return node
 
 
-def _select(library: TemplateLibrary, request: SubtaskRequest) -> tuple[Task, str | None, float | None]:
-    """The task to run: the hinted template, else the best match, else the request itself as an atomic task."""
-    bare = _bare_task(request)
-    if request.template is not None:
-        if request.template not in library:
-            raise ToolError(f"no template is called {request.template!r}")
-        node = library.get(request.template).node
-        if not isinstance(node, Task):
-            raise ToolError("a function cannot be a subtask; only tasks can")
-        return _with_request(node, request), request.template, None
-    best = next(iter(library.match(bare, limit=1)), None)
-    if best is not None and best.score >= LOW_SCORE and _fits(best.template.node, request):
-        return _with_request(cast("Task", best.template.node), request), best.template.name, best.score
-    return bare, None, None
+def _check_inputs(node: Task, template: str, request: SubtaskRequest) -> None:
+    """Raises: ToolError, for inputs that the hinted template does not declare."""
+    declared = [i.name for i in node.inputs]
+    unknown = sorted(set(request.inputs) - set(declared))
+    if unknown:
+        raise ToolError(
+            f"the template {template!r} has no input {listed(unknown)}; its inputs are {listed(declared)}. "
+            "Put what else matters into the description"
+        )
+
+
+def _type_of(node: TopLevel) -> str:
+    return node.type if isinstance(node, Task) else "function"
 
 
 def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
@@ -224,7 +342,18 @@ def _with_request(node: Task, request: SubtaskRequest) -> Task:
         inherit_context=asked.inherit_context or own.inherit_context,
         fresh_context=asked.fresh_context or own.fresh_context,
     )
-    return replace(node, context=context, file_paths=_files(request) or node.file_paths)
+    inputs = node.inputs
+    if isinstance(node, Atomic) and _says_more(request, node):
+        # No text names this input, so it is appended to the prompt.
+        said = Text(_literal(request.description), _SPAN)
+        inputs += (Input(DESCRIPTION, "string", False, said, None, None, "", _SPAN),)
+    return replace(node, context=context, file_paths=_files(request) or node.file_paths, inputs=inputs)
+
+
+def _says_more(request: SubtaskRequest, node: Task) -> bool:
+    """Whether the description of the request differs from that of the template, and can be an input of it."""
+    is_known = any(declared.name == DESCRIPTION for declared in node.inputs)
+    return not is_known and request.description.split() != node.description.value.split()
 
 
 def _bare_task(request: SubtaskRequest) -> Atomic:
@@ -233,7 +362,7 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     inputs = tuple(Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs)
     values = "".join(f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier())
     if request.instructions is None:
-        inputs += (Input("subtask_description", "string", False, description, None, None, "", _SPAN),)
+        inputs += (Input(DESCRIPTION, "string", False, description, None, None, "", _SPAN),)
     return Atomic(
         description=description, subtype=request.subtype, output=request.output,
         instructions=request.instructions or Text("{{ subtask_description }}" + values, _SPAN),

@@ -13,12 +13,13 @@ from functools import partial
 from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
 from evaluator.handler.config import HandlerConfig, ToolGrant
+from evaluator.interpreter.authority import granted
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.run_access import run_access
-from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
+from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
 from evaluator.record.store import TaskStore
@@ -33,27 +34,28 @@ from evaluator.tools.mcp.servers import server_of_tool
 from evaluator.tools.x_display import XDisplay
 
 
-async def tools_for(run: Run, task: Task, prepared: Prepared) -> ToolRegistry | None:
-    """The tools of a task; None if it has none.
+async def tools_for(run: Run, task: Task, prepared: Prepared, provider: str) -> ToolRegistry | None:
+    """The tools of a task that calls `provider`; None if it has none. Its authority bounds their names and policies.
 
     Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the MCP server of a tool
     cannot be used.
     """
-    granted = {grant.name: grant for grant in prepared.config.tools}
-    names = list(dict.fromkeys([*granted, *task.tools]))
+    grants = {grant.name: grant for grant in prepared.config.tools}
+    authority = prepared.frame.authority
+    # The tools that the template names are checked where the task starts.
+    names = [n for n in dict.fromkeys([*grants, *task.tools]) if authority.tools is None or n in authority.tools]
     if not names:
         return None
     served = await _served(run, names, prepared)
-    tools: list[Tool] = []
+    spawner = Spawner(run, prepared, provider)
     for name in names:
-        tool = served.get(name) or _find(run, name, prepared)
-        grant = granted.get(name)
-        if grant is not None:
-            # The tool's own rules cannot relax a policy that the profile states.
-            own = () if grant.policy is not None else tool.rules
-            tool = replace(tool, policy=grant.policy or tool.policy, rules=(*grant.rules, *own))
-        tools.append(tool)
-    return ToolRegistry(tools)
+        tool = served.get(name) or _find(run, name, prepared, spawner)
+        above = tuple((policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool))
+        if name in grants:
+            own = granted(grants[name], tool)
+            tool = replace(tool, policy=own.policy or tool.policy, rules=own.rules)
+        spawner.offered[name] = replace(tool, bounds=above)
+    return ToolRegistry(spawner.offered.values())
 
 
 async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[str, Tool]:
@@ -85,15 +87,15 @@ async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[st
     return tools
 
 
-def _find(run: Run, name: str, prepared: Prepared) -> Tool:
+def _find(run: Run, name: str, prepared: Prepared, spawner: Spawner) -> Tool:
     services = run.services
     registered = services.tools.get(name)
     if registered is not None:
         return registered
     if name == SUBTASK:
-        return subtask_tool(run, prepared)
+        return subtask_tool(spawner)
     if name == EVALUATION_REQUEST:
-        return evaluation_tool(run, prepared)
+        return evaluation_tool(spawner)
     if name == TEXT_EDITOR:
         return text_editor_tool()
     if name == BASH:
@@ -102,9 +104,9 @@ def _find(run: Run, name: str, prepared: Prepared) -> Tool:
     if name == COMPUTER:
         return computer_tool(_display(prepared.config))
     if name == MANAGE_TASK and services.store is not None:
-        return _manage_task(run, prepared, services.store)
+        return _manage_task(spawner, services.store)
     if name in services.library:
-        return template_tool(run, prepared, services.library.get(name))
+        return template_tool(spawner, services.library.get(name))
     known = ", ".join(
         [
             *services.tools.names(),
@@ -128,10 +130,10 @@ def _display(config: HandlerConfig) -> XDisplay:
     return config.computer
 
 
-def _manage_task(run: Run, prepared: Prepared, store: TaskStore) -> Tool:
+def _manage_task(spawner: Spawner, store: TaskStore) -> Tool:
     """The tool that manages task lists. The profile's grant sets its role, which is the profile's name by default."""
-    config = prepared.config
+    config = spawner.prepared.config
     grant = next((grant for grant in config.tools if grant.name == MANAGE_TASK), ToolGrant(MANAGE_TASK))
-    runs = run_access(run, prepared, store, grant.runs or "list")
-    folders = (*run.services.library.folders, shipped("templates"))
+    runs = run_access(spawner, store, grant.runs or "list")
+    folders = (*spawner.run.services.library.folders, shipped("templates"))
     return manage_task_tool(TaskLists(store.root), grant.role or config.name, runs, tuple(dict.fromkeys(folders)))

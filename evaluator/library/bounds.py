@@ -20,7 +20,7 @@ from evaluator.library.structure import truth
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
 
-DEFAULT_MAX_TURNS = 10
+DEFAULT_MAX_TURNS = 12
 
 
 class _Templates(Protocol):

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
@@ -41,6 +41,11 @@ class PolicyRule:
             raise ConfigurationError(f"a rule's policy is {self.policy!r}, not allow, ask or deny")
         if not self.argument or not self.matches:
             raise ConfigurationError("a rule needs the name of an argument and a non-empty pattern")
+
+
+def strictest(policies: Iterable[Policy]) -> Policy:
+    """The policy of a call that needs the consent of each of `policies`."""
+    return max(policies, key=POLICIES.index)
 
 
 def decide(rules: Sequence[PolicyRule], otherwise: Policy, arguments: Mapping[str, Any], roots: Roots) -> Policy:

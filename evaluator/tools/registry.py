@@ -30,7 +30,7 @@ from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.ask import Asker
 from evaluator.tools.file_access import FileAccess
-from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide
+from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest
 
 ToolKind = Literal["direct", "subtask"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
@@ -46,7 +46,7 @@ _MAX_SHOWN_CHARS = 20_000
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The resources of a call: the task's files, the asker, its step in the record, the remaining time, the memory
-    that a script may use, and its sandbox."""
+    that a script may use, and its sandbox. `has_consent`: a person was asked about this call, and allowed it."""
 
     roots: FileAccess
     asker: Asker | None = None
@@ -54,6 +54,7 @@ class ToolContext:
     remaining_s: float = float("inf")
     script_memory_bytes: int = MEMORY_BYTES
     sandbox: Sandbox = NO_SANDBOX
+    has_consent: bool = False
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
@@ -68,8 +69,8 @@ class Tool:
     `effect`: a call changes something outside; an interrupted call without effect is made again too. `function` is the
     function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
     describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
-    succeed. `close`
-    releases what the tool keeps between calls; it is called when the task ends.
+    succeed. `close` releases what the tool keeps between calls; it is called when the task ends. `bounds` are the rules
+    and policies of the tasks above: a call needs the consent of each.
     """
 
     spec: ToolSpec
@@ -82,10 +83,22 @@ class Tool:
     rules: tuple[PolicyRule, ...] = ()
     preview: ToolPreview | None = None
     close: Callable[[], Awaitable[None]] | None = None
+    bounds: tuple[tuple[tuple[PolicyRule, ...], Policy], ...] = ()
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def policy_for(self, arguments: Mapping[str, Any], files: FileAccess) -> Policy:
+        """The policy for a call with these arguments. The default of a missing argument counts as its value."""
+        defaults = {
+            name: schema["default"]
+            for name, schema in _declared(self).items()
+            if isinstance(schema, dict) and "default" in schema
+        }
+        given = {**defaults, **arguments}
+        own: tuple[tuple[PolicyRule, ...], Policy] = (self.rules, self.policy)
+        return strictest(decide(rules, policy, given, files.roots) for rules, policy in (own, *self.bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +211,10 @@ class ToolRegistry:
         timer = asyncio.timeout(None if isinf(context.remaining_s) else context.remaining_s)
         try:
             async with timer:
-                refusal = None if is_retry else await _consent(tool, arguments, context)
-                if refusal is not None:
-                    return refusal
-                value = await tool.run(arguments, context)
+                consent = False if is_retry else await ask_consent(tool, arguments, context)
+                if isinstance(consent, ToolOutcome):
+                    return consent
+                value = await tool.run(arguments, replace(context, has_consent=consent))
                 answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
                 text, images = _as_text(answer.content), _checked_images(answer.images)
         except LimitReached:
@@ -358,18 +371,13 @@ def _declared(tool: Tool) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", tool.spec.parameters.get("properties", {}))
 
 
-async def _consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolOutcome | None:
-    """None if the call is allowed, else its outcome. The default of a missing argument counts as its value."""
-    defaults = {
-        name: schema["default"]
-        for name, schema in _declared(tool).items()
-        if isinstance(schema, dict) and "default" in schema
-    }
-    policy = decide(tool.rules, tool.policy, {**defaults, **arguments}, context.roots.roots)
+async def ask_consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> bool | ToolOutcome:
+    """Whether a person was asked and allowed the call; a call that is not allowed gives its outcome instead."""
+    policy = tool.policy_for(arguments, context.roots)
     if policy == "allow":
-        return None
+        return False
     if policy == "deny":
-        these = " with these arguments" if tool.rules else ""
+        these = " with these arguments" if tool.rules or any(rules for rules, _ in tool.bounds) else ""
         return _failure("denied", f"{tool.name} is not allowed here{these} (policy deny)")
     if context.asker is None:
         return _failure("denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask")
@@ -385,7 +393,7 @@ async def _consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) 
         return _failure("denied", f"{tool.name} was refused by the user")
     if tool.preview is not None and await _question(tool, arguments, context) != question:
         return _failure("denied", f"what {tool.name} would do changed while the user was asked; call it again")
-    return None
+    return True
 
 
 async def _question(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> str:

@@ -175,3 +175,62 @@ def test_a_cycle_of_two_subtasks_is_refused(make_evaluator):
     result = asyncio.run(evaluator.evaluate("ping")).unwrap()
     assert "equal to one" in result.content
     assert len(asked) <= 4
+
+
+def test_unknown_inputs_of_a_hinted_template_are_an_error_that_names_the_known_ones(make_evaluator):
+    seen = []
+    boss = call(inputs={"country": "Peru", "city": "Lima"}, hints={"template": "capital"})
+    evaluate(make_evaluator, script_of(seen, boss, capital="Lima")).unwrap()
+    assert "has no input `city`; its inputs are `country`" in last_tool_answer(seen[-1])
+    assert len(seen) == 2
+
+
+def test_the_description_of_a_request_reaches_the_hinted_template(make_evaluator):
+    seen = []
+    boss = call("Name it in {{ Spanish }}", {"country": "Peru"}, hints={"template": "capital"})
+    evaluate(make_evaluator, script_of(seen, boss, capital="Lima")).unwrap()
+    prompt = seen[1].messages[-1].content
+    assert prompt.startswith("capital of Peru\n\n")
+    assert '<input name="subtask_description">\nName it in {{ Spanish }}\n</input>' in prompt
+
+
+def test_a_template_of_another_type_is_not_chosen_unless_it_is_a_tool_of_the_task(make_evaluator):
+    steps = """<task name="steps" type="sequential"><description>steps</description><steps>
+      <task type="atomic"><description>one step</description></task></steps></task>
+      <task name="lead" type="atomic"><description>l</description><tools><tool name="steps"/><tool name="subtask"/></tools>
+      <instructions>boss</instructions></task>"""
+    for name, answered in (("boss", "may not be a task of type sequential"), ("lead", "sub answer")):
+        seen = []
+        script = script_of(seen, call("steps", hints={"template": "steps"}))
+        evaluator = make_evaluator(LIBRARY.format(turns=5) + steps, script=script)
+        asyncio.run(evaluator.evaluate(name)).unwrap()
+        assert answered in last_tool_answer(seen[-1])
+
+
+def test_a_subtask_equal_to_the_root_is_refused(make_evaluator):
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        if any(m.role == "tool" for m in request.messages):
+            return last_tool_answer(request)
+        return call("think again about the same thing", {"n": 0}, hints={"template": "nested"})
+
+    result = evaluate(make_evaluator, script, "nested").unwrap()
+    assert "equal to one" in result.content
+    assert len(seen) == 2
+
+
+def test_a_chain_of_the_default_depth_fits_the_default_limits(make_evaluator, tmp_path):
+    library = LIBRARY.replace('<handler max_turns="{turns}"/>', "").replace("{{{{", "{{").replace("}}}}", "}}")
+    counter = iter(range(1, 100))
+
+    def script(request):
+        if any(m.role == "tool" for m in request.messages):
+            return "done"
+        return call("think again about the same thing", {"n": next(counter)}, hints={"template": "nested"})
+
+    evaluator = make_evaluator(library, script=script)
+    asyncio.run(evaluator.evaluate("nested", {"n": 0})).unwrap()
+    # The root and five levels; the sixth is refused, and each task has a turn after its subtask.
+    assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [6, 5, 4, 3, 2, 1]

@@ -36,10 +36,10 @@ ASK = '<task type="atomic"><description>{{ a }}</description><handler max_turns=
 TABLE = [
     ("the turns of an atomic task", atomic(turns="4"), 1, 4),
     (
-        "ten turns where none are stated",
+        "twelve turns where none are stated",
         '<task type="atomic" name="t"><description>d</description></task>',
         1,
-        10,
+        12,
     ),
     ("the sum of the steps", sequential(atomic("a", "2"), atomic("b", "3")), 2, 5),
     (
@@ -165,4 +165,4 @@ def test_a_task_that_is_offered_no_tool_takes_one_turn(tmp_path):
     assert bound(node, library).max_calls == 1
     xml = '<task name="t" type="atomic"><description>d</description><tools><tool name="x"/></tools></task>'
     library, node = the_task(tmp_path, xml)
-    assert bound(node, library).max_calls == 10
+    assert bound(node, library).max_calls == 12

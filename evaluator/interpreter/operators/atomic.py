@@ -36,6 +36,9 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     messages = await build_messages(run, task, prepared)
     named = None if task.model is None else await _named_model(task.model, prepared)
     choice = await choose(run, named, prepared, task.model_role)
+    if not _is_named_by_user(run, task.model_role):
+        by_template = named is not None
+        frame.authority.check_provider(task, choice.endpoint, prepared.config.name, by_template=by_template)
     run.steps.note(
         join(frame.path, "resolve"), "resolve", task.name or "task",
         _seen(prepared),
@@ -44,7 +47,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
-    tools = await tools_for(run, task, prepared)
+    tools = await tools_for(run, task, prepared, choice.endpoint)
     schema = native_schema(task.output) if prepared.config.native_output else None
     handler = Handler(
         prepared.config, choice,
@@ -110,6 +113,11 @@ def _seen(prepared: Prepared) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are none."""
     given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
     return {name: items for name, items in given.items() if items} or None
+
+
+def _is_named_by_user(run: Run, role: str | None) -> bool:
+    """Whether the run's options name the model of a task with this role."""
+    return run.options.model is not None or role in (run.options.model_roles or {})
 
 
 def _is_new_unmapped(run: Run, prepared: Prepared, role: str) -> bool:

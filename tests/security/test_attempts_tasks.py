@@ -1,0 +1,465 @@
+"""Attempts of a task to get more than the task that started it, through the public surface.
+
+Every path that starts a task is tried with the same list of forbidden things. The control of each is a run by the
+person, who may do all of it: it shows that the thing would happen if nothing prevented it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import Evaluator, HandlerConfig, SimulatedBackend, TaskError, TaskResult, TemplateLibrary, load_profiles
+from evaluator.errors.results import Usage
+from evaluator.handler.config import ToolGrant
+from evaluator.models.backend import ModelRequest, ModelResponse
+from evaluator.testing import Answer, LoopbackServer
+from evaluator.tools import CallbackAsker, PolicyRule, Tool, tool
+
+SECRET = "TOP-SECRET-7"
+BOSS_TOOLS = ("subtask", "evaluation_request", "read_file")
+DENIED = ToolGrant("read_file", None, (PolicyRule("deny", "path", "secrets/*"),))
+
+# -- what is forbidden -------------------------------------------------------------------------------------------------
+
+FORBIDDEN = {
+    "a script": '<task type="script"><description>d</description><command>touch pwned</command></task>',
+    "a shell": """<task type="script"><description>d</description><inputs><input name="x" default="; touch pwned"/>
+        </inputs><command shell="true">echo {{ x }}</command></task>""",
+    "a command": """<task type="atomic"><description>d</description><file_paths source="command">
+        <command>touch pwned</command></file_paths></task>""",
+    "a tool": """<task type="atomic"><description>d</description><tools><tool name="mark"/></tools>
+        <instructions>USE mark {}</instructions></task>""",
+    "a denied file": f"""<task type="atomic"><description>d</description><tools><tool name="read_file"/></tools>
+        <instructions>USE read_file {json.dumps({"path": "secrets/key"})}</instructions></task>""",
+    "a denied file, by another profile": f"""<task type="atomic"><description>d</description><handler ref="lax"/>
+        <instructions>USE read_file {json.dumps({"path": "secrets/key"})}</instructions></task>""",
+    "a tool of another profile": """<task type="atomic"><description>d</description><handler ref="lax"/>
+        <instructions>USE mark {}</instructions></task>""",
+    "a denied path": """<task type="atomic"><description>d</description><file_paths><path>secrets/key</path>
+        </file_paths></task>""",
+    "a denied path, spelled otherwise": """<task type="atomic"><description>d</description><file_paths>
+        <path>./secrets//key</path></file_paths></task>""",
+    "a denied pattern": """<task type="atomic"><description>d</description><file_paths source="glob">
+        <path>secrets/*</path></file_paths></task>""",
+}
+SHIPPED = load_profiles()
+BOSS = f"""<task name="boss" type="atomic"><description>lead the work</description><tools>
+  {"".join(f'<tool name="{name}"/>' for name in BOSS_TOOLS)}</tools><instructions>BOSS</instructions></task>"""
+
+
+# -- the paths that start a task ---------------------------------------------------------------------------------------
+
+
+def named(xml: str, name: str, description: str = "d", subtype: str = "") -> str:
+    """`xml`, a task without a name, as a template."""
+    kind = f' subtype="{subtype}"' if subtype else ""
+    return xml.replace("<task ", f'<task name="{name}"{kind} ', 1).replace(
+        "<description>d</description>", f"<description>{description}</description>", 1
+    )
+
+
+def inside(xml: str, name: str, description: str = "d", subtype: str = "", inputs: str = "") -> str:
+    """A template of type atomic with the task `xml` nested in its input."""
+    return named(
+        f"""<task type="atomic"><description>d</description><inputs>{inputs}<input name="it">{xml}</input></inputs>
+        <instructions>got {{{{ it }}}}</instructions></task>""",
+        name, description, subtype,
+    )  # fmt: skip
+
+
+def function(xml: str) -> str:
+    return f'<template name="wrap" params="">{xml}</template>'
+
+
+def hint(template: str, **inputs: Any) -> dict[str, Any]:
+    return {"type": "atomic", "description": "do it", "inputs": inputs, "hints": {"template": template}}
+
+
+STRANGE = "zebra quilting handbook"
+JUDGE = '<input name="type"/><input name="criteria"/><input name="target"/>'
+ASKED = {"type": "correctness", "criteria": "right", "target": "x"}
+# Each path: the templates that lead to the forbidden task, and the call of the boss's model.
+PATHS: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
+    "hint": lambda xml: (named(xml, "bad"), {"tool": "subtask", "arguments": hint("bad")}),
+    "match": lambda xml: (
+        inside(xml, "bad", STRANGE),
+        {"tool": "subtask", "arguments": {"type": "atomic", "description": STRANGE, "inputs": {}}},
+    ),
+    "nested input": lambda xml: (inside(xml, "bad"), {"tool": "subtask", "arguments": hint("bad")}),
+    "call": lambda xml: (
+        function(xml)
+        + """<task name="bad" type="atomic"><description>d</description><instructions>{{ wrap() }}</instructions></task>""",
+        {"tool": "subtask", "arguments": hint("bad")},
+    ),
+    "sequence": lambda xml: (
+        f'<task name="bad" type="sequential"><description>d</description><steps>{xml}</steps></task>',
+        {"tool": "subtask", "arguments": hint("bad")},
+    ),
+    "a subtask's tool": lambda xml: (
+        named(xml, "worse")
+        + """<task name="bad" type="atomic"><description>d</description><tools><tool name="worse"/></tools>
+        <instructions>USE worse {}</instructions></task>""",
+        {"tool": "subtask", "arguments": hint("bad")},
+    ),
+    "a subtask's subtask": lambda xml: (
+        named(xml, "worse")
+        + f"""<task name="bad" type="atomic"><description>d</description><tools><tool name="subtask"/></tools>
+        <instructions>USE subtask {json.dumps(hint("worse"))}</instructions></task>""",
+        {"tool": "subtask", "arguments": hint("bad")},
+    ),
+    "evaluation_request": lambda xml: (
+        inside(xml, "bad", "Evaluate the correctness of a result by given criteria", "evaluator", JUDGE),
+        {"tool": "evaluation_request", "arguments": ASKED},
+    ),
+}  # fmt: skip
+
+
+class World:
+    """A folder with a secret, profiles, and an evaluator whose model does what its prompt says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[str] = []
+        self.told: list[str] = []
+        self.boss_call: Any = None
+        for name, text in (("secrets/key", SECRET), ("public/note", "NOTE-5")):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+
+    def model(self, request: ModelRequest) -> Any:
+        self.seen += [message.content for message in request.messages]
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        results = [m.content for m in request.messages if m.role == "tool"]
+        if "BOSS" in prompt:
+            self.told += results
+        if results:
+            return "finished"
+        if "BOSS" in prompt:
+            return self.boss_call
+        if "USE " in prompt:
+            name, _, arguments = prompt.split("USE ", 1)[1].splitlines()[0].partition(" ")
+            return {"tool": name, "arguments": json.loads(arguments)}
+        return "an answer"
+
+    def evaluator(self, xml: str, profile: HandlerConfig | None = None, **options: Any) -> Evaluator:
+        library = TemplateLibrary()
+        library.add(f"<library>{xml}</library>")
+        assert not library.errors, library.errors
+        boss = profile or HandlerConfig(name="boss", backend="simulated", tools=(DENIED,))
+        lax = HandlerConfig(
+            name="lax", backend="simulated", tools=(ToolGrant("read_file", "allow"), ToolGrant("mark", "allow"))
+        )
+        return Evaluator(
+            library, boss if profile else None, backend=SimulatedBackend(script=self.model),
+            profiles={**SHIPPED, "default": boss, "boss": boss, "lax": lax}, tools=[self.mark()],
+            tasks_dir=self.folder / "tasks", roots=[self.folder], **options,
+        )  # fmt: skip
+
+    def mark(self) -> Tool:
+        @tool
+        def mark() -> str:
+            """Leaves a mark."""
+            (self.folder / "pwned").write_text("")
+            return "marked"
+
+        return mark
+
+    def evaluate(self, xml: str, name: str = "boss", **options: Any) -> TaskResult | TaskError:
+        return asyncio.run(self.evaluator(xml, **options).evaluate(name))
+
+    @property
+    def harm(self) -> list[str]:
+        """What happened that was forbidden."""
+        found = ["a process or a tool ran"] if (self.folder / "pwned").exists() else []
+        return found + (["a secret was read"] if any(SECRET in text for text in self.seen) else [])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN)
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_gives_a_task_more_than_its_parent(world: World, path: str, forbidden: str) -> None:
+    templates, world.boss_call = PATHS[path](FORBIDDEN[forbidden])
+    outcome = world.evaluate(BOSS + templates)
+    assert world.harm == []
+    assert isinstance(outcome, TaskResult)
+    assert len(world.told) == 1, "the model was told, and the task went on"
+
+
+# `lax` may read everything; under the rules of a stricter profile nobody may, the person's own templates included.
+BY_PERSON = [name for name in FORBIDDEN if name not in ("a denied file", "a denied file, by another profile")]
+
+
+@pytest.mark.parametrize("forbidden", BY_PERSON)
+@pytest.mark.parametrize("path", ["by name", "nested input", "call", "sequence", "as a tool"])
+def test_the_control_what_a_person_starts_has_what_its_template_states(world: World, path: str, forbidden: str) -> None:
+    xml = FORBIDDEN[forbidden]
+    if path == "as a tool":
+        # The author of a template grants the templates that it has as tools.
+        templates = (
+            named(xml, "worse")
+            + """<task name="bad" type="atomic"><description>d</description><tools>
+            <tool name="worse"/></tools><instructions>USE worse {}</instructions></task>"""
+        )
+    else:
+        templates, _ = PATHS["hint" if path == "by name" else path](xml)
+    world.evaluate(templates, "bad")
+    assert len(world.harm) == 1
+
+
+@pytest.mark.parametrize("forbidden", ["a denied file", "a denied file, by another profile"])
+@pytest.mark.parametrize("path", ["by name", "nested input", "call", "sequence"])
+def test_a_rule_of_the_profile_above_holds_in_what_a_person_starts(world: World, path: str, forbidden: str) -> None:
+    templates, _ = PATHS["hint" if path == "by name" else path](FORBIDDEN[forbidden])
+    allows = HandlerConfig(name="boss", backend="simulated", tools=(ToolGrant("read_file", "allow"),))
+    if path != "by name" or "profile" not in forbidden:
+        world.evaluate(templates, "bad")
+        assert world.harm == []
+    # The control: without the rule the file is read.
+    control = world.evaluator(templates)
+    control = Evaluator(
+        control.library, None, backend=SimulatedBackend(script=world.model), tasks_dir=None, roots=[world.folder],
+        profiles={**SHIPPED, "default": allows, "lax": allows},
+    )  # fmt: skip
+    asyncio.run(control.evaluate("bad"))
+    assert world.harm == ["a secret was read"]
+
+
+# -- a model's XML, a session, another profile -------------------------------------------------------------------------
+
+EXHAUSTED = (
+    '<task name="big" type="atomic"><description>write a lot</description><instructions>BIG</instructions></task>'
+)
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN)
+@pytest.mark.parametrize("wrapped", ["plain", "nested", "called"])
+def test_a_decomposition_has_no_more_than_its_task(world: World, forbidden: str, wrapped: str) -> None:
+    xml = FORBIDDEN[forbidden]
+    written = {
+        "plain": xml,
+        "nested": inside(xml, "bad"),
+        "called": '<task type="sequential"><description>d</description><steps><call template="bad"/></steps></task>',
+    }[wrapped]
+
+    def model(request: ModelRequest) -> Any:
+        prompt = request.messages[-1].content
+        if "original_task" in prompt:
+            return written
+        return ModelResponse("half", "length") if "BIG" in prompt else world.model(request)
+
+    evaluator = world.evaluator(EXHAUSTED + named(xml, "bad"), reparse=True)
+    evaluator = Evaluator(
+        evaluator.library, None, backend=SimulatedBackend(script=model), tasks_dir=None, roots=[world.folder],
+        profiles=evaluator.services.profiles, tools=[world.mark()], reparse=True,
+    )  # fmt: skip
+    outcome = asyncio.run(evaluator.evaluate("big"))
+    assert world.harm == []
+    assert isinstance(outcome, TaskError) or "profile" in forbidden or forbidden == "a denied file"
+    # The control: run by a person, the same XML does it.
+    if forbidden in BY_PERSON:
+        asyncio.run(evaluator.evaluate("bad"))
+        assert len(world.harm) == 1
+
+
+@pytest.mark.parametrize("forbidden", ["a script", "a shell", "a command", "a tool", "a tool of another profile"])
+def test_a_compiled_task_has_only_what_was_allowed(world: World, forbidden: str) -> None:
+    def model(request: ModelRequest) -> Any:
+        return FORBIDDEN[forbidden]
+
+    evaluator = world.evaluator("")
+    evaluator = Evaluator(
+        evaluator.library, None, backend=SimulatedBackend(script=model), tasks_dir=None, roots=[world.folder],
+        profiles=evaluator.services.profiles, tools=[world.mark()],
+    )  # fmt: skip
+    refused = asyncio.run(evaluator.compile("do it"))
+    assert not refused.ok and "may not" in str(refused.errors[0])
+    # The control: what the person allows is compiled.
+    allowed = asyncio.run(evaluator.compile("do it", allow_scripts=True, allow_tools=["mark", "read_file"]))
+    assert allowed.ok
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN)
+def test_a_chat_gives_its_subtasks_no_more_than_its_profile(world: World, forbidden: str) -> None:
+    templates, call = PATHS["hint"](FORBIDDEN[forbidden])
+    world.boss_call = call
+    tools = (DENIED, ToolGrant("subtask"))
+    evaluator = world.evaluator(templates, HandlerConfig(name="boss", backend="simulated", tools=tools))
+    queries = iter(["BOSS", None])
+
+    async def ask() -> str | None:
+        return next(queries)
+
+    assert isinstance(asyncio.run(evaluator.chat(ask, lambda _: None)), TaskResult)
+    assert world.harm == [] and len(world.told) == 1
+
+
+# -- the files of a request --------------------------------------------------------------------------------------------
+
+SPELLINGS = [
+    "secrets/key", "./secrets/key", "secrets//key", "public/../secrets/key", "SECRETS/../secrets/key", "{folder}/secrets/key",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("grant", ["deny rule", "no read_file", "ask, refused", "ask, nobody there"])
+def test_the_files_of_a_request_are_read_as_the_task_itself_may(world: World, spelling: str, grant: str) -> None:
+    path = spelling.format(folder=world.folder)
+    arguments = {"type": "atomic", "description": "read it", "inputs": {}, "file_paths": [path]}
+    world.boss_call = {"tool": "subtask", "arguments": arguments}
+    boss = '<task name="boss" type="atomic"><description>lead</description><instructions>BOSS</instructions></task>'
+    tools = {
+        "deny rule": (DENIED, ToolGrant("subtask")),
+        "no read_file": (ToolGrant("subtask"),),
+        "ask, refused": (ToolGrant("read_file", "ask"), ToolGrant("subtask")),
+        "ask, nobody there": (ToolGrant("read_file", "ask"), ToolGrant("subtask")),
+    }[grant]
+    asker = CallbackAsker(lambda _: "no") if grant == "ask, refused" else None
+    profile = HandlerConfig(name="boss", backend="simulated", tools=tools)
+    world.evaluate(boss, profile=profile, asker=asker)
+    assert world.harm == [] and "file_paths" in world.told[0]
+    # The control: a person's consent, or a task that may read the file, opens it.
+    freely = HandlerConfig(name="boss", backend="simulated", tools=(ToolGrant("read_file"), ToolGrant("subtask")))
+    if grant.startswith("ask"):
+        world.evaluate(boss, profile=profile, asker=CallbackAsker(lambda _: "yes"))
+    else:
+        world.evaluate(boss, profile=freely)
+    # A path that goes up is refused by the file access itself, whoever asks.
+    assert world.harm == ([] if ".." in path else ["a secret was read"])
+
+
+def test_a_file_that_the_task_may_read_reaches_its_subtask(world: World) -> None:
+    arguments = {"type": "atomic", "description": "read it", "inputs": {}, "file_paths": ["public/note"]}
+    world.boss_call = {"tool": "subtask", "arguments": arguments}
+    world.evaluate(BOSS).unwrap()
+    assert any("NOTE-5" in text for text in world.seen)
+
+
+# -- consent -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+@pytest.mark.parametrize("forbidden", ["a script", "a command", "a tool"])
+def test_with_the_policy_ask_a_person_sees_what_a_template_brings(world: World, forbidden: str, answer: str) -> None:
+    templates, world.boss_call = PATHS["hint"](FORBIDDEN[forbidden])
+    asked: list[str] = []
+
+    def decide(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    profile = HandlerConfig(name="boss", backend="simulated", tools=(DENIED, ToolGrant("subtask", "ask")))
+    world.evaluate(BOSS + templates, profile=profile, asker=CallbackAsker(decide))
+    what = {"a script": "run a script", "a command": "run a command", "a tool": "have the tool 'mark'"}[forbidden]
+    assert len(asked) == 1 and what in asked[0]
+    assert bool(world.harm) == (answer == "yes")
+
+
+# -- providers and limits ----------------------------------------------------------------------------------------------
+
+FAR = '<task name="far" type="atomic"><description>d</description><handler ref="far"/></task>'
+
+
+@pytest.mark.parametrize("path", ["hint", "nested input", "match"])
+def test_a_prompt_goes_to_no_other_provider_than_that_of_the_task_above(world: World, path: str) -> None:
+    xml = FAR.replace(' name="far"', "")
+    templates, call = PATHS[path](xml)
+    asked = json.dumps(call["arguments"])
+    with (
+        LoopbackServer(Answer(None, "tool_calls", [("c", "subtask", asked)]), *[Answer("done")] * 3) as near,
+        LoopbackServer(*[Answer("far")] * 3) as far,
+    ):
+        library = TemplateLibrary()
+        library.add(f"<library>{BOSS}{templates}</library>")
+        own = HandlerConfig(name="default", backend="openai_compatible", base_url=near.base_url, model="m")
+        other = HandlerConfig(name="far", backend="openai_compatible", base_url=far.base_url, model="m")
+        with Evaluator(library, None, profiles={"default": own, "far": other}, tasks_dir=None) as evaluator:
+            evaluator.evaluate_sync("boss").unwrap()
+            assert far.posts == 0 and near.posts >= 2
+            # The control: a person who names the template sends the prompt there.
+            evaluator.evaluate_sync("bad")
+            assert far.posts == 1
+
+
+def test_the_limits_of_the_task_above_hold_in_its_subtasks(world: World) -> None:
+    wide = """<task name="wide" type="atomic"><description>d</description><handler max_output_tokens="5000"
+        max_context_fraction="0.9"/><instructions>WIDE</instructions></task>"""
+    limits: list[int | None] = []
+
+    def model(request: ModelRequest) -> Any:
+        if "WIDE" in request.messages[-1].content:
+            limits.append(request.max_output_tokens)
+        return world.model(request)
+
+    boss = HandlerConfig(name="default", backend="simulated", max_output_tokens=100)
+    library = TemplateLibrary()
+    library.add(f"<library>{BOSS}{wide}</library>")
+    evaluator = Evaluator(
+        library, None, backend=SimulatedBackend(script=model), profiles={"default": boss}, tasks_dir=None,
+        roots=[world.folder],
+    )  # fmt: skip
+    world.boss_call = {"tool": "subtask", "arguments": hint("wide")}
+    asyncio.run(evaluator.evaluate("boss")).unwrap()
+    asyncio.run(evaluator.evaluate("wide")).unwrap()
+    assert limits == [100, 5000]
+
+
+@pytest.mark.parametrize(("limits", "resource"), [({"max_turns": 3}, "turns"), ({"max_cost_usd": 0.05}, "cost")])
+def test_the_budget_of_the_task_above_is_spent_by_its_subtasks(
+    world: World, limits: dict[str, Any], resource: str
+) -> None:
+    def model(request: ModelRequest) -> Any:
+        said = world.model(request)
+        dear = Usage(1, 1, 0, 0, 0.02, 1)
+        return said if not isinstance(said, str) or resource != "cost" else ModelResponse(said, "stop", usage=dear)
+
+    boss = HandlerConfig(name="default", backend="simulated", prices=(1.0, 1.0), max_output_tokens=10, **limits)
+    library = TemplateLibrary()
+    library.add(f"<library>{BOSS}</library>")
+    evaluator = Evaluator(
+        library, None, backend=SimulatedBackend(script=model), profiles={"default": boss}, tasks_dir=None,
+        roots=[world.folder],
+    )  # fmt: skip
+    one = {"type": "atomic", "inputs": {}}
+    world.boss_call = [{"tool": "subtask", "arguments": {**one, "description": f"part {n}"}} for n in range(6)]
+    error = asyncio.run(evaluator.evaluate("boss"))
+    assert isinstance(error, TaskError) and error.resource is not None
+    assert error.resource.name == resource
+    # The control: one subtask fits.
+    world.boss_call = world.boss_call[0]
+    assert isinstance(asyncio.run(evaluator.evaluate("boss")), TaskResult)
+
+
+def test_the_depth_of_a_run_bounds_every_subtask(world: World) -> None:
+    again = f"""<task name="again" type="atomic"><description>d</description><tools><tool name="subtask"/></tools>
+        <inputs><input name="n" type="integer" default="0"/></inputs>
+        <instructions>USE subtask {json.dumps({**hint("again"), "max_depth": 99}).replace('"inputs": {}', '"inputs": {"n": 0}')}
+        {{{{ n }}}}</instructions></task>"""
+    counter = iter(range(1, 99))
+
+    def model(request: ModelRequest) -> Any:
+        said = world.model(request)
+        if isinstance(said, dict) and "inputs" in said.get("arguments", {}):
+            said["arguments"]["inputs"] = {"n": next(counter)}
+        return said
+
+    library = TemplateLibrary()
+    library.add(f"<library>{again}</library>")
+    for depth in (1, 3):
+        evaluator = Evaluator(
+            library, HandlerConfig(name="p", backend="simulated", max_turns=50),
+            backend=SimulatedBackend(script=model), tasks_dir=world.folder / f"tasks{depth}", max_depth=depth,
+            roots=[world.folder],
+        )  # fmt: skip
+        asyncio.run(evaluator.evaluate("again")).unwrap()
+        files = list((world.folder / f"tasks{depth}").rglob("TASK-*.md"))
+        assert len(files) == depth + 1
