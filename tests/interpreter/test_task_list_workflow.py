@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import TaskStore
+from evaluator import ProviderError, TaskStore
 from evaluator.record.task_lists import TaskList, TaskLists
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mechanic" / "run.py"
@@ -109,3 +109,45 @@ def test_killed_in_the_middle_it_continues_from_the_list(
     of_worker = [request for request in seen if "You are the MECHANIC" not in str(request.messages)]
     assert len(of_worker) == worker_calls
     closed(tmp_path)
+
+
+def test_after_a_model_call_that_failed_the_work_continues_from_the_list(example: ModuleType, tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    def fail(request: Any) -> None:
+        calls.append(request)
+        if len(calls) == 8:  # the answer after the worker has ended
+            raise ProviderError("no answer in time", kind="timeout")
+
+    failed = example.make_evaluator(tmp_path, fail).evaluate_sync("build_feature")
+    assert failed.reason == "provider_failure"
+    assert TaskLists(tmp_path / "tasks").read(NAME).next_step().role == "WORKER"
+    example.make_evaluator(tmp_path).evaluate_sync("build_feature").unwrap()
+    closed(tmp_path)
+
+
+@pytest.mark.parametrize("spelling", ["tasks/active/2026-02-20-x.md", "./tasks//active/2026-02-20-x.md", "absolute"])
+def test_a_template_reads_a_task_list_that_its_file_paths_name(
+    make_evaluator: Any, tmp_path: Path, spelling: str
+) -> None:
+    lists = TaskLists(tmp_path / "tasks")
+    path = lists.create("2026-02-20-x", "# X\n\n- [ ] the step\n").path
+    name = str(path) if spelling == "absolute" else spelling
+    xml = f"""<task name="work" type="atomic"><description>Work</description><file_paths><path>{name}</path></file_paths>
+      <tools><tool name="read_file"/></tools><instructions>WORK</instructions></task>"""
+    seen: list[Any] = []
+
+    def script(request: Any) -> Any:
+        seen.append([message.content for message in request.messages])
+        return "done" if len(seen) > 1 else {"tool": "read_file", "arguments": {"path": name}}
+
+    evaluator = make_evaluator(xml, script=script)
+    assert evaluator.evaluate_sync("work").unwrap().notes["warnings"] == []
+    assert any("- [ ] the step" in content for content in seen[0])
+    # The tools of the task cannot open the folder of task files.
+    assert "belongs to the program itself" in seen[1][-1]
+    # A list that was closed is still read.
+    lists.close("x", force=True)
+    seen.clear()
+    evaluator.evaluate_sync("work").unwrap()
+    assert any("- [ ] the step" in content for content in seen[0])

@@ -11,7 +11,12 @@ from crashes import file_of, reading
 
 from evaluator import HandlerConfig, TaskStore, ToolError, tool
 from evaluator.handler.config import ToolGrant
-from evaluator.tools import CallbackAsker, Tool
+from evaluator.handler.model_caller import SessionLog
+from evaluator.handler.tool_runner import RetryPlan, ToolRunner
+from evaluator.limits.budget import Budget
+from evaluator.models.backend import ToolCall
+from evaluator.record.step_log import StepLog
+from evaluator.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry
 
 TASK = """<task name="work" type="atomic"><description>Work</description><tools><tool name="flaky"/></tools>
   <instructions>WORK</instructions></task>"""
@@ -108,6 +113,34 @@ def test_a_call_is_made_again_only_where_that_may_help(make_evaluator, errors, s
     make_evaluator(TASK, script=script(told), handler=profile(waits), tools=[flaky]).evaluate_sync("work").unwrap()
     assert len(calls) == count
     assert ("done" in told[0]) is (count == 2)
+
+
+def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(tmp_path):
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def run() -> str:
+        registry = ToolRegistry([flaky_tool([OSError("down")] * 9, calls, retryable=True)])
+        store = TaskStore(tmp_path / "tasks")
+        with store.create("work") as journal:
+            runner = ToolRunner(
+                registry, ToolContext(FileAccess([])), SessionLog(StepLog(journal)), lambda _: None,
+                RetryPlan(HandlerConfig().backoff_s, sleep),
+            )  # fmt: skip
+            [(message, _)] = await runner.run([ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work"))
+        return message.content
+
+    calls: list[str] = []
+    assert "down" in asyncio.run(run())
+    assert (len(calls), slept) == (4, [2.0, 6.0, 18.0])
+    assert [(s.start.attempt, s.start.backoff_s) for s in tool_steps(tmp_path)] == [
+        (1, None),
+        (2, 2.0),
+        (3, 6.0),
+        (4, 18.0),
+    ]
 
 
 def test_consent_is_asked_for_once(make_evaluator):
