@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evaluator.batch.identity import Cell as Cell
     from evaluator.batch.identity import Identity as Identity
     from evaluator.batch.judges import Judges as Judges
+    from evaluator.batch.merge import merge_shards as merge_shards
     from evaluator.batch.options import BatchLimits as BatchLimits
     from evaluator.batch.options import BatchOptions as BatchOptions
     from evaluator.batch.options import Stop as Stop
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "definition": ("BatchDefinition", "read_definition"),
     "engines": ("Engine", "make_engine"),
+    "merge": ("merge_shards",),
     "options": ("BatchLimits", "BatchOptions", "Stop"),
     "plan": ("BatchPlan", "make_plan"),
     "identity": ("Cell", "Identity"),

@@ -271,6 +271,7 @@ SELECT_FLAGS: Mapping[str, Flag] = {
     "where": Flag("--where", "Only rows for which this is true, e.g. \"subject == 'physics'\".", "EXPRESSION"),
     "start": Flag("--start", "Rows from this position on, counted from 0.", type=int),
     "stop": Flag("--stop", "Rows before this position.", type=int),
+    "shard": Flag("--shard", "Only part K of N of these rows; see: evaluator batch merge.", "K/N"),
 }
 """The fields of `Selection`."""
 

@@ -192,6 +192,8 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "name": plan.name,
         "versions": _versions(),
         "rows": dict(plan.rows.description),
+        "select": {name: value for name, value in asdict(options.select).items() if name != "shard"},
+        "shard": options.select.shard,
         "epochs": options.epochs,
         "templates": {cell.template: cell.template_part for cell, _ in plan.cells},
         "cells": [

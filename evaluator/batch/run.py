@@ -20,6 +20,7 @@ from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.rows import Selection
+from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 BATCHES = "batches"
+SHARD_IDS = 10**12
+"""Task ids of a shard begin at its number times this, so that the task files of all shards fit into one folder."""
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -171,11 +174,14 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)
     options = plan.options
-    path = _absolute(options.output or new_folder(plan.name))
+    path = _absolute(options.output or new_folder(plan.name, shard_of(options.select)))
     engine = make_engine(options.engine, options.limits.concurrency, options.workers)
     exists = options.resume and (path / "manifest.json").exists()
     with BatchFolder.open(path, repair=options.repair) if exists else BatchFolder.create(path) as folder:
         before = folder.manifest(repair=options.repair) if exists else {}
+        if exists and before.get("shard") != options.select.shard:
+            have, want = before.get("shard") or "all rows", options.select.shard or "all rows"
+            raise UsageError(f"{path}: holds the batch of shard {have}, not {want}; name another folder")
         manifest = make_manifest(plan, evaluator, arguments or {})
         started = now()
         sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
@@ -202,7 +208,9 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         folder.write_summary(summary.to_dict())
         if ended.error is not None:
             raise ended.error
-        return BatchResult(path, ended, summary, tuple(check_thresholds(summary, plan.thresholds)))
+        # The thresholds of a shard are those of its whole batch.
+        thresholds = () if options.select.shard else check_thresholds(summary, plan.thresholds)
+        return BatchResult(path, ended, summary, tuple(thresholds))
 
 
 def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:
@@ -252,7 +260,9 @@ async def _run_session(
         own = await stack.enter_async_context(
             evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])
         )
-        store = own.services.store
+        store, part = own.services.store, shard_of(options.select)
+        if store is not None and part is not None:
+            store.skip_to(part.number * SHARD_IDS)
         unrecorded: dict[str, int] = {}
         if store is not None and (options.retry_errors or not _has_all_results(before, len(earlier))):
             unrecorded = find_unrecorded(store, earlier)
@@ -276,8 +286,9 @@ async def _run_session(
         return ended
 
 
-def new_folder(name: str) -> Path:
+def new_folder(name: str, shard: Shard | None = None) -> Path:
     """`batches/NAME-DATE-TIME`, with a number appended if that exists already."""
+    name = name if shard is None else f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     path, number = Path(BATCHES) / f"{word}-{stamp}", 1

@@ -95,6 +95,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     what it says. The summary goes to standard output, progress to standard error.
     """
     from evaluator.batch import Stop, make_plan
+    from evaluator.batch.rows.selection import shard_of
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers import parse_scorer
     from evaluator.interpreter.evaluator import Evaluator
@@ -113,7 +114,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     options = replace(
         options,
         scorers=tuple(parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in options.scorers),
-        output=folder or options.output or new_folder(wanted.name), resume=folder is not None,
+        output=folder or options.output or new_folder(wanted.name, shard_of(options.select)), resume=folder is not None,
         retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
         unfinished=given["unfinished"], sandbox=given["sandbox"],
         display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),

@@ -25,6 +25,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Evaluate a template, or a request in words."),
     "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
+    "batch merge": ("merge", "Merge the shards of a batch into one folder."),
     "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
     "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
     "report": ("results", "Write one self-contained HTML page of batches."),
@@ -55,7 +56,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"evaluator.cli.{COMMANDS[cmd_name][0]}")
-        return getattr(module, cmd_name)
+        return getattr(module, cmd_name.rpartition(" ")[2])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -64,6 +65,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if " ".join(args[:2]) in COMMANDS:
+            # `batch` is a command and has a command.
+            args = [" ".join(args[:2]), *args[2:]]
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             hint = did_you_mean(name, COMMANDS)

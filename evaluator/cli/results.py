@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,12 +163,22 @@ def export(batch: Path, kind: str, output: Path) -> None:
 def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: bool) -> None:
     """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
+
+    print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
+
+
+def print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: bool = False, as_json: bool) -> None:
+    """Prints the numbers of a batch and the outcome of `thresholds`, or of its own; those of a shard are left to its
+    whole batch.
+
+    Raises: Exit, unless the batch is complete and meets them.
+    """
     from evaluator.batch.scorers import is_bounded
     from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
 
-    found = open_batch(batch)
     numbers = found.summarise()
-    wanted = [parse_threshold(threshold) for threshold in thresholds or found.manifest.get("thresholds", [])]
+    own = [] if found.manifest.get("shard") else found.manifest.get("thresholds", [])
+    wanted = [parse_threshold(threshold) for threshold in thresholds or own]
     scorers = found.manifest.get("scorers", {})
     check_fit(
         wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,

@@ -349,6 +349,26 @@ class TaskStore:
         os.close(fd)
         return None
 
+    def last_id(self) -> int:
+        """The highest id that was given to a task, or that `skip_to` left out; 0 if there is none.
+
+        Raises: RecordError, as `create`.
+        """
+        with self._lock:
+            self._prepared()
+            return self._last_id()
+
+    def skip_to(self, task_id: int) -> None:
+        """The next task gets an id above `task_id`. Raises: RecordError, as `create`."""
+        with self._lock:
+            self._prepared()
+            try:
+                with locked(self._counter):
+                    if max(self._last_id(), self._highest()) < task_id:
+                        os.pwrite(self._counter, b"%020d\n" % task_id, 0)
+            except OSError as error:
+                raise not_writable(self.root, error) from error
+
     def _last_id(self) -> int:
         text = os.pread(self._counter, 32, 0)
         if len(text) == 21 and text[:20].isdigit():

@@ -1,16 +1,21 @@
-"""The engine of processes from the command line: its output, and its processes after the loss of their parent."""
+"""Several processes from the command line: the engine, its processes after the loss of their parent, and shards."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from evaluator.batch import open_batch
 from evaluator.record.store import TaskStore
+from tests.cli.conftest import PROGRAM
+
+DOCS = Path(__file__).parents[2] / "docs" / "howto" / "use-several-machines.md"
 
 TEMPLATE = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -98,3 +103,51 @@ def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, cl
     results = list(open_batch(tmp_path / "b").results())
     # A call that was answered before the kill is not made again.
     assert calls and calls <= {result.task_id for result in results}
+
+
+def test_the_documented_job_array_and_its_merge_give_the_numbers_of_one_batch(
+    cli: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    prepare(tmp_path, "talks", 10)
+    (tmp_path / "quiz.toml").write_text(
+        'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\nscorers = ["checks.py:talks"]\n'
+        'thresholds = ["accuracy >= 0.5"]\n'
+    )
+    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "quiz.sbatch").write_text(script)
+    # Stands in for Slurm's: runs the step here.
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text('#!/bin/sh\nexec "$@"\n')
+    srun.chmod(0o755)
+    path = os.pathsep.join([str(srun.parent), str(Path(PROGRAM).parent), environment.get("PATH", os.defpath)])
+
+    def task(number: int) -> subprocess.Popen[bytes]:
+        slurm = {"PATH": path, "SLURM_ARRAY_TASK_ID": str(number)}
+        return subprocess.Popen(
+            ["bash", "quiz.sbatch"],
+            cwd=tmp_path,
+            env=environment | slurm,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def end(process: subprocess.Popen[bytes]) -> str:
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err.decode()
+        return out.decode()
+
+    for process in [task(number) for number in (1, 2, 3)]:
+        end(process)
+    early = cli("batch", "merge", *sorted((tmp_path / "shards").iterdir()), "-o", "early", "--json")
+    assert early.code == 5 and "incomplete: missing shards: 4/4" in early.err
+    for process in [task(4), task(2)]:
+        # The second one is a job that Slurm has requeued.
+        end(process)
+    merged = cli("batch", "merge", *sorted((tmp_path / "shards").iterdir()), "-o", "merged", "--json")
+    assert cli("batch", "quiz.toml", "--output", "whole").code == 0
+    whole = cli("summary", "whole", "--json")
+    assert (merged.code, whole.code) == (0, 0), merged.err
+    counts = [json.loads(ran.out)["summary"]["counts"] for ran in (merged, whole)]
+    assert counts[0] == counts[1] and counts[0]["passed"] == 10
+    assert [each["status"] for each in json.loads(merged.out)["thresholds"]] == ["met"]

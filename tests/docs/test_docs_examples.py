@@ -169,11 +169,11 @@ def test_commands_that_are_shown_can_be_given(block: Block) -> None:
         context = click.Context(cli, info_name="evaluator", **cli.context_settings)
         name = "evaluator"
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            found = command.get_command(context, words[0])
-            assert found is not None, f"{block}: there is no command {words[0]!r}"
+            given, found, rest = command.resolve_command(context, list(words))
+            assert given is not None and found is not None, f"{block}: there is no command {words[0]!r}"
             if isinstance(found, click.Group):
-                context = click.Context(found, info_name=words[0], parent=context)
-            command, name, words = found, words[0], words[1:]
+                context = click.Context(found, info_name=given, parent=context)
+            command, name, words = found, given, rest
         if "--help" in words or "--version" in words:
             continue
         # Parses every option and argument, and runs nothing.

@@ -25,7 +25,7 @@ from evaluator.batch.engines.job import Job, crash_result
 from evaluator.batch.engines.link import Link, Lost, Remote
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.remote_limiter import LimiterProxy
-from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, highest_id, store_files
+from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
@@ -94,7 +94,7 @@ class Pool:
         self._starting: set[asyncio.Task[bool]] = set()
         self._remotes: set[Remote] = set()
         self._failed_starts: dict[str, int] = {}
-        self._newest = highest_id(store)
+        self._newest = store.last_id()
         self._id_blocks = count(self._newest // IDS_EACH + 1)
         self._failure: EvaluatorError | None = None
         self._is_open = True

@@ -114,11 +114,6 @@ def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
             file.write(data)
 
 
-def highest_id(store: TaskStore) -> int:
-    """The newest task's id; 0 if there is none."""
-    return next((task.id for task in store.list(limit=1)), 0)
-
-
 def _label(header: Header | None) -> str:
     return "" if header is None else header.extra.get("labels", {}).get(SAMPLE_LABEL, "")
 

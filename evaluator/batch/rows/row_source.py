@@ -30,7 +30,7 @@ from evaluator.batch.rows.json_rows import read_array, read_jsonl
 from evaluator.batch.rows.json_values import Rows, read_object, read_objects
 from evaluator.batch.rows.mapping import Getter, Mapper, RowMapping, expression
 from evaluator.batch.rows.row_error import RowError
-from evaluator.batch.rows.selection import Reservoir, Selection
+from evaluator.batch.rows.selection import Reservoir, Selection, shard_of
 from evaluator.batch.rows.text_lines import check_file, fingerprint
 from evaluator.errors import ExpressionError, UsageError
 
@@ -126,6 +126,15 @@ class RowSource:
         return self._samples()
 
     async def _samples(self) -> AsyncGenerator[Sample, None]:
+        """The selected samples; of a shard its own. All rows are read, so that a row has the same id in each shard."""
+        part, place = shard_of(self._selection), 0
+        async with aclosing(self._selected()) as samples:
+            async for sample in samples:
+                if part is None or part.takes(place):
+                    yield sample
+                place += 1
+
+    async def _selected(self) -> AsyncGenerator[Sample, None]:
         if self._is_used and not self._origin.is_repeatable:
             raise UsageError("the rows come from an iterator that was already read; give a list or a file instead")
         self._is_used = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -12,16 +13,46 @@ from evaluator.errors import UsageError
 T = TypeVar("T")
 
 
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `number` of `of` equal parts, counted from 1. Rows are dealt in turn, in the order of the source."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: object) -> Shard:
+        """The shard `K/N`. Raises: UsageError, for anything else."""
+        match = _SHARD.fullmatch(text) if isinstance(text, str) else None
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(f"shard is {text!r}, expected K/N with K from 1 to N, such as 2/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def takes(self, place: int) -> bool:
+        """Whether the selected row at `place`, counted from 0, belongs to this part."""
+        return place % self.of == self.number - 1
+
+    def size(self, rows: int) -> int:
+        return len(range(self.number - 1, rows, self.of))
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`.
+    """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`, then `shard`.
 
     `start` and `stop`: rows by their place in the source, counted from 0, `stop` excluded. `where`: a boolean
     expression over a row's fields, such as `kind == 'choice'`. `sample`: this many rows drawn at random without
     replacement, in the order of the source; all of them if there are fewer. The draw depends on `seed` and on the
-    number of rows to draw from, and holds the drawn rows in memory. `limit`: at most this many rows.
+    number of rows to draw from, and holds the drawn rows in memory. `limit`: at most this many rows. `shard`: of the
+    selected rows part K of N, as "K/N"; see `evaluator.batch.merge`.
 
-    Raises: UsageError, for an invalid number.
+    Raises: UsageError, for an invalid value.
     """
 
     limit: int | None = None
@@ -30,6 +61,7 @@ class Selection:
     where: str | None = None
     sample: int | None = None
     seed: int = 0
+    shard: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 1), ("start", 0), ("stop", 0), ("sample", 1)):
@@ -40,6 +72,8 @@ class Selection:
             raise UsageError(f"seed is {self.seed!r}, expected a whole number")
         if self.stop is not None and self.stop <= (self.start or 0):
             raise UsageError(f"there is no row between start {self.start or 0} and stop {self.stop}")
+        if self.shard is not None:
+            Shard.parse(self.shard)
         if self.where is not None and (type(self.where) is not str or not self.where.strip()):
             raise UsageError(f"where is {self.where!r}, expected an expression such as: kind == 'choice'")
 
@@ -49,7 +83,13 @@ class Selection:
             return None
         stop = rows if self.stop is None else min(self.stop, rows)
         bounds = [max(0, stop - (self.start or 0)), self.sample, self.limit]
-        return min(bound for bound in bounds if bound is not None)
+        selected = min(bound for bound in bounds if bound is not None)
+        return selected if self.shard is None else Shard.parse(self.shard).size(selected)
+
+
+def shard_of(selection: Selection) -> Shard | None:
+    """The shard that is selected; None for all rows."""
+    return None if selection.shard is None else Shard.parse(selection.shard)
 
 
 class Reservoir(Generic[T]):

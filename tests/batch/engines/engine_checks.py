@@ -33,6 +33,7 @@ TEMPLATES = (
     '<inputs><input name="question" type="string" required="true">it</input></inputs>'
     "<instructions>{{ question }}</instructions></task>"
     '<task name="twice" type="sequential"><description>Ask and ask again</description>'
+    "<context_management><accumulate_data>false</accumulate_data></context_management>"
     '<inputs><input name="question" type="string" required="true">it</input></inputs><steps>'
     '<task type="atomic" name="first"><description>First</description><instructions>{{ question }}</instructions></task>'
     '<task type="atomic" name="last"><description>Last</description>'

@@ -1,0 +1,198 @@
+"""Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
+
+The merged folder is that of one batch: every current result, every task file under its own id, and one manifest. It is
+written beside its final place and renamed when it is whole, so that an interrupted merge leaves no batch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.batch.folder import TASKS, BatchFolder
+from evaluator.batch.interning import Interner
+from evaluator.batch.reading import Batch, open_batch
+from evaluator.batch.rows.selection import Shard
+from evaluator.errors import RecordError, UsageError
+from evaluator.errors.messages import listed
+from evaluator.files.atomic import NEW_FILE
+from evaluator.files.private_folder import open_private_folder
+from evaluator.record.blobs import FOLDER as ATTACHMENTS
+from evaluator.record.journal import now
+
+# Everything that has to be equal in the manifests of shards of one batch.
+_SAME = (
+    "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
+    "thresholds", "cluster", "group_by", "reducers",
+)  # fmt: skip
+_SAME_ARGUMENTS = ("inputs", "id", "target", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    folder: Path
+    shard: Shard
+    batch: Batch
+    manifest: Mapping[str, Any]
+
+
+def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
+    """The batch in the new folder `output`, with everything in the folders of its shards, which stay as they are.
+
+    If shards are missing or incomplete, so is the merged batch, and resuming it runs the rest.
+
+    Raises: UsageError, for folders that are not shards, are the same shard or are shards of different batches;
+    RecordError, for a folder that was changed or cannot be read, or an `output` that exists or cannot be written;
+    TaskBusy, if a process works on a shard.
+    """
+    output = Path(os.path.abspath(output))
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RecordError(f"{output}: exists already; name a new folder for the merged batch")
+    with ExitStack() as stack:
+        parts: list[_Part] = []
+        for folder in map(Path, folders):
+            # Locked, so that nobody works on it meanwhile.
+            stack.enter_context(BatchFolder.open(folder))
+            parts.append(_read_part(folder))
+        _check(parts)
+        parts.sort(key=lambda part: part.shard.number)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+        except OSError as error:
+            raise RecordError(f"{output}: cannot be created: {error.strerror}") from error
+        try:
+            _write(parts, building)
+            os.rename(building, output)
+        except OSError as error:
+            raise RecordError(f"{output}: the merged batch cannot be written: {error.strerror}") from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return open_batch(output)
+
+
+def _read_part(folder: Path) -> _Part:
+    batch = open_batch(folder)
+    shard = batch.manifest.get("shard")
+    if not isinstance(shard, str):
+        raise UsageError(f"{folder}: not a shard; merge folders of batches that were run with --shard K/N")
+    return _Part(folder, Shard.parse(shard), batch, batch.manifest)
+
+
+def _check(parts: Sequence[_Part]) -> None:
+    """Raises: UsageError, if `parts` are not different shards of one batch."""
+    if not parts:
+        raise UsageError("name the folders of the shards")
+    first, seen = parts[0], dict[int, Path]()
+    for part in parts:
+        if part.shard.of != first.shard.of:
+            raise UsageError(
+                f"{first.folder} is shard {first.shard} and {part.folder} is shard {part.shard}; merge shards of one "
+                "division"
+            )
+        if part.shard.number in seen:
+            raise UsageError(f"{seen[part.shard.number]} and {part.folder} are both shard {part.shard}; name one")
+        seen[part.shard.number] = part.folder
+        ours, theirs = _definition(first.manifest), _definition(part.manifest)
+        differences = [name for name in ours if ours[name] != theirs[name]]
+        if differences:
+            raise UsageError(
+                f"{first.folder} and {part.folder} are shards of different batches: they differ in "
+                f"{listed(differences, len(differences))}; run one of them again, with the definition of the other"
+            )
+
+
+def _definition(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: manifest.get(name) for name in _SAME}
+    # The same file may be at another place on another machine.
+    found["rows"] = {name: value for name, value in (found["rows"] or {}).items() if name != "path"}
+    arguments = manifest.get("arguments") or {}
+    return found | {name: arguments.get(name) for name in _SAME_ARGUMENTS}
+
+
+def _write(parts: Sequence[_Part], path: Path) -> None:
+    with BatchFolder.create(path) as folder:
+        keys = Interner()
+        for part in parts:
+            for result in part.batch.results():
+                known = len(keys)
+                if keys.number(result.key.encode()) < known:
+                    raise UsageError(
+                        f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, {result.template}, "
+                        f"{result.variant}) is in another shard too; were the rows changed between them?"
+                    )
+                folder.append(result)
+            _copy_tasks(part.folder / TASKS, path / TASKS)
+        folder.write_manifest(_merged_manifest(parts))
+        folder.write_summary(open_batch(path).summarise().to_dict())
+        folder.sync()
+
+
+def _copy_tasks(source: Path, target: Path) -> None:
+    """Copies task files and attachments. Raises: RecordError, if a task is there already."""
+    for name in ("active", "done", ATTACHMENTS):
+        files = list(_files_in(source / name))
+        for folder in (target, target / name) if files else ():
+            os.close(open_private_folder(folder))
+        for file in files:
+            try:
+                copy = os.open(target / name / file.name, NEW_FILE, 0o600)
+            except FileExistsError:
+                if name == ATTACHMENTS:
+                    # Its name is the hash of its content.
+                    continue
+                raise RecordError(f"{file}: another shard has a task file of this name") from None
+            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as original, open(copy, "wb") as written:
+                shutil.copyfileobj(original, written)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
+
+
+def _merged_manifest(parts: Sequence[_Part]) -> dict[str, Any]:
+    first, manifests = parts[0], [part.manifest for part in parts]
+    reason = _reason(parts)
+    state = "incomplete" if reason else "complete"
+    total = None
+    if len(parts) == first.shard.of and all(isinstance(each.get("total"), int) for each in manifests):
+        total = sum(each["total"] for each in manifests)
+    arguments = {name: value for name, value in (first.manifest.get("arguments") or {}).items() if name != "output"}
+    if "select" in arguments:
+        arguments["select"] = {name: value for name, value in arguments["select"].items() if name != "shard"}
+    sessions = sorted(
+        ({**session, "shard": str(part.shard)} for part in parts for session in part.manifest.get("sessions", [])),
+        key=lambda session: session.get("started") or "",
+    )
+    merged = {"started": now(), "ended": now(), "state": state, "reason": reason, "ran": 0}
+    return {
+        **first.manifest,
+        "shard": None,
+        "merged": [{"shard": str(part.shard), "folder": str(part.folder)} for part in parts],
+        "created": min(each.get("created") or "" for each in manifests),
+        "state": state,
+        "total": total,
+        "left_out": [],
+        "settings": {name: value for each in manifests for name, value in each.get("settings", {}).items()},
+        "sessions": [*sessions, merged],
+        "arguments": arguments,
+    }
+
+
+def _reason(parts: Sequence[_Part]) -> str:
+    """Why the merged batch is incomplete; empty if it is complete."""
+    number = parts[0].shard.of
+    there = {part.shard.number for part in parts}
+    missing = [f"{each}/{number}" for each in range(1, number + 1) if each not in there]
+    if missing:
+        return f"missing shards: {', '.join(missing)}"
+    unfinished = [str(part.shard) for part in parts if part.manifest.get("state") != "complete"]
+    return f"incomplete shards: {', '.join(unfinished)}" if unfinished else ""
