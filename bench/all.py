@@ -24,6 +24,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("size.py", [], []),
     ("list_tasks.py", [], ["--n", "2000", "--rounds", "2"]),
     ("startup.py", [], ["--runs", "5"]),
+    ("sandbox.py", [], ["--runs", "10"]),
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
     ("match.py", [], []),

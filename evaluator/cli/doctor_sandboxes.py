@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.errors import ConfigurationError
-from evaluator.processes.launcher import can_confine_signals
+from evaluator.processes.launcher import can_confine
 from evaluator.processes.sandbox_trials import try_sandbox
 from evaluator.processes.sandboxes import KINDS, Sandbox, SandboxKind, program_of
 
@@ -67,10 +67,10 @@ def _without_sandbox() -> str:
     if platform.system() != "Linux":
         return "they can read and change what you can; keys that other programs hold are not hidden from them"
     found = ["they can read and change what you can"]
-    if os.geteuid() == 0:
-        found.append("you are root, so they can read the keys in this program's memory")
+    if os.geteuid() == 0 and not can_confine():
+        found.append("you are root, so they can read the keys in the memory of the command evaluator")
     else:
         found.append("keys of the command evaluator are hidden from them, those of your other programs are not")
-    if not can_confine_signals():
+    if not can_confine():
         found.append("this kernel cannot keep them from killing other programs (Landlock, Linux 6.12)")
     return "; ".join(found)

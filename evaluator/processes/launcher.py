@@ -328,8 +328,8 @@ def _restrict(memory_bytes: int | None) -> None:
         resource.setrlimit(limit, (soft, soft))
 
 
-def can_confine_signals() -> bool:
-    """Whether the kernel can restrict the signals of a script to processes that it started."""
+def can_confine() -> bool:
+    """Whether the kernel can keep a script from sending signals to, and tracing, processes that it did not start."""
     if not sys.platform.startswith("linux"):
         return False
     size, version = ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
@@ -341,7 +341,7 @@ def _confine(prctl: Callable[..., int]) -> None:
 
     This requires `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's own rights.
     """
-    if not can_confine_signals():
+    if not can_confine():
         return
     syscall = ctypes.CDLL(None).syscall
     attributes = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_SIGNAL)
