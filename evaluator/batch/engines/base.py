@@ -60,6 +60,8 @@ class ConcurrentRun:
                 finally:
                     self.in_flight -= 1
                 on_done(done)
+                # A backend that never waits would keep a cancellation and the display from their turn.
+                await asyncio.sleep(0)
 
         tasks = [asyncio.ensure_future(work_on()) for _ in range(self._concurrency)]
         try:
