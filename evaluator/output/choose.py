@@ -61,7 +61,8 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> Conformed:
 def _coercion_warning(kind: str, places: list[str]) -> str:
     shown = ", ".join(places[:_MAX_PLACES])
     more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
-    return f"text was read as a {kind}, which the schema asks for: {shown}{more}"
+    what = "one of the allowed words" if kind == "word" else f"a {kind}, which the schema asks for"
+    return f"text was read as {what}: {shown}{more}"
 
 
 def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
@@ -76,7 +77,8 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
     weak = [block for block in blocks if block.weak]
     if schema is None:
         pool = strong or weak
-        return Choice(pool[-1], Conformed(pool[-1].value, (), None), len(pool) - 1)
+        last = _only_fenced(pool) or pool[-1]
+        return Choice(last, Conformed(last.value, (), None), len(pool) - 1 if last is pool[-1] else 0)
     wanted = schema.guide.top if schema.guide is not None else None
     for pool in (strong, weak):
         typed = [block for block in pool if wanted is None or describe(block.value) in wanted]
@@ -96,4 +98,15 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
             break  # the other blocks would take as long
         if conformed.error is None:
             fitting.append((block, conformed))
-    return Choice(*fitting[0], len(fitting) - 1) if fitting else None
+    if not fitting:
+        return None
+    fenced = _only_fenced([block for block, _ in fitting])
+    if fenced is not None:
+        return Choice(fenced, next(conformed for block, conformed in fitting if block is fenced), 0)
+    return Choice(*fitting[0], len(fitting) - 1)
+
+
+def _only_fenced(blocks: list[Block]) -> Block | None:
+    """The block in a code fence, if there is exactly one among several."""
+    fenced = [block for block in blocks if block.fenced]
+    return fenced[0] if len(fenced) == 1 else None

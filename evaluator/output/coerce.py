@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from evaluator.language.types import describe
 from evaluator.output.result import json_path
-from evaluator.output.scalars import read_as
+from evaluator.output.scalars import find_word, read_as
+from evaluator.output.strict import read_strict
 
 _MAX_REFERENCES = 32
 _SCALARS = frozenset({"number", "integer", "boolean"})
@@ -72,21 +73,48 @@ class Guide:
             found = cast(dict[str, Any], found)[part]
         return found
 
-    def parts(self, node: Any, kind: str, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
-        """The nodes that together describe a container of `kind`; of alternatives only a single one of this kind."""
+    def words(self, node: Any) -> list[str]:
+        """The strings that a node enumerates; [] if it does not, or allows others too."""
+        for part in self.parts(node, "string"):
+            values = part.get("enum", [part["const"]] if "const" in part else None)
+            if isinstance(values, list):
+                return [value for value in cast(list[Any], values) if isinstance(value, str)]
+        return []
+
+    def _fits(self, part: Any, kind: str, value: Any) -> bool:
+        """Whether an alternative is of `kind` and has no constant that differs from what `value` has there."""
+        if kind not in (self.types(part) or (kind,)):
+            return False
+        target = self.target(cast(dict[str, Any], part)) if isinstance(part, dict) else None
+        properties = (target if isinstance(target, dict) else part).get("properties")
+        if not isinstance(value, dict) or not isinstance(properties, dict):
+            return True
+        held = cast(dict[str, Any], value)
+        for name, node in cast(dict[str, Any], properties).items():
+            fixed = cast(dict[str, Any], node) if isinstance(node, dict) else {}
+            values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
+            if isinstance(values, list) and name in held and held[name] not in values:
+                return False
+        return True
+
+    def parts(self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
+        """The nodes that together describe a container of `kind`; of alternatives only a single one that fits.
+
+        An alternative fits if it is of this kind and its constants are those of `value`.
+        """
         if not isinstance(node, dict) or left <= 0:
             return []
         node = cast(dict[str, Any], node)
         found = [node]
         target = self.target(node)
         if target is not None:
-            found += self.parts(target, kind, left - 1)
+            found += self.parts(target, kind, value, left - 1)
         for part in _list(node, "allOf"):
-            found += self.parts(part, kind, left - 1)
+            found += self.parts(part, kind, value, left - 1)
         for keyword in ("anyOf", "oneOf"):
-            fitting = [part for part in _list(node, keyword) if kind in (self.types(part) or (kind,))]
+            fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value)]
             if len(fitting) == 1:
-                found += self.parts(fitting[0], kind, left - 1)
+                found += self.parts(fitting[0], kind, value, left - 1)
         return found
 
 
@@ -108,25 +136,34 @@ class Coercion:
     def apply(self, value: Any, node: Any) -> Any:
         """The value with its texts coerced to the types of `node`; the same value if nothing has to be coerced."""
         if isinstance(value, str):
-            return self._scalar(value, self._guide.types(node))
+            return self._text(value, node)
         if isinstance(value, dict):
             self._members(cast(dict[str, Any], value), node)
         elif isinstance(value, list):
             self._items(cast(list[Any], value), node)
         return value
 
-    def _scalar(self, text: str, types: frozenset[str] | None) -> Any:
-        if types is None or "string" in types or not types & _SCALARS:
+    def _text(self, text: str, node: Any) -> Any:
+        types = self._guide.types(node)
+        if types is None:
             return text
-        value = read_as(text, types)
+        value: Any = None
+        kind = ""
+        if "string" in types:
+            words = self._guide.words(node)
+            value, kind = (None if text in words else find_word(text, words)), "word"
+        elif types & _SCALARS:
+            value = read_as(text, types)
+            kind = "boolean" if isinstance(value, bool) else "number"
+        if value is None and not types & {"string", *_SCALARS}:
+            value, kind = _read_inner(text, types)
         if value is None:
             return text
-        kind = "boolean" if isinstance(value, bool) else "number"
         self.notes.setdefault(kind, []).append(json_path(self._path))
-        return value
+        return self.apply(value, node) if isinstance(value, dict | list) else value
 
     def _members(self, value: dict[str, Any], node: Any) -> None:
-        parts = self._guide.parts(node, "object")
+        parts = self._guide.parts(node, "object", value)
         if not parts:
             return
         for key, item in value.items():
@@ -152,6 +189,18 @@ class Coercion:
                 self._path.append(index)
                 value[index] = self.apply(item, child)
                 self._path.pop()
+
+
+def _read_inner(text: str, types: frozenset[str]) -> tuple[Any, str]:
+    """The object or array that a string holds as JSON, and its type; (None, "") if it holds none."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None, ""
+    try:
+        value = read_strict(text.strip())
+    except (ValueError, RecursionError):
+        return None, ""
+    kind = describe(value)
+    return (value, kind) if kind in types else (None, "")
 
 
 def _member_node(parts: list[dict[str, Any]], key: str) -> Any:

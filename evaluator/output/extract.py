@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.output.reader import BlockReader, Unreadable
-from evaluator.output.strict import StrictScanner
-from evaluator.output.strings import QUOTE, REASONING_WORDS, WS
+from evaluator.output.lookahead import COLON, QUOTE, VALUE, WORD, WS, ends_block
+from evaluator.output.reader import BlockReader
+from evaluator.output.strict import StrictScanner, Unreadable
+from evaluator.output.strings import REASONING_WORDS
 
 MAX_ATTEMPTS = 10_000
 """At most this many places where a block could begin are tried; after that only the last _TAIL characters are."""
@@ -20,8 +21,11 @@ MAX_ATTEMPTS = 10_000
 _TAIL = 20_000
 _FAR = 1 << 62
 _MAX_STEPS = 60_000
-_OBJECT = rf"\{{(?={WS}*+(?:[}}/#,]|{QUOTE}|[\w$][\w$.-]{{0,63}}+{WS}*+(?::|=)))"
-_ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}))"
+_OBJECT = (
+    rf"\{{(?={WS}*+(?:[}}/#,]|<!--|{QUOTE}|{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
+    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
+)
+_ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
 _EVENT = re.compile(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", re.I)
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
@@ -42,6 +46,7 @@ class Block:
     cut: bool
     weak: bool
     bare: bool
+    fenced: bool
 
 
 @dataclass(slots=True)
@@ -54,6 +59,7 @@ class Extract:
     fenced: bool = False
     problem: tuple[str, int] | None = None
     skipped: bool = False
+    too_deep: bool = False
     removed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def first(self, start: int) -> int:
@@ -122,7 +128,7 @@ class _Scan:
 
     def _block(self, start: int) -> int:
         strict = self._strict.read(start, 0)
-        if strict is not None:
+        if strict is not None and ends_block(self._text, strict[1]):
             value, end = strict
             self._add(value, start, end, (), False, False, False)
             return end
@@ -132,6 +138,7 @@ class _Scan:
         except Unreadable as error:
             if not error.committed and _CUT_KEY.match(self._text, start):
                 # After `{"` it is a cut key, and a block inside it does not count.
+                self.found.repairs["cut_block"] = None
                 error = Unreadable(error.reason, error.at, len(self._text), True)
             return self._unreadable(error, start)
         unsure = (reader.cut and not reader.evidence) or reader.bare
@@ -151,6 +158,7 @@ class _Scan:
     def _unreadable(self, error: Unreadable, start: int) -> int:
         if self.found.problem is None or error.committed:
             self.found.problem = (error.reason, error.at)
+        self.found.too_deep |= error.reason.startswith("nested deeper")
         if error.committed:
             return max(error.resume, start + 1)
         self._budget -= error.resume - start
@@ -166,7 +174,8 @@ class _Scan:
         alone = not citation or self._alone(start, end)
         if bare and not alone:
             return
-        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or not alone, bare))
+        fenced = self._fence is not None and not foreign
+        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or not alone, bare, fenced))
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 from evaluator.output.choose import Conformed, choose, conform
-from evaluator.output.extract import Extract, extract, is_reasoning, unfence, without_thinking
+from evaluator.output.extract import Block, Extract, extract, is_reasoning, unfence, without_thinking
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
-from evaluator.output.scalars import find_answer, find_boolean, find_number, read_as
+from evaluator.output.rewrites import rewrite
+from evaluator.output.scalars import (
+    find_answer,
+    find_boolean,
+    find_labelled,
+    find_number,
+    find_only_word,
+    find_word,
+    read_as,
+)
 from evaluator.output.schema import BadSchema, Schema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
+_NOT_BETWEEN = re.compile(r"[^\s,;]")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
@@ -75,6 +86,8 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
     if body.startswith("\ufeff"):
         body = body[1:]
         warnings.append(MESSAGES["bom"])
+    body, rewritten = rewrite(body)
+    warnings += [MESSAGES[kind] for kind in rewritten]
     found = extract(body)
     warnings += [MESSAGES[kind] for kind in found.repairs]
     if found.skipped:
@@ -118,7 +131,7 @@ def _read_scalar(inner: str, found: Extract, schema: Schema) -> Conformed | None
         return None
     wanted = types & _SCALARS
     if wanted:
-        value, how = _find_scalar(inner, wanted, prose=not found.blocks)
+        value, how = _find_scalar(inner, wanted, prose=not found.blocks and not found.too_deep)
         if how:
             return conform(value, schema, how)
     if "string" in types and not (types - {"string", "null"} - wanted):
@@ -154,27 +167,37 @@ def _read_text(inner: str, schema: Schema) -> Conformed:
     """A string from a text that is not JSON: the whole text, or the enumerated word that it gives as its answer."""
     if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
         return conform(inner[1:-1], schema, MESSAGES["single"])
-    whole = conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
+    values = schema.guide.words(schema.guide.root) if schema.guide is not None else []
+    whole = Conformed(inner, (), schema.check(inner))
     if whole.error is None:
-        return whole
+        return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
     answer = find_answer(inner)
-    for written, where in ((inner.strip(" \t\r\n\"'`*_."), "its words"), answer or ("", "")):
-        if written:
-            found = conform(written, schema, f"the string was read from the text at {where}")
+    for written, where in ((inner, "its words"), answer or ("", ""), (find_labelled(inner), "a label")):
+        value = find_word(written, values) if values else written.strip(" \t\r\n\"'`*_.")
+        if value:
+            found = conform(value, schema, f"the string was read from the text at {where}")
             if found.error is None:
                 return found
+    value = find_only_word(inner, values)
+    if value is not None:
+        return conform(value, schema, "the string was read from the only one of the allowed words in the text")
     return Conformed(None, (), whole.error)
 
 
 def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+    lines = _read_lines(found.blocks, schema, body)
+    if lines is not None:
+        kinds = dict.fromkeys(kind for block in found.blocks for kind in block.repairs)
+        return _finish(conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))), warnings, text)
     choice = choose(found.blocks, schema)
     if choice is None:
         return _no_json(found, schema, warnings, text, body)
     block = choice.block
     if found.fenced:
         warnings.append(MESSAGES["fence"])
-    if _has_prose(body, block.start, block.end, found):
-        warnings.append(MESSAGES["prose"])
+    around = _find_around(body, block.start, block.end, found)
+    if around:
+        warnings.append(MESSAGES[around])
     if len(found.blocks) > 1 and choice.rivals:
         warnings.append(f"{choice.rivals + 1} JSON blocks fit equally well: the last one was taken")
     elif len(found.blocks) > 1:
@@ -183,10 +206,21 @@ def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], tex
     return _finish(choice.conformed, warnings, text)
 
 
-def _has_prose(body: str, start: int, end: int, found: Extract) -> bool:
-    """Whether the answer has more than the block, its fence and the reasoning that was left out."""
+def _read_lines(blocks: list[Block], schema: Schema | None, body: str) -> list[Any] | None:
+    """The values of several blocks that follow one another, where the schema asks for an array and none is one."""
+    types = schema.guide.top if schema is not None and schema.guide is not None else None
+    if types != frozenset({"array"}) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
+        return None
+    between = (body[first.end : second.start] for first, second in pairwise(blocks))
+    return None if any(_NOT_BETWEEN.search(part) for part in between) else [block.value for block in blocks]
+
+
+def _find_around(body: str, start: int, end: int, found: Extract) -> str:
+    """What the answer has besides the block, its fence and the reasoning that was left out: a kind of repair, or ""."""
     before, after = _FENCE_OPEN.sub("", body[found.first(start) : start]), body[end : found.last(end)]
-    return bool(before.strip("` \t\r\n") or after.strip("` \t\r\n"))
+    if before.strip("` \t\r\n") or after.strip("` \t\r\n"):
+        return "prose"
+    return "backticks" if "`" in before + after and not found.fenced else ""
 
 
 def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:

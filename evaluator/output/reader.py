@@ -10,53 +10,80 @@ import json
 import re
 from typing import Any
 
+from evaluator.output.lookahead import (
+    CLOSERS,
+    COLON,
+    COMMENT,
+    LITERAL,
+    OPENING,
+    QUOTE,
+    QUOTED,
+    VALUE,
+    WORD,
+    WS,
+    Lookahead,
+    ends_block,
+)
 from evaluator.output.scalars import read_number
-from evaluator.output.strict import MAX_DEPTH, StrictScanner
-from evaluator.output.strings import CLOSING_TAG, OPENING, WS, ReadString
+from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
+from evaluator.output.strings import CLOSING_TAG, ReadString
 
 _WS = r"[ \t\r\n]*+"
 _KEY = re.compile(rf'{_WS}"([^"\\\x00-\x1f]*+)"{_WS}:')
 _SCALAR = (
-    r'"([^"\\\x00-\x1f]*+)"(?={ws}(?:[\]}}]|,{ws}{after}))'
-    r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n\]}}]|,{grouped})"
-    r"|(true|false|null)(?=[ \t\r\n,\]}}])"
+    r'"([^"\\\x00-\x1f]*+)"(?={ws},{ws}{after})'
+    r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n]++(?:[\"\]}},]|\Z)|[\]}}]|,{grouped})"
+    r"|(true|false|null)(?=[ \t\r\n]*+[,\]}}])"
 )
-_ITEM = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after=r'["\[{\]}\d-]', grouped="") + rf"){_WS}(,)?", re.A)
-_MEMBER = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after="[\"'}]", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A)
+_SHORT = r'"[^"\\\n]{0,200}+"'
+_ITEM = re.compile(
+    _WS + "(?:" + _SCALAR.format(ws=_WS, after=rf"{_SHORT}{_WS}[,\]]", grouped="") + rf"){_WS}(,)?", re.A
+)
+_MEMBER = re.compile(
+    _WS + "(?:" + _SCALAR.format(ws=_WS, after=f"{_SHORT}{_WS}:", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A
+)
 _RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
 _SPACE = re.compile(rf"{WS}*+")
-_COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+")
-_BARE_KEY = re.compile(rf"([A-Za-z_$\d\u00aa-\uffdc][\w$.-]{{0,63}}+){WS}*+(?::|=>|=(?!=))")
-_COLON = re.compile(r":=|:|=>|=|：")
-_BARE_MEMBER = re.compile(r"[^,;}\]\n\"{\[<`]{1,400}+(?=[,;}\]\n]|\Z)")
-_BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?=[,}\]\n]|\Z)")
+_COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
+_SEPARATOR = rf"(?::=|=>|{COLON}|=(?!=))"
+_BARE_KEY = re.compile(rf"({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
+_WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}}){WS}*+{COLON}(?={WS}*+{VALUE})")
+_KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
+_VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
+_KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
+_COLON = re.compile(rf":=|=>|{COLON}(?:{WS}*+[:=])?|=")
+_KEY_IN_ARRAY = re.compile(rf"{QUOTED}{WS}*+{COLON}")
+_SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
+_TUPLE = re.compile(rf"\({WS}*+(?:{QUOTE}|[\[{{()\d-]|(?i:{LITERAL}))")
+_PREFIX = re.compile(r"[bBrRuUfF]{1,2}(?=[\"'](?!\s*[,\]}:]))")
+_JOIN = re.compile(rf"{WS}*+\+{WS}*+(?={QUOTE})")
+_STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
+_TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
+_MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
+_ITEM_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；)])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))")
+_BARE_MEMBER = re.compile(r"[^,;}\]\n\"{\[<`]{1,400}+(?:\"(?=[ \t]*+[,}\]]))?(?=[ \t]*+[,;}\]\n]|\Z)")
+_BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?:\"(?=[ \t]*+[,\]]))?(?=[ \t]*+[,}\]\n]|\Z)")
+_RADIX = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
+_WIDE = str.maketrans("｝］，；", "}],;")
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
 _BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
 _BRACKET = re.compile(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")
+_EXACT: dict[str, Any] = {"true": True, "false": False, "null": None}
 _LITERALS: dict[str, tuple[Any, str]] = {
-    "true": (True, ""), "false": (False, ""), "null": (None, ""),
-    "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
-    "TRUE": (True, "literal"), "FALSE": (False, "literal"), "NULL": (None, "literal"),
-    "undefined": (None, "literal"),
-    "NaN": (None, "nan"), "nan": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
-    "inf": (None, "nan"), "-inf": (None, "nan"), "+Infinity": (None, "nan"), "-NaN": (None, "nan"),
+    "true": (True, "literal"), "false": (False, "literal"), "null": (None, "literal"), "none": (None, "literal"),
+    "nil": (None, "literal"), "undefined": (None, "literal"), "nan": (None, "nan"), "-nan": (None, "nan"),
+    "infinity": (None, "nan"), "-infinity": (None, "nan"), "+infinity": (None, "nan"), "inf": (None, "nan"),
+    "-inf": (None, "nan"),
 }  # fmt: skip
+_QUOTES = frozenset(OPENING)
 _MAX_DIGITS = 4000
-
-
-class Unreadable(Exception):
-    """A block is not JSON. `resume` is the position from which to look for the next; `reason` is for a message."""
-
-    def __init__(self, reason: str, at: int, resume: int, committed: bool) -> None:
-        super().__init__(reason)
-        self.reason, self.at, self.resume, self.committed = reason, at, resume, committed
 
 
 class BlockReader:
     """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`, `evidence`, `bare`."""
 
     __slots__ = (
-        "_arrays", "_comma", "_container", "_key", "_objects", "_stack",
+        "_ahead", "_comma", "_container", "_key", "_kinds", "_stack",
         "bare", "cut", "end", "evidence", "repairs", "start", "strict", "text", "value",
     )  # fmt: skip
 
@@ -69,8 +96,9 @@ class BlockReader:
         self._stack: list[Any] = []
         self._key: str | None = None
         self._comma = True
-        self._arrays = self._objects = 0
         self._container: Any = None
+        self._kinds: list[str] = []
+        self._ahead = Lookahead(text, self._kinds, strict)
 
     def read(self) -> None:
         """Read the block. Raises: Unreadable."""
@@ -86,9 +114,7 @@ class BlockReader:
 
     def _slowly(self, position: int) -> int:
         """Skips to the next token where the quick patterns did not match; such steps are counted."""
-        self.strict.steps -= 1
-        if self.strict.steps < 0:
-            raise Unreadable("the text needs too many repairs", position, len(self.text), True)
+        self._ahead.spend(position)
         return self._skip(position)
 
     def _skip(self, position: int) -> int:
@@ -96,8 +122,11 @@ class BlockReader:
         text = self.text
         while True:
             match = _SPACE.match(text, position)
-            position = match.end() if match else position
-            if position >= len(text) or text[position] not in "/#":
+            end = match.end() if match else position
+            if end > position and text[position:end].strip(" \t\r\n"):
+                self.repairs["blanks"] = None
+            position = end
+            if position >= len(text) or text[position] not in "/#<":
                 return position
             comment = _COMMENT.match(text, position)
             if comment is None:
@@ -115,22 +144,42 @@ class BlockReader:
         if position >= len(text):
             return self._finish_cut(position)
         char = text[position]
-        if char in "}],;":
+        if char in "}],;)｝］，；":
             return self._punctuation(char, position)
         if char in OPENING and not text.startswith("```", position):
             return self._read_quoted_key(position)
-        match = _BARE_KEY.match(text, position)
-        if match is not None and (self._comma or self._on_new_line(position)):
-            self.repairs["unquoted_key"] = None
-            if text[match.end() - 1] != ":":
-                self.repairs["separator"] = None
-            evident = self.evidence
-            self._take_key(match[1])
-            self.evidence = evident
-            return match.end()
         if text.startswith("...", position) or char == "…":
             return self._ellipsis(position, char)
-        return self._garbage(position, "a key in quotes")
+        if char == "{" and self._stack and self._stack[-1].__class__ is list and self._container:
+            # The object before it was not closed.
+            self.repairs["mismatched"] = None
+            self._close()
+            return position
+        if (stop := _STOP.match(text, position)) is not None and not self._comma:
+            self.repairs["separator"] = None
+            self._comma = True
+            return stop.end()
+        return self._read_bare_key(position)
+
+    def _read_bare_key(self, position: int) -> int:
+        text, evident = self.text, self.evidence
+        if _KEY_CUT.match(text, position) and (evident or self._stack or self._container):
+            return self._finish_cut(len(text))
+        separated = self._comma or self._on_new_line(position)
+        match = _BARE_KEY.match(text, position)
+        if match is not None and (separated or evident or _VALUE_NEXT.match(text, match.end())):
+            self.repairs["missing_quote" if match[2] else "unquoted_key"] = None
+            if text[match.end() - 1] != ":":
+                self.repairs["separator"] = None
+        elif (match := _WORDS_KEY.match(text, position)) is not None and separated:
+            self.repairs["unquoted_key"] = None
+        elif (match := _KEY_ALONE.match(text, position)) is not None and separated:
+            self.repairs["unquoted_key"] = self.repairs["missing_colon"] = None
+        else:
+            return self._garbage(position, "a key in quotes")
+        self._take_key(match[1])
+        self.evidence = evident
+        return match.end()
 
     def _on_new_line(self, position: int) -> bool:
         """Whether there is only white space between `position` and the line break before it."""
@@ -147,7 +196,7 @@ class BlockReader:
         self._key, self.evidence = key, True
 
     def _read_quoted_key(self, position: int) -> int:
-        found = ReadString(self.text, position, "key")
+        found = ReadString(self._ahead, position, is_key=True)
         if found.cut or found.stopped:
             if found.stopped or not (self.evidence or self._stack):
                 raise Unreadable("a key without an end", position, found.end, self.evidence)
@@ -162,8 +211,17 @@ class BlockReader:
             return colon.end()
         if after >= len(self.text) and (self.evidence or self._stack):
             return self._finish_cut(after)
-        if not self.evidence:
+        if not self.evidence and self.text[after : after + 1] in ("", ",", "}"):
             raise Unreadable("a colon was expected after the key", after, after, False)
+        if self.text[after] in "{[" and not self.evidence and self.strict.read(after, len(self._stack) + 1) is None:
+            raise Unreadable("a colon was expected after the key", after, after, False)
+        if self.text[after] not in ",;}]":
+            self.repairs.update(dict.fromkeys(found.repairs))
+            self.repairs["missing_colon"] = None
+            evident = self.evidence
+            self._take_key(found.value)
+            self.evidence = evident
+            return after
         self.repairs["no_value"] = None
         self._comma = False
         return after
@@ -173,7 +231,7 @@ class BlockReader:
         array = self._container.__class__ is list
         if array and not self._comma:
             after = self._slowly(position)
-            if after < len(text) and text[after] in "}],;":
+            if after < len(text) and text[after] in "}],;)｝］，；":
                 return self._punctuation(text[after], after)
         match = (_ITEM if array else _MEMBER).match(text, position)
         if match is not None:
@@ -190,7 +248,7 @@ class BlockReader:
                 if array:
                     self.evidence = True
             elif word is not None:
-                self._put(_LITERALS[word][0])
+                self._put(_EXACT[word])
             else:
                 self._put(self._number(number, fraction or exponent))
             self._comma = comma is not None
@@ -201,20 +259,42 @@ class BlockReader:
         char = text[position]
         if char in "[{":
             return self._read_container(char, position)
-        if char in "}],;":
+        if char in "}],;)｝］，；":
             return self._punctuation(char, position)
+        if char in ":=" and not array:
+            self.repairs["separator"] = None
+            return position + 1
+        if array and self._container and self._in_object() and _KEY_IN_ARRAY.match(text, position):
+            # A key: the array before it was not closed.
+            self.repairs["mismatched"] = None
+            self._close()
+            self._comma = True
+            return position
+        if (prefix := _PREFIX.match(text, position)) is not None:
+            self.repairs["prefix"] = None
+            position = prefix.end()
+            char = text[position]
         if char in OPENING and not text.startswith("```", position):
             return self._read_string(position, array)
         if text.startswith("...", position) or char == "…":
             return self._ellipsis(position, char)
+        if char == "(" and _TUPLE.match(text, position):
+            self.repairs["tuple"] = None
+            return self._open(char, position)
         return self._read_bare(position, array)
+
+    def _in_object(self) -> bool:
+        """Whether the container around the current one is an object."""
+        return bool(self._stack) and self._stack[-1].__class__ is dict
 
     def _read_container(self, char: str, position: int) -> int:
         if not self._comma and self._container.__class__ is list and self._container:
             self.repairs["missing_comma"] = None
             self._comma = True
         found = self.strict.read(position, len(self._stack) + 1)
-        if found is None:
+        if found is None or (
+            self.text[found[1] : found[1] + 1] in _QUOTES and not self._ahead.after_value(found[1], len(self._kinds))
+        ):
             return self._open(char, position)
         self._put(found[0])
         self.evidence = self.evidence or bool(found[0])
@@ -222,15 +302,21 @@ class BlockReader:
         return found[1]
 
     def _read_string(self, position: int, array: bool) -> int:
-        found = ReadString(self.text, position, "array" if array else "object")
+        found = ReadString(self._ahead, position, is_key=False)
         if found.stopped or (found.cut and not self.evidence and self.text[position] != '"'):
             # It is more likely an apostrophe in prose than a string.
             raise Unreadable("a string without an end", position, found.end, self.evidence)
+        value = found.value
         self.repairs.update(dict.fromkeys(found.repairs))
+        while not found.cut and (join := _JOIN.match(self.text, found.end)) is not None:
+            self._ahead.spend(join.end())
+            found = ReadString(self._ahead, join.end(), is_key=False)
+            self.repairs["joined"] = None
+            self.repairs.update(dict.fromkeys(found.repairs))
+            value += found.value
+        self._put(value)
         if found.cut:
-            self._put(found.value)
             return self._finish_cut(len(self.text))
-        self._put(found.value)
         if array:
             self.evidence = True
         return found.end
@@ -242,6 +328,9 @@ class BlockReader:
             self.repairs["number"] = None
             self._put(read_number(match[0]))
             return match.end()
+        match = (_ITEM_TOKEN if array else _MEMBER_TOKEN).match(text, position)
+        if match is not None and self._put_token(match[1]):
+            return match.end()
         match = (_BARE_ITEM if array else _BARE_MEMBER).match(text, position)
         if match is None:
             return self._garbage(position, "a value")
@@ -251,25 +340,43 @@ class BlockReader:
                 written = written[:at]
         end = position + len(written)
         written = written.rstrip().rstrip(";")
-        known = _LITERALS.get(written)
-        if end >= len(text) and known is None:
+        if end >= len(text) and written not in _EXACT and written not in ("True", "False", "None"):
             # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
             return self._finish_cut(end)
+        if self._put_token(written):
+            return end
+        if written.endswith('"'):
+            self.repairs["missing_quote"] = None
+            self._put(written[:-1])
+            return end
+        return self._put_text(written, position, end, array)
+
+    def _put_token(self, written: str) -> bool:
+        """Puts a literal or a number in one of its notations; False if `written` is neither."""
+        if written in _EXACT:
+            self._put(_EXACT[written])
+            return True
+        known = _LITERALS.get(written.lower())
         if known is not None:
             self._put(known[0])
-            if known[1]:
-                self.repairs[known[1]] = None
-            return end
-        return self._put_written(written, position, end, array)
+            self.repairs[known[1]] = None
+            return True
+        if _RADIX.fullmatch(written):
+            self._put(int(written, 0))
+            self.repairs["number"] = None
+            return True
+        if not written or (written[0] in "$€£¥₹0" and not written.startswith(("0.", "0_")) and written != "0"):
+            return False
+        number = read_number(written)
+        if number is None or "," in written or written.endswith(("$", "€", "£", "¥", "₹")):
+            return False
+        self._put(number)
+        if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", written, re.A):
+            self.repairs["number"] = None
+        return True
 
-    def _put_written(self, written: str, position: int, end: int, array: bool) -> int:
-        number = read_number(written) if written[0] not in "$€£¥₹0" or written.startswith(("0.", "0_")) else None
-        if number is not None and "," not in written and not written.endswith(("$", "€", "£", "¥", "₹")):
-            self._put(number)
-            if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", written, re.A):
-                self.repairs["number"] = None
-            return end
+    def _put_text(self, written: str, position: int, end: int, array: bool) -> int:
         if array and self.evidence and self._on_new_line(position) and self.text[end : end + 1] not in (",", "]"):
             return self._garbage(position, "a value")
         if array and not self._comma:
@@ -304,7 +411,8 @@ class BlockReader:
         self._comma = False
 
     def _open(self, char: str, position: int) -> int:
-        value: Any = [] if char == "[" else {}
+        kind = "set" if char == "{" and self._opens_set(position) else char
+        value: Any = {} if kind == "{" else []
         if self._container is None:
             self.value = value
         else:
@@ -314,24 +422,33 @@ class BlockReader:
             parent = self._container
             self._put(value)
             self._stack.append(parent)
-        if char == "[":
-            self._arrays += 1
-        else:
-            self._objects += 1
+        self._kinds.append(kind)
         self._container, self._key, self._comma = value, None, True
         return position + 1
 
+    def _opens_set(self, position: int) -> bool:
+        match = _SET.match(self.text, position)
+        if match is None or not (self._stack or self._container is not None or self._is_quoted_set(match[0])):
+            return False
+        self.repairs["tuple"] = None
+        return True
+
+    @staticmethod
+    def _is_quoted_set(opening: str) -> bool:
+        """Whether the beginning of a set that stands alone is not mathematics: texts in quotes, more than one."""
+        return opening.lstrip("{ \t\r\n")[:1] in OPENING and "," in opening
+
     def _close(self) -> None:
-        if self._container.__class__ is list:
-            self._arrays -= 1
-        else:
-            self._objects -= 1
+        self._kinds.pop()
         self._container = self._stack.pop() if self._stack else None
         self._key, self._comma = None, False
 
     def _punctuation(self, char: str, position: int) -> int:
-        if char in ",;":
-            if char == ";":
+        plain = char.translate(_WIDE)
+        if plain != char:
+            self.repairs["separator"] = None
+        if plain in ",;":
+            if plain == ";":
                 self.repairs["separator"] = None
             if self._key is not None:
                 self._drop_key()
@@ -343,15 +460,37 @@ class BlockReader:
             self._drop_key()
         elif self._comma and self._container:
             self.repairs["trailing_comma"] = None
-        wanted = "]" if self._container.__class__ is list else "}"
-        if char != wanted:
-            self.repairs["mismatched"] = None
-            if not self.evidence:
-                raise Unreadable(f"{wanted} was expected", position, position + 1, False)
-            if (self._arrays if char == "]" else self._objects) > 0:
-                self._close()
-                return position
-        self._close()
+        if plain == CLOSERS[self._kinds[-1]]:
+            return self._closed(position)
+        if not self.evidence:
+            raise Unreadable(f"{CLOSERS[self._kinds[-1]]} was expected", position, position + 1, False)
+        return self._mismatched(plain, position)
+
+    def _closed(self, position: int) -> int:
+        is_last = len(self._kinds) == 1 and self._kinds[0] == "{" and self.evidence
+        if is_last and not ends_block(self.text, position + 1) and self._ahead.unmatched(position + 1):
+            # Members follow: this bracket is one too many.
+            self.repairs["surplus"] = None
+        else:
+            self._close()
+        return position + 1
+
+    def _mismatched(self, char: str, position: int) -> int:
+        """A bracket of the wrong kind: it closes an outer container too, or it is a slip, or one too many.
+
+        What follows decides, and where that leaves a choice, the brackets that are still to come.
+        """
+        level, ahead = len(self._kinds), self._ahead
+        outer = level - ahead.closed_by(char, level)
+        choices = list(dict.fromkeys((outer, level - 1, level)))
+        fitting = [left for left in choices if ahead.after_value(position + 1, left)]
+        if len(fitting) > 1:
+            unmatched = ahead.unmatched(position + 1)
+            fitting.sort(key=lambda left: left != unmatched)
+        left = fitting[0] if fitting else outer
+        self.repairs["surplus" if left == level else "mismatched"] = None
+        for _ in range(level - left):
+            self._close()
         return position + 1
 
     def _drop_key(self) -> None:

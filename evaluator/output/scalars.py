@@ -31,7 +31,12 @@ _PROSE_NUMBER = re.compile(
     rf"(?<![\w.,/%^])[-+−–﹣－]?{_CURRENCY}?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
 )
 _FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
-_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)", re.I)
+_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)(?!\s?\d)", re.I)
+_TAGGED = re.compile(r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I)
+_ANY_LABEL = re.compile(r"[^\n:：]{1,60}[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
+_NOT_WORD = re.compile(r"[\W_]+")
+_NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
+_MAX_MENTION = 400
 
 
 def read_number(text: str) -> int | float | None:
@@ -95,6 +100,10 @@ def find_answer(text: str) -> tuple[str, str] | None:
         match = _BOXED.match(text, at)
         if match is not None:
             return _trim(match[1]), "\\boxed{…}"
+    tagged = _TAGGED.findall(text)
+    if tagged:
+        name, written = tagged[-1]
+        return _trim(written), f"<{name.lower()}>"
     last: re.Match[str] | None = None
     for pattern in (_LABELLED, _EQUATION):
         for match in pattern.finditer(text):
@@ -104,6 +113,36 @@ def find_answer(text: str) -> tuple[str, str] | None:
     if last is None:
         return None
     return _trim(last[1]), "a label"
+
+
+def _folded(text: str) -> str:
+    return _NOT_WORD.sub(" ", text.casefold()).strip()
+
+
+def find_word(text: str, values: list[str]) -> str | None:
+    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none."""
+    folded = _folded(text[:_MAX_LENGTH])
+    found = [value for value in values if folded and _folded(value) == folded]
+    return found[0] if len(found) == 1 else None
+
+
+def find_labelled(text: str) -> str:
+    """The text after the colon of a single line such as `Sentiment: good`; "" if it is not of this form."""
+    label = _ANY_LABEL.fullmatch(text.strip())
+    return label[1] if label is not None else ""
+
+
+def find_only_word(text: str, values: list[str]) -> str | None:
+    """The only one of `values` that a short text mentions; None if it mentions several, or has a negation."""
+    if len(text) > _MAX_MENTION or _NEGATION.search(text):
+        return None
+    rest, found = f" {_folded(text)} ", list[str]()
+    for value in sorted(values, key=len, reverse=True):
+        word = f" {_folded(value)} "
+        if word.strip() and word in rest:
+            found.append(value)
+            rest = rest.replace(word, " | ")
+    return found[0] if len(found) == 1 else None
 
 
 def find_number(text: str) -> int | float | None:

@@ -15,6 +15,14 @@ class NotPlain(ValueError):
     """JSON that needs a warning: a key occurs twice, NaN, or a number outside the range of a float."""
 
 
+class Unreadable(Exception):
+    """A block is not JSON. `resume` is the position from which to look for the next; `reason` is for a message."""
+
+    def __init__(self, reason: str, at: int, resume: int, committed: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.at, self.resume, self.committed = reason, at, resume, committed
+
+
 def _constant(name: str) -> NoReturn:
     raise NotPlain(name)
 

@@ -1,56 +1,40 @@
-"""Reads strings as models write them: where they end, and what their escapes mean.
-
-Each character is read a bounded number of times: every decision looks ahead over at most the white space and the word
-next to it.
-"""
+"""Reads strings as models write them: where they end, and what their escapes mean."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Literal
 
-Position = Literal["key", "object", "array"]
+from evaluator.output.lookahead import OPENING, QUOTE, VALUE, WS, Lookahead
 
-WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
-OPENING = "\"'“”„‟‘’‚‛＂`"
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
-QUOTE = "[\"'“”„‟‘’‚‛＂`]"
-_COMMENT = r"//|/\*|\#"
-_KEY_AHEAD = rf"{QUOTE}[^\"'“”‘’`\\\n]{{1,64}}{QUOTE}{WS}{{0,64}}+:"
-_AFTER = {
-    "key": rf"{WS}*+(?:[:,}}=：]|\Z)",
-    "object": (
-        rf"{WS}*+(?:[}}\]]|,{WS}*+(?:{QUOTE}|[}}\]{{]|\w{{1,10}}+\Z|[A-Za-z_$][\w$-]{{0,63}}{WS}{{0,64}}+:|{_COMMENT}|\Z)"
-        rf"|{_KEY_AHEAD}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
-    ),
-    "array": (
-        rf"{WS}*+(?:[\]}}]|,{WS}*+(?:{QUOTE}|[\[{{\d\]}}.-]|\w{{1,10}}+\Z|true|false|null|None|True|False|{_COMMENT}|\Z)"
-        rf"|{QUOTE}|{_COMMENT}|```|\Z)|[ \t]*+\r?\n[ \t]*+\r?\n"
-    ),
-}
-_CLOSERS = {'"': '"“”＂', "'": "'’", "`": "`", "＂": '＂"'}
-_DOUBLE, _SINGLE = '“”„‟"', "‘’‚‛'"
-# The next line begins with a key: the closing quote of the string is missing.
-_NEXT_KEY = r"\n[ \t]{0,64}\"[^\"\\\n]{1,64}\"[ \t]{0,8}:"
+_FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "「」")
+_TYPOGRAPHIC = "“”„‟‘’‚‛＂«»「」"
+_TRIPLE = re.compile(r'"""|\'\'\'')
+# A key with a quote of another kind at its end, one without the closing quote, and one with quotes inside.
+_MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+[:：=])")
+_OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+[:：]{WS}*+{VALUE})")
+_AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
 
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE_AT = re.compile(r"\\[\s\S]")
+_LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*+\\\Z")
 _PARTIAL = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
-def _closers(quote: str) -> str:
-    if quote in _CLOSERS:
-        return _CLOSERS[quote]
-    return _DOUBLE if quote in "“”„‟" else _SINGLE
+def _family(quote: str) -> str:
+    """The quotes that may end a string which begins with `quote`."""
+    return next(family for family in _FAMILIES if quote in family)
 
 
 def _without_partial(raw: str) -> str:
     """A cut string without the escape, or the half of a pair of escapes, that was cut in two."""
+    if _LONE_BACKSLASH.search(raw):
+        raw = raw[:-1]
     last = before = -7
     for match in _ESCAPE_AT.finditer(raw):
         last, before = match.start(), last
@@ -61,75 +45,182 @@ def _without_partial(raw: str) -> str:
     return raw
 
 
-# Compiled at first use, because all sixty take longer than the rest of the import.
 @cache
-def _sound(quote: str, position: Position) -> re.Pattern[str]:
-    ends = _closers(quote)
-    return re.compile(rf"((?:[^{ends}\\]++|\\[\s\S])*+)[{ends}](?={_AFTER[position]})")
-
-
-@cache
-def _exact(position: Position) -> re.Pattern[str]:
-    """A string in plain quotes, as in JSON: a typographic quote in it is text."""
-    return re.compile(rf'((?:[^"\\]++|\\[\s\S])*+)"(?={_AFTER[position]})')
+def _up_to(quote: str, *, in_line: bool = False) -> re.Pattern[str]:
+    """Text up to `quote` or (`in_line`) the end of the line."""
+    line = r"\n" if in_line else ""
+    return re.compile(rf"(?:[^{quote}\\{line}]++|\\[\s\S])*+")
 
 
 @cache
-def _loose(quote: str, position: Position) -> re.Pattern[str]:
-    ends, after = _closers(quote), _AFTER[position]
-    newline = rf"|\n(?!{_NEXT_KEY[2:]})" if position == "object" else r"|\n" if position == "array" else ""
-    return re.compile(rf"(?:[^{ends}\\<\n]++|\\[\s\S]|[{ends}](?!{after}){newline}|<(?!{CLOSING_TAG[1:]}))*+", re.I)
+def _until(ends: str, *, in_line: bool = False) -> re.Pattern[str]:
+    """Text up to one of `ends`, a closing reasoning tag, or (`in_line`) the end of the line."""
+    line = r"\n" if in_line else ""
+    return re.compile(rf"(?:[^{ends}\\<{line}]++|\\[\s\S]|<(?!{CLOSING_TAG[1:]}))*+", re.I)
 
 
 class ReadString:
-    """One string: its value, its end, the repairs, and whether the text ended before it."""
+    """One string: its value, its end, the repairs, and whether the text ended before it.
 
-    __slots__ = ("cut", "end", "repairs", "stopped", "value")
+    With `is_key` it is the key of an object. `stopped`: it has no end before a tag or, for a key, in its line.
+    """
 
-    def __init__(self, text: str, start: int, position: Position) -> None:
-        quote = text[start]
+    __slots__ = ("_ahead", "_quote", "_start", "_text", "cut", "end", "repairs", "stopped", "value")
+
+    def __init__(self, ahead: Lookahead, start: int, *, is_key: bool) -> None:
+        text = self._text = ahead.text
+        self._ahead, self._start, self._quote = ahead, start, text[start]
         self.repairs: list[str] = []
         self.cut = self.stopped = False
-        match = _exact(position).match(text, start + 1) if quote == '"' else None
-        match = match or _sound(quote, position).match(text, start + 1)
-        if match is not None:
-            raw, self.end = match[1], match.end()
-        else:
-            raw = self._loose(text, start, quote, position)
-        if quote != '"':
-            self.repairs.append("typographic" if quote in "“”„‟‘’‚‛＂" else "single")
-        self.value = self._decode(raw, quote)
+        self.end = start
+        raw = self._triple() if _TRIPLE.match(text, start) else None
+        if raw is None:
+            raw = self._key() if is_key else self._value()
+            if self._quote != '"':
+                self.repairs.append("typographic" if self._quote in _TYPOGRAPHIC else "single")
+            raw = self._undoubled(raw)
+        self.value = self._decode(raw)
 
-    def _loose(self, text: str, start: int, quote: str, position: Position) -> str:
-        found = _loose(quote, position).match(text, start + 1)
-        stop = found.end() if found is not None else start + 1
-        raw = text[start + 1 : stop]
-        # Between two plain quotes, a typographic or an escaped one is text.
-        ends = '"' if quote == '"' and text.startswith('"', stop) else _closers(quote)
-        plain = _ESCAPE_AT.sub("", raw)
-        if any(closer in plain for closer in ends):
-            self.repairs.append("inner_quotes")
-        if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
-            self.cut, self.end = True, len(text)
-            return _without_partial(raw)
-        if text[stop] == "<" or (text[stop] == "\n" and position == "key"):
-            self.stopped, self.end = True, stop
-        elif text[stop] == "\n":
-            self.repairs.append("missing_quote")
-            raw = raw.rstrip()
-            if raw.endswith(","):
-                raw = raw[:-1]
-            self.end = start + 1 + len(raw)
-        else:
-            self.end = stop + 1
+    def _take(self, start: int, stop: int, end: int, *repairs: str) -> str:
+        self.end = end
+        self.repairs.extend(repairs)
+        return self._text[start:stop]
+
+    def _triple(self) -> str | None:
+        text, start = self._text, self._start
+        end = text.find(text[start : start + 3], start + 3)
+        self._ahead.spend(start)
+        if end < 0:
+            return None
+        while text[end + 3 : end + 4] == self._quote:
+            end += 1
+        return self._take(start + 3, end, end + 3, "doubled_quotes")
+
+    def _undoubled(self, raw: str) -> str:
+        """`raw` without the quotes of `""text""`."""
+        quote = self._quote
+        if len(raw) > 2 and raw[0] == raw[-1] == quote and quote not in raw[1:-1]:
+            self.repairs = [repair for repair in self.repairs if repair != "inner_quotes"] + ["doubled_quotes"]
+            return raw[1:-1]
         return raw
 
-    def _decode(self, raw: str, quote: str) -> str:
+    # Keys
+
+    def _key(self) -> str:
+        text, begin, ahead = self._text, self._start + 1, self._ahead
+        exact = _up_to(self._quote, in_line=True).match(text, begin)
+        stop = exact.end() if exact is not None else begin
+        is_closed = text[stop : stop + 1] == self._quote
+        if is_closed and ahead.after_key(stop + 1):
+            return self._take(begin, stop, stop + 1)
+        if (match := _MIXED_KEY.match(text, begin)) is not None:
+            return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
+        if (match := _OPEN_KEY.match(text, begin)) is not None:
+            return self._take(begin, match.end(1), match.end(1), "missing_quote")
+        if is_closed and ahead.after_key(stop + 1, is_weak=True):
+            return self._take(begin, stop, stop + 1)
+        return self._key_with_quotes(begin)
+
+    def _key_with_quotes(self, begin: int) -> str:
+        text, at = self._text, begin
+        until = _until(_family(self._quote), in_line=True)
+        while (match := until.match(text, at)) is not None:
+            stop = match.end()
+            if stop >= len(text):
+                self.cut = True
+                return self._take(begin, stop, stop)
+            if text[stop] in "<\n":
+                break
+            if text[stop] != "\\" and self._ahead.after_key(stop + 1):
+                return self._take(begin, stop, stop + 1, "inner_quotes")
+            at = stop + 1
+        self.stopped = True
+        return self._take(begin, at, at)
+
+    def _mixed(self, closer: str) -> tuple[str, ...]:
+        return () if closer in _family(self._quote) else ("mixed_quotes",)
+
+    # Values
+
+    def _value(self) -> str:
+        text, begin, quote = self._text, self._start + 1, self._quote
+        level = len(self._ahead.kinds)
+        exact = _up_to(quote).match(text, begin)
+        stop = exact.end() if exact is not None else begin
+        if text[stop : stop + 1] == quote and self._ahead.after_value(stop + 1, level):
+            return self._take(begin, stop, stop + 1)
+        family = _family(quote)
+        raw, rejected = self._walk(begin, level, family)
+        if raw is not None:
+            return raw
+        if self.stopped:
+            return self._take(begin, self.end, self.end)
+        others = "".join(other for other in OPENING if other not in family)
+        raw, _ = self._walk(begin, level, others)
+        if raw is not None:
+            self.repairs.append("mixed_quotes")
+            return raw
+        self.stopped = False
+        if rejected is not None and text.find("}", rejected) + text.find("]", rejected) > -2:
+            after = _AFTER_TEXT.match(text, rejected + 1)
+            return self._take(begin, rejected, after.end() if after is not None else rejected + 1, "text_after")
+        self.cut = True
+        self._mark_inner(text[begin:])
+        return _without_partial(self._take(begin, len(text), len(text)))
+
+    def _walk(self, begin: int, level: int, ends: str) -> tuple[str | None, int | None]:
+        """The string up to the first of `ends` that may end it, and the first that may not."""
+        text, ahead, at = self._text, self._ahead, begin
+        until, rejected = _until(ends), None
+        while (match := until.match(text, at)) is not None:
+            stop = match.end()
+            if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
+                return None, rejected
+            if text[stop] == "<":
+                self.stopped, self.end = True, stop
+                return None, rejected
+            if ahead.after_value(stop + 1, level):
+                raw = self._take(begin, stop, stop + 1)
+                self._mark_inner(raw)
+                return raw, None
+            if stop > begin and ahead.opens_next(stop):
+                return self._before_next(begin, stop), None
+            rejected = stop if rejected is None else rejected
+            at = stop + 1
+        return None, rejected
+
+    def _before_next(self, begin: int, stop: int) -> str:
+        """A string without a closing quote, up to the comma before the quote that opens what follows."""
+        raw = self._text[begin:stop].rstrip()
+        raw = raw.removesuffix(",").removesuffix("，").rstrip()
+        self.end = begin + len(raw)
+        inner = raw.find(self._quote)
+        if inner > 0 and raw.count(self._quote) == 1 and raw[inner - 1] != " ":
+            # It was closed; other text follows.
+            self.repairs.append("text_after")
+            return raw[:inner]
+        if raw and raw[-1] in OPENING and raw.count(raw[-1]) % 2:
+            self.repairs.append("mixed_quotes")
+            return raw[:-1]
+        self.repairs.append("missing_quote")
+        self._mark_inner(raw)
+        return raw
+
+    def _mark_inner(self, raw: str) -> None:
+        plain = _ESCAPE_AT.sub("", raw)
+        is_plain = self._quote == '"' == self._text[self.end - 1 : self.end]
+        ends = '"' if is_plain else _family(self._quote)
+        if any(quote in plain for quote in ends):
+            self.repairs.append("inner_quotes")
+
+    # Escapes
+
+    def _decode(self, raw: str) -> str:
         if _CONTROL.search(raw):
             self.repairs.append("control")
         if "\\" not in raw:
             return raw
-        own = quote if quote in "'`" else ""
+        own = self._quote if self._quote in "'`" else ""
         bad = False
 
         def decode(match: re.Match[str]) -> str:

@@ -16,6 +16,9 @@ from typing import Any
 MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
 
+MAX_MARKUP = 50_000
+"""After this many tags and stray `<` the rest is read as text."""
+
 _NAME = r"[A-Za-z_][\w.\-:]*+"
 # No alternative passes a `<`, so all attempts together are linear.
 _TAG = re.compile(rf"""<(/?)({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>""")
@@ -25,6 +28,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^
 _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _DECLARATIONS = {"<!--": "-->", "<?": "?>", "<!DOCTYPE": ">"}
+_DECLARATION = re.compile(r"<!(?:--|\[CDATA\[|DOCTYPE)", re.IGNORECASE)
 _STARTS = re.compile(r"<[A-Za-z_]")
 _NO_LINE_END = re.compile(r"[^\n]+")
 _RUN = re.compile(r"<{3,}+")
@@ -127,9 +131,11 @@ class _Reader:
         self._names: Counter[str] = Counter()
         self._too_deep: Counter[str] = Counter()
         self._endless: set[str] = set()
+        self._firsts: dict[str, str] = {}
+        self._others: Counter[str] = Counter()
 
     def read(self) -> Tree:
-        text, position, size = self._text, 0, len(self._text)
+        text, position, size, markup = self._text, 0, len(self._text), 0
         while position < size:
             start = text.find("<", position)
             if start < 0:
@@ -140,6 +146,11 @@ class _Reader:
                 self._at = position
                 self._characters(text[position:start])
             self._at = start
+            markup += 1
+            if markup > MAX_MARKUP:
+                self._warn(f"more than {MAX_MARKUP:,} tags: the rest read as text")
+                self._literal(text[start:])
+                break
             position = self._markup(start)
         if self._open:
             self._at = self._open[-1].start
@@ -149,10 +160,22 @@ class _Reader:
                 self._tree.open = list(self._open)
             if self._knows:
                 self._spread(self._open[0], self._open[1:])
+        self._tree.warnings = self._warnings()
         return self._tree
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, kind: str = "") -> None:
+        """Adds a warning, of which each `kind` has one: for the first name, with the number of the others."""
+        if kind:
+            first = self._firsts.setdefault(kind, message)
+            if first != message:
+                self._others[first] += 1
+                return
         self._tree.warnings.setdefault(message, self._at)
+
+    def _warnings(self) -> dict[str, int]:
+        found = self._tree.warnings
+        others = {message: f" (and {count:,} more like it)" for message, count in self._others.items()}
+        return {message + others.get(message, ""): at for message, at in found.items()}
 
     def _without_reasoning(self, text: str) -> str:
         """`text` with blanks in place of reasoning, also where its opening or its closing tag is missing."""
@@ -198,12 +221,13 @@ class _Reader:
             code = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
             if code < 0x110000 and not 0xD800 <= code < 0xE000:
                 return chr(code)
-            self._warn(f"&{name}; is not a character; kept as it is")
+            self._warn(f"&{name}; is not a character; kept as it is", "character")
             return match[0]
         if name not in ("amp", "lt", "gt", "quot", "apos"):
             character = html.unescape(match[0])
             known = character != match[0] and not character.endswith(";")
-            self._warn(f"the entity &{name}; {'read as in HTML' if known else 'is not known; kept as it is'}")
+            outcome = "read as in HTML" if known else "is not known; kept as it is"
+            self._warn(f"the entity &{name}; {outcome}", outcome)
             return character if known else match[0]
         return html.unescape(match[0])
 
@@ -211,7 +235,7 @@ class _Reader:
         """Reads what begins with the `<` at `start`. Returns where to continue."""
         text = self._text
         following = text[start + 1 : start + 2]
-        if following == "!" or following == "?":
+        if following == "?" or (following == "!" and _DECLARATION.match(text, start)):
             return self._declaration(start)
         if following == "<" and (run := _RUN.match(text, start)) is not None:
             self._bare(start)
@@ -222,7 +246,7 @@ class _Reader:
             return placeholder.end()
         tag = _TAG.match(text, start)
         if tag is None and (tag := _ROUGH_TAG.match(text, start)) is not None:
-            self._warn(f"the attributes of <{tag[2]}> are not well-formed")
+            self._warn(f"the attributes of <{tag[2]}> are not well-formed", "attributes")
         if tag is None:
             if _CUT_TAG.match(text, start):
                 self._warn("a tag cut off at the end left out")
@@ -232,7 +256,7 @@ class _Reader:
         if not self._open and text[start - 1 : start] == "`" == text[tag.end() : tag.end() + 1]:
             return tag.end()  # a tag that the prose mentions
         if self._open and self._is_text(tag):
-            self._warn(f"markup in the text of <{self._open[-1].name}> read as text")
+            self._warn(f"markup in the text of <{self._open[-1].name}> read as text", "text")
             self._literal(tag[0])
             return tag.end()
         if tag[1]:
@@ -306,9 +330,9 @@ class _Reader:
         for match in _ATTRIBUTE.finditer(rest):
             value = next((group for group in match.groups()[1:] if group is not None), None)
             if value is None or match[4] is not None:
-                self._warn(f"an attribute of <{name}> without quotes")
+                self._warn(f"an attribute of <{name}> without quotes", "unquoted")
             if match[1] in found:
-                self._warn(f"<{name}> has the attribute {match[1]!r} twice; the first one is read")
+                self._warn(f"<{name}> has the attribute {match[1]!r} twice; the first one is read", "twice")
             found.setdefault(match[1], self._decode(value or ""))
         return found
 
@@ -318,7 +342,7 @@ class _Reader:
             self._too_deep[name] -= 1
             self._literal(tag[0])
         elif self._names[name] == 0:
-            self._warn(f"</{tag[2]}> closes nothing; left out")
+            self._warn(f"</{tag[2]}> closes nothing; left out", "closing")
         else:
             unclosed: list[Element] = []
             while self._grammar.fold(self._open[-1].name) != name:
@@ -328,7 +352,7 @@ class _Reader:
             unclosed.reverse()
             for element in unclosed:
                 self._at = element.start
-                self._warn(f"<{element.name}> is not closed")
+                self._warn(f"<{element.name}> is not closed", "unclosed")
             self._spread(target, unclosed)
 
     def _spread(self, target: Element, unclosed: list[Element]) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.xml.lenient import read_elements, read_tree
+from evaluator.xml.lenient import MAX_MARKUP, read_elements, read_tree
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,15 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_of_hostile_text_is_read(name):
     assert read_elements(HOSTILE[name]).text == HOSTILE[name]
+
+
+def test_there_is_one_warning_for_each_kind_of_repair_however_many_names() -> None:
+    read = read_elements("<r>" + "".join(f"&e{n};<a{n}></b{n}>" for n in range(90)) + "</r>")
+    assert len(read.warnings) == 3
+    assert any("&e0; is not known" in warning and "89 more" in warning for warning in read.warnings)
+
+
+def test_the_work_on_a_text_of_tags_is_bounded() -> None:
+    read = read_elements("<r>" + "<a/>" * (MAX_MARKUP + 5))
+    assert len(read.value["r"]["a"]) == MAX_MARKUP - 1
+    assert any("rest read as text" in warning for warning in read.warnings)

@@ -1,0 +1,159 @@
+"""Decides from what follows in a text whether a string, a key or a container may end at a place.
+
+Models leave quotes unescaped, forget them, and mix up brackets. What follows tells: after a value come a comma and the
+next member or item, closing brackets, or the end. Each decision reads a bounded part of the text; what it reads is
+counted, so that all decisions together stay linear.
+"""
+
+from __future__ import annotations
+
+import re
+
+from evaluator.output.strict import StrictScanner, Unreadable
+
+WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
+OPENING = "\"'“”„‟‘’‚‛＂`«»「」"
+QUOTE = f"[{OPENING}]"
+COLON = "[:：]"
+CLOSERS = {"{": "}", "[": "]", "(": ")", "set": "}"}
+"""The closing bracket of each kind of container."""
+
+COMMENT = (
+    r"//[^\n]{0,500}+|/\*(?:[^*]|\*(?!/)){0,500}+(?:\*/|\Z)|\#[^\n]{0,500}+|<!--(?:[^-]|-(?!->)){0,500}+(?:-->|\Z)"
+)
+_GAP = rf"(?:{WS}++|{COMMENT}){{0,8}}+"
+_SHORT_GAP = rf"(?:{WS}++|//[^\n]{{0,200}}+|/\*[^*]{{0,100}}+\*/|\#[^\n]{{0,200}}+){{0,3}}+"
+QUOTED = (
+    r'(?:"(?:[^"\\\n]|\\.){0,200}+"' r"|'(?:[^'\\\n]|\\.){0,200}+'"
+    r"|[“”„‟＂](?:[^“”„‟＂\"\\\n]|\\.){0,200}+[“”„‟＂\"]"
+    r"|[‘’‚‛][^‘’‚‛\\\n]{0,200}+[‘’‚‛]|`[^`\n]{0,200}+`|«[^»\n]{0,200}+»|「[^」\n]{0,200}+」)"
+)  # fmt: skip
+"""A short quoted text on one line."""
+
+WORD = r"-?[\w$][\w$.-]{0,63}+"
+LITERAL = r"(?:true|false|null|none|nil|undefined|nan|inf(?:inity)?)\b"
+VALUE = rf"(?:{QUOTE}|[\[{{(\d$€£+.-]|(?i:{LITERAL}))"
+_END = r"(?:[}\])｝］]|```|\.\.\.|…|\Z)"
+_COMMA = ",，;；"
+
+# The end of a text that lacks its closing quote: the next quote opens what follows.
+_OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
+
+_GAP_AT = re.compile(_GAP)
+# After a comma, and where one may be missing. A quote counts unless the text that it opens ends in the wrong way.
+_NEXT_MEMBER = re.compile(
+    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{COLON}|[=,，}}\]]|\Z|//|/\*)){QUOTE}"
+    rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
+    rf"|{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf"|{_END}|\{{|\w{{1,64}}+\Z)"
+)  # fmt: skip
+_NEXT_ITEM = re.compile(
+    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{QUOTE}|[+:,，;；}}\]):\[{{]|\Z|//|/\*|\#)){QUOTE}"
+    rf"|{QUOTE}{_OPEN}|[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{_END}|\w{{1,64}}+\Z)"
+)
+_MEMBER_AFTER_GAP = re.compile(
+    rf"{QUOTED}{WS}*+(?:{COLON}|=)|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
+)
+_ITEM_AFTER_GAP = re.compile(
+    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+,，}}\])]|\Z|//|/\*|\#)){QUOTE}|[\[{{]|\+{WS}*+{QUOTE}|```"
+)
+_BLANK_LINE = re.compile(r"[ \t]*+\r?\n[ \t]*+\r?\n")
+_LINE_KEY = re.compile(rf"[ \t]*+\r?\n{WS}*+{WORD}{WS}{{0,64}}+{COLON}")
+# A quote directly behind a block: the block was inside a string, unless the rest of the line only ends a call.
+_NOT_AFTER_BLOCK = re.compile(
+    rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[,，]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
+)
+_KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
+_WEAK_KEY_END = re.compile(rf"{_GAP}(?:[,，}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
+_OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
+_OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[,，\]]|\Z)")
+_BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
+_FAR_BRACKETS = 400
+
+
+def ends_block(text: str, at: int) -> bool:
+    """Whether the outermost container may end before `at`: neither the rest of a string nor more members follow."""
+    return _NOT_AFTER_BLOCK.match(text, at) is None
+
+
+class Lookahead:
+    """What follows a place, seen from the containers that are open there: `kinds`, the innermost last."""
+
+    __slots__ = ("kinds", "scanner", "text")
+
+    def __init__(self, text: str, kinds: list[str], scanner: StrictScanner) -> None:
+        self.text, self.kinds, self.scanner = text, kinds, scanner
+
+    def spend(self, at: int, steps: int = 1) -> None:
+        """Counts work. Raises: Unreadable, when the text has used up what it may."""
+        self.scanner.steps -= steps
+        if self.scanner.steps < 0:
+            raise Unreadable("the text needs too many repairs", at, len(self.text), True)
+
+    def after_value(self, at: int, level: int) -> bool:
+        """Whether a value may end at `at` while `level` containers are open."""
+        text = self.text
+        if _BLANK_LINE.match(text, at):
+            return True
+        start = at
+        while level > 0:
+            self.spend(at)
+            gap = _GAP_AT.match(text, at)
+            if gap is not None:
+                self.spend(at, (gap.end() - at) >> 6)
+                at = gap.end()
+            if at >= len(text) or text.startswith("```", at):
+                return True
+            char = text[at]
+            if char in "}])｝］":
+                level -= self.closed_by(char, level)
+                at += 1
+                if char == ")" and not level:
+                    return False
+                continue
+            is_object = self.kinds[level - 1] == "{"
+            if char in _COMMA:
+                return (_NEXT_MEMBER if is_object else _NEXT_ITEM).match(text, at + 1) is not None
+            if is_object and _LINE_KEY.match(text, start):
+                return True
+            return (_MEMBER_AFTER_GAP if is_object else _ITEM_AFTER_GAP).match(text, at) is not None
+        return ends_block(text, at)
+
+    def closed_by(self, char: str, level: int) -> int:
+        """The number of containers that a closing bracket ends: up to the innermost of its kind, or one."""
+        char = {"｝": "}", "］": "]"}.get(char, char)
+        for outer in range(level, 0, -1):
+            if CLOSERS[self.kinds[outer - 1]] == char:
+                return level - outer + 1
+        return 1
+
+    def after_key(self, at: int, *, is_weak: bool = False) -> bool:
+        """Whether a key may end at `at`: before a colon or, if `is_weak`, where a colon or a value is missing."""
+        self.spend(at)
+        return (_WEAK_KEY_END if is_weak else _KEY_END).match(self.text, at) is not None
+
+    def opens_next(self, at: int) -> bool:
+        """Whether the quote at `at` opens the next key or item, so that the string before it has no closing quote."""
+        self.spend(at)
+        text = self.text
+        if text[at - 1] not in ", \n\t，":
+            return False
+        if self.kinds[-1] == "{":
+            return _OPENS_MEMBER.match(text, at) is not None
+        return text[max(0, at - 64) : at].rstrip(" \t")[-1:] in (",", "，", "\n") and (
+            _OPENS_ITEM.match(text, at) is not None
+        )
+
+    def unmatched(self, at: int) -> int:
+        """The number of closing brackets ahead that have no opening one, as far as is looked."""
+        depth = lowest = 0
+        for count, match in enumerate(_BRACKET.finditer(self.text, at)):
+            if count > _FAR_BRACKETS:
+                break
+            if match[0] in "[{(":
+                depth += 1
+            elif match[0] in "]})":
+                depth -= 1
+                lowest = min(lowest, depth)
+            self.spend(at)
+        return -lowest

@@ -1,0 +1,65 @@
+"""Repairs of a whole text, made before its blocks are looked for: what stands around JSON, or was done to all of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+from evaluator.output.lookahead import QUOTED, VALUE, WORD, WS
+
+_QUOTED_LINE = re.compile(r"^[ \t]{0,3}>[ \t]?", re.M)
+_UNQUOTED_BLOCK = re.compile(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", re.M)
+_PLAIN_QUOTE = re.compile(r'(?<!\\)"')
+_ESCAPED_BLOCK = re.compile(r'[{\[]\s*(?:\\[nrt]\s*)*\\"')
+_WIDE = str.maketrans("｛｝［］", "{}[]")
+_MEMBERS = re.compile(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
+_ITEMS = re.compile(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
+_TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
+
+
+def rewrite(text: str) -> tuple[str, list[str]]:
+    """The text with such repairs, and the kinds of those that were made."""
+    kinds: list[str] = []
+    if ">" in text and _QUOTED_LINE.search(text) and not _UNQUOTED_BLOCK.search(text):
+        without = _QUOTED_LINE.sub("", text)
+        if "{" in without or "[" in without:
+            text = without
+            kinds.append("quoted_lines")
+    if "&quot;" in text and '"' not in text:
+        text = html.unescape(text)
+        kinds.append("entities")
+    if '\\"' in text and _ESCAPED_BLOCK.search(text) and not _PLAIN_QUOTE.search(text):
+        start, end = (
+            min(at for at in (text.find("{"), text.find("[")) if at >= 0),
+            max(text.rfind("}"), text.rfind("]")),
+        )
+        end = end + 1 if end > start else len(text)
+        text = text[:start] + _unescape(text[start:end]) + text[end:]
+        kinds.append("escaped")
+    if "｛" in text and "{" not in text:
+        text = text.translate(_WIDE)
+        kinds.append("wide")
+    return _with_opening(text, kinds)
+
+
+def _unescape(part: str) -> str:
+    try:
+        return json.loads(f'"{part}"', strict=False)
+    except ValueError:
+        return part.replace('\\"', '"').replace("\\n", "\n")
+
+
+def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
+    """A text that begins inside an object or an array, as where the beginning of the answer was given."""
+    stripped = text.strip()
+    members = _MEMBERS.match(stripped)
+    if members is not None:
+        return ("{" if members[1] is None else '{"') + stripped, [*kinds, "opening"]
+    body = stripped.removesuffix("```").rstrip()
+    if body.endswith("]") and body.count("]") > body.count("[") and _ITEMS.match(stripped):
+        return "[" + stripped, [*kinds, "opening"]
+    whole = _TUPLE.fullmatch(stripped)
+    if whole is not None:
+        return f"[{whole[1]}]", [*kinds, "tuple"]
+    return text, kinds
