@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -37,6 +38,8 @@ def parse_output(
     text: str,
     type: Literal["text", "json", "xml"] = "json",
     schema: str | dict[str, Any] | type | None = None,
+    *,
+    strict: bool = False,
 ) -> ParsedOutput:
     """Reads the value of a model's text leniently. Never raises an error because of the text.
 
@@ -47,12 +50,22 @@ def parse_output(
     path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class. For a class the
     value is an instance of it; for everything else it is plain JSON data.
 
+    `strict` refuses every repair: a text that needs one is an error of kind `repaired`, and the warnings name them.
+
     Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a warning; nothing is
     invented. With an error `value` is None. Text without JSON is an error only where a schema was declared. Time is
     linear in the length of the text; nesting deeper than 200 is not read.
 
     Source: docs/explanation, "Output".
     """
+    parsed = _parse(text, type, schema)
+    if strict and parsed.warnings and parsed.error is None:
+        message = f"strict parsing refuses repairs: {'; '.join(parsed.warnings)}"
+        return replace(parsed, value=None, error=OutputError("repaired", message))
+    return parsed
+
+
+def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
     if type == "json" or type == "xml":
         try:
             compiled = compile_schema(schema)

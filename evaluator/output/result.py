@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ErrorKind = Literal["no_json", "type_mismatch", "schema_violation", "bad_schema", "xml"]
+ErrorKind = Literal["no_json", "type_mismatch", "schema_violation", "bad_schema", "xml", "repaired"]
 
 
 @dataclass(frozen=True, slots=True)

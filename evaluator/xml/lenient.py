@@ -164,7 +164,7 @@ class _Reader:
         return self._tree
 
     def _warn(self, message: str, kind: str = "") -> None:
-        """Adds a warning, of which each `kind` has one: for the first name, with the number of the others."""
+        """Adds a warning. Each `kind` has one: for the first name, with the number of the others."""
         if kind:
             first = self._firsts.setdefault(kind, message)
             if first != message:
