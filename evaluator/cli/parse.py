@@ -102,12 +102,12 @@ def _print_stats(answers: list[ParsedOutput], as_json: bool) -> None:
         )  # fmt: skip
         return
     total = len(answers)
-    click.echo(f"{unchanged} of {total} answers were read without a repair, {sum(errors.values())} of {total} not read")
+    echo(f"{unchanged} of {total} answers were read without a repair, {sum(errors.values())} of {total} not read")
     for title, counts in (("errors", errors), ("repairs", repairs)):
         if counts:
-            click.echo(f"\n{title}:")
+            echo(f"\n{title}:")
         for name, count in counts.most_common():
-            click.echo(f"{count:8} of {total}  {name}")
+            echo(f"{count:8} of {total}  {name}")
 
 
 def _kind_of(warning: str) -> str:
