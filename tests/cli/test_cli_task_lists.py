@@ -128,6 +128,7 @@ def test_a_task_begins_from_a_template_of_the_user(cli: Any, write: Any, tmp_pat
     write("templates/task_lists/feature.md", "# Our own {{ title }}\n")
     assert cli("tasks", "create", "2026-03-02-other", "--from", "feature").code == 0
     assert cli("tasks", "read", "other").out == "# Our own Other\n"
+    assert "owner: A\n" in cli("tasks", "read", "big-fix").err
 
 
 def test_a_task_that_cannot_be_read_is_listed_with_the_reason(cli: Any, plan: TaskList, tmp_path: Path) -> None:

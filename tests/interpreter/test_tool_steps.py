@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crashes import file_of, reading
+from crashes import cut, file_of, reading
 
 from evaluator import HandlerConfig, TaskStore, ToolError, tool
+from evaluator.handler import tool_runner
 from evaluator.handler.config import ToolGrant
 from evaluator.handler.model_caller import SessionLog
 from evaluator.handler.tool_runner import RetryPlan, ToolRunner
@@ -189,8 +190,8 @@ def test_a_denied_call_is_aborted_with_its_reason_and_the_run_goes_on(make_evalu
     file = file_of(tmp_path, 1)
     data = file.read_bytes()
     file.unlink()
-    cut = data.index(b"\n---\n\n## Step 4")
-    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[:cut])
+    end = data.index(b"\n---\n\n## Step 4")
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[:end])
     assert evaluator.resume_sync(1).unwrap().content == "ended"
     assert (calls, len(asked)) == ([], 1)
 
@@ -237,6 +238,19 @@ def test_arguments_are_recorded_as_the_object_that_the_tool_was_called_with(
     [step] = tool_steps(tmp_path)
     assert (step.start.name, step.start.args) == ("flaky", recorded)
     assert evaluator.replay_sync(1).ok
+
+
+def test_a_file_that_recorded_arguments_in_the_earlier_form_is_resumed(make_evaluator, tmp_path, monkeypatch):
+    calls: list[str] = []
+    told: list[str] = []
+    evaluator = make_evaluator(TASK, script=script(told), handler=profile(), tools=[flaky_tool([], calls)])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(tool_runner, "recorded_arguments", lambda text: {"tool": "flaky", "arguments": text})
+        evaluator.evaluate_sync("work").unwrap()
+    assert tool_steps(tmp_path)[0].start.args == {"tool": "flaky", "arguments": '{"place": "here"}'}
+    cut(tmp_path, "turn[2]", begun=True)
+    assert evaluator.resume_sync(1).unwrap().content == "ended"
+    assert calls == ["here"]
 
 
 def test_an_aborted_run_says_why_in_its_summary(make_evaluator, tmp_path):

@@ -326,6 +326,12 @@ def test_images_that_are_too_large_together_are_named_instead():
     assert answer.content.splitlines()[-1] == "[image, image/png, 5,000,000 bytes: not shown]"
 
 
+def test_a_failure_that_the_server_tells_is_not_tried_again():
+    with pytest.raises(ToolError) as failed:
+        answer_of_result(SimpleNamespace(content=[], structured_content=None, is_error=True), "x")
+    assert not failed.value.retryable
+
+
 @pytest.mark.parametrize(
     ("result", "says"),
     [

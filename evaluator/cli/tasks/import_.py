@@ -14,7 +14,7 @@ from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 
 
-@click.command("import", epilog="Example:  evaluator tasks import ~/.wolffish/workspace/brain/motor/tasks")
+@click.command("import", epilog="Example:  evaluator tasks import ~/other-program/tasks")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @tasks_option
 @json_option

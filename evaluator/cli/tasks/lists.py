@@ -134,6 +134,8 @@ def _print_result(task: TaskList, role: str | None, as_json: bool) -> None:
 
 def _print_next(task: TaskList, role: str | None) -> None:
     echo(f"version: {task.version}", err=True)
+    if task.owner is not None:
+        echo(f"owner: {task.owner}", err=True)
     echo(f"steps: {_progress(task)}", err=True)
     echo(f"next: {visible(_next(task, role), one_line=True)}", err=True)
 
