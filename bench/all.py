@@ -35,6 +35,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
         ["--delay-ms", "200", "--concurrency", "256", "--rounds", "1"],
     ),
     ("batch_scale.py", [], ["--small", "2000", "--large", "20000"]),
+    ("processes.py", [], ["--samples", "40"]),
     ("kill.py", [], ["--n", "400", "--kills", "10"]),
     ("report.py", [], []),
 )

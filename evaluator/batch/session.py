@@ -1,9 +1,9 @@
 """One session of a batch: evaluates the samples that have no result yet and writes each result as it arrives.
 
 A session ends when no work is left, or earlier: a stop was requested (samples in flight are finished), the budget is
-spent, this machine cannot continue, or the same error came too often in a row. The first two also end a wait for the
-next row of an asynchronous iterator. A later session does the rest and nothing else. A session that was cancelled or
-killed leaves its task files: the samples that were in flight continue from them.
+spent, this machine cannot continue, the engine has lost all processes, or the same error came too often in a row. The
+first two also end a wait for the next row of an asynchronous iterator. A later session does the rest and nothing else.
+A session that was cancelled or killed leaves its task files: the samples that were in flight continue from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from evaluator.batch.engines import Engine
+from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.folder import BatchFolder, Entry
 from evaluator.batch.options import State, Stop
 from evaluator.batch.pending import Counts, Pending
@@ -89,6 +89,10 @@ class Session:
                     self.worker, lambda: self._next(work), self._finish, lambda: self.stop.state is not None
                 )
             total = self.tally.total = await self._count_rest(work, pending.counts)
+        except ClusterLost as error:
+            # Its samples in flight are lost, and reading the rows was interrupted.
+            self.stop.ask("incomplete", str(error))
+            total = self.plan.total
         except BaseException as error:
             self.display.show("end", self._snapshot(), interrupted_state(error)[0])
             raise

@@ -16,6 +16,7 @@ import pytest
 
 from evaluator import Evaluator
 from evaluator.batch import NoDisplay, Stop, open_batch, run_batch, run_batch_sync
+from evaluator.batch.engines import ClusterLost, LocalEngine
 from evaluator.batch.progress import SafeDisplay
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
@@ -257,6 +258,23 @@ def test_a_session_that_breaks_has_ended_in_its_folder_too(quiz: Evaluator, tmp_
         within(quiz, ROWS, engine=Broken(), output=tmp_path / "b")
     last = last_session(tmp_path / "b")
     assert (last["state"], last["reason"], last["ran"]) == ("incomplete", "OSError: no such node", 0)
+
+
+def test_a_session_whose_engine_loses_all_processes_has_a_summary_and_can_be_resumed(
+    quiz: Evaluator, tmp_path: Path
+) -> None:
+    class Losing(LocalEngine):
+        async def run(self, worker: Any, next_work: Any, on_done: Any, is_stopping: Any) -> None:
+            on_done(await worker.perform(await next_work()))
+            raise ClusterLost("no process is left; resume the batch")
+
+    lost = within(quiz, ROWS, engine=Losing(1), output=tmp_path / "b")
+    assert (lost.ended.state, lost.ended.reason) == ("incomplete", "no process is left; resume the batch")
+    assert (lost.summary.counts.passed, lost.summary.counts.pending) == (1, 9)
+    assert (tmp_path / "b" / "summary.json").exists()
+    assert last_session(tmp_path / "b")["ran"] == 1
+    rest = within(quiz, ROWS, output=tmp_path / "b", resume=True)
+    assert rest.is_complete and rest.ended.ran == len(ROWS) - 1
 
 
 # -- what comes back --------------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from evaluator.batch.engines.base import ClusterLost as ClusterLost
 from evaluator.batch.engines.base import Engine as Engine
 from evaluator.batch.engines.local import LocalEngine as LocalEngine
 from evaluator.errors import UsageError
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "make_engine"]
+__all__ = ["ENGINES", "ClusterLost", "Engine", "LocalEngine", "make_engine"]
 
 ENGINES = ("local", "processes", "ray")
 

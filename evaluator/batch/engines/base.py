@@ -7,10 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from evaluator.batch.work import Done, Work, Worker
+from evaluator.errors import EvaluatorError
 
 NextWork = Callable[[], Awaitable[Work | None]]
 OnDone = Callable[[Done], None]
 IsStopping = Callable[[], bool]
+
+
+class ClusterLost(EvaluatorError):
+    """No process is left to evaluate in. Finished samples are stored, and the batch can be resumed."""
 
 
 class Engine(Protocol):
@@ -23,7 +28,7 @@ class Engine(Protocol):
     everything in flight.
 
     No work is lost: when a node or a process dies, another does its work again, and at most the work that was in flight
-    there is repeated. Cancelling `run` cancels everything in flight.
+    there is repeated. If none is left, `run` raises ClusterLost. Cancelling `run` cancels everything in flight.
     """
 
     @property

@@ -67,6 +67,11 @@ class Host:
         from evaluator.interpreter.evaluator import Evaluator
 
         os.environ.update(recipe.variables)
+        try:
+            os.chdir(recipe.folder)
+        except OSError as error:
+            here = f"{recipe.folder} cannot be entered ({error.strerror}); relative paths begin in {os.getcwd()}"
+            self._send(("notice", here))
         arguments = {name: pickle.loads(value) for name, value in recipe.arguments.items()}
         evaluator = Evaluator(**arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line)))
         shares_folder = probe is not None and probe.is_visible()

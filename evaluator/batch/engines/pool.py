@@ -20,6 +20,7 @@ from itertools import count
 from math import ceil
 from typing import Any
 
+from evaluator.batch.engines.base import ClusterLost
 from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
 from evaluator.batch.engines.job import Job, crash_result
 from evaluator.batch.engines.link import Link, Lost, Remote
@@ -35,11 +36,8 @@ from evaluator.record.store import TaskStore
 SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3
 CLOSE_S = 10.0
+_NO_PROCESS = "no process is left to evaluate in; finished samples are stored: resume the batch"
 _log = logging.getLogger("evaluator")
-
-
-class ClusterLost(EvaluatorError):
-    """No process is left to evaluate in. Finished samples are stored, and the batch can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,7 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: set[asyncio.Task[bool]] = set()
         self._remotes: set[Remote] = set()
+        self._links: list[Link] = []
         self._failed_starts: dict[str, int] = {}
         self._newest = store.last_id()
         self._id_blocks = count(self._newest // IDS_EACH + 1)
@@ -110,6 +109,10 @@ class Pool:
         if not self._starting:
             raise ClusterLost("no node of the cluster has a CPU to evaluate on")
 
+    def lose_all(self, reason: str) -> None:
+        """Ends the run: no process can be reached any more."""
+        self._fail(ClusterLost(f"{_NO_PROCESS}: {reason}"))
+
     async def __aenter__(self) -> Pool:
         return self
 
@@ -121,7 +124,7 @@ class Pool:
         for member in self._members:
             member.proxy.close()
         try:
-            await asyncio.gather(*(member.link.stop() for member in self._members))
+            await asyncio.gather(*(link.stop() for link in self._links))
             await asyncio.gather(*(_close(remote) for remote in self._remotes))
         finally:
             for remote in self._remotes:
@@ -299,6 +302,7 @@ class Pool:
         )  # fmt: skip
         member = _Member(node, link, proxy, opened.shares_folder)
         self._members.append(member)
+        self._links.append(link)
         self._send_budget_ended([member])
         self._distribute()
 
@@ -351,11 +355,7 @@ class Pool:
     def _check_anyone_left(self, error: Exception | None) -> None:
         if not self._members and not self._starting:
             reason = str(error).strip() or type(error).__name__
-            self._fail(
-                ClusterLost(
-                    f"no process is left to evaluate in; finished samples are stored: resume the batch: {reason}"
-                )
-            )
+            self.lose_all(reason)
 
     def _fail(self, error: EvaluatorError) -> None:
         if self._failure is not None:

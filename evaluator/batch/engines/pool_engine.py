@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import ExitStack
+from typing import Any
 
 from evaluator.batch.engines.base import ConcurrentRun, IsStopping, NextWork, OnDone
 from evaluator.batch.engines.pool import Node, Pool, StartHost
@@ -12,6 +14,8 @@ from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.record.store import TaskStore
+
+Watch = Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]
 
 
 class PoolEngine:
@@ -42,11 +46,20 @@ class PoolEngine:
     async def _run_pool(
         self, worker: Worker, made: tuple[Recipe, TaskStore], start: StartHost,
         nodes: Callable[[], Collection[Node]], next_work: NextWork, on_done: OnDone, is_stopping: IsStopping,
+        watch: Watch | None = None,
     ) -> None:  # fmt: skip
-        """Runs all work in processes that `start` starts on `nodes`. `made` is the worker's recipe and its store."""
+        """Runs all work in processes that `start` starts on `nodes`. `made` is the worker's recipe and its store.
+
+        `watch` runs beside it and calls its argument, with the reason, if no process can be reached any more.
+        """
         recipe, store = made
         with ExitStack() as stack:
             probe = None if self._gather else stack.enter_context(make_probe(store.root))
             async with Pool(worker, start, recipe, store, self._concurrency, probe) as pool:
                 pool.start(nodes())
-                await self._run.run(lambda work: pool.perform(work, is_stopping), next_work, on_done)
+                watching = None if watch is None else asyncio.ensure_future(watch(pool.lose_all))
+                try:
+                    await self._run.run(lambda work: pool.perform(work, is_stopping), next_work, on_done)
+                finally:
+                    if watching is not None:
+                        watching.cancel()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
+import re
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any
@@ -19,8 +21,17 @@ from evaluator.batch.engines.link import Lost
 from evaluator.batch.engines.pool import Node
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
+from evaluator.processes.threads import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
+_EXCEPTION, _MOST_LINES = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): "), 4
+_ADDRESS = re.compile(r"(?:ray://)?\[?([^\[\]/]+?)\]?:([0-9]{1,5})")
+_CONNECT_S, _ANSWER_S, _DISCONNECT_S = 120.0, 5.0, 20.0
+_FRAME_HEAD, _SETTINGS = 9, 4
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
+# How often the head is asked, and how many times in a row it may stay silent.
+_WATCH_S, _WATCH_TIMES = 3.0, 3
+_LOOK_S = 0.2
 # Concurrent calls of one actor: one to listen, one to post, one to close.
 _METHODS_AT_ONCE = 4
 
@@ -30,6 +41,23 @@ class RayCluster:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
+        self._is_lost = False
+
+    async def watch(self, lose: Callable[[str], None]) -> None:
+        """Calls `lose`, with the reason, when the head no longer answers. Ray waits for it for a minute and then ends
+        this process without a message."""
+        address = self._ray.get_runtime_context().gcs_address
+        endpoint, failed = endpoint_of(address), 0
+        while endpoint is not None and failed < _WATCH_TIMES:
+            await asyncio.sleep(_WATCH_S)
+            failed = 0 if await refusal_of(endpoint) is None else failed + 1
+        if endpoint is not None:
+            self._is_lost = True
+            lose(f"the head of the Ray cluster at {address} does not answer")
+
+    def is_lost(self) -> bool:
+        """Whether the head no longer answers."""
+        return self._is_lost
 
     def nodes(self, processes: int | None) -> list[Node]:
         """The living nodes, each with one process for each CPU that Ray counts there, or `processes`."""
@@ -43,14 +71,14 @@ class RayCluster:
 
     def start(self, node: Node) -> RayHost:
         """A new Host on `node`; returns at once."""
-        return RayHost(self._ray, node)
+        return RayHost(self._ray, node, self.is_lost)
 
 
 class RayHost:
     """A Host in an actor: a Remote."""
 
-    def __init__(self, ray: Any, node: Node) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, node: Node, is_lost: Callable[[], bool]) -> None:
+        self._ray, self._is_lost, self._node = ray, is_lost, node.name
         strategies = import_module("ray.util.scheduling_strategies")
         options = {
             "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _METHODS_AT_ONCE,
@@ -71,9 +99,14 @@ class RayHost:
         return await self._await(self._actor.listen.remote())
 
     async def close(self) -> None:
+        if self._is_lost():
+            raise Lost("the cluster is lost")
         await self._await(self._actor.close.remote())
 
     def kill(self) -> None:
+        if self._is_lost():
+            # Ray would wait for the head. The actors end without it.
+            return
         try:
             self._ray.kill(self._actor)
         except Exception as error:
@@ -83,15 +116,26 @@ class RayHost:
     async def _await(self, reference: Awaitable[Any]) -> Any:
         try:
             return await reference
-        except self._ray.exceptions.RayTaskError as error:
-            raise EvaluatorError(f"a process of the cluster failed: {error}") from error
         except self._ray.exceptions.RayError as error:
-            raise Lost(_first_lines(error)) from error
+            reason = reason_of(str(error))
+            if "No module named 'evaluator" in reason:
+                raise ConfigurationError(
+                    f"{self._node}: {reason}; install evaluator there, the same version as here, for the Python that "
+                    "runs Ray"
+                ) from error
+            if isinstance(error, self._ray.exceptions.RayTaskError):
+                raise EvaluatorError(f"a process on {self._node} failed: {reason}") from error
+            raise Lost(reason) from error
 
 
-def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:600]
+def reason_of(text: str) -> str:
+    """The error in a message of Ray on one line: the last exception of a traceback first, if there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    if last is None:
+        return " ".join(lines)
+    rest = " ".join(lines[: lines.index(last)] if len(lines) < _MOST_LINES else lines[:2])
+    return f"{last} ({rest})" if rest else last
 
 
 def import_ray() -> Any:
@@ -103,9 +147,9 @@ def import_ray() -> Any:
 
 
 @asynccontextmanager
-async def connect(address: str | None) -> AsyncGenerator[RayCluster]:
+async def connect(address: str | None, is_stopping: Callable[[], bool]) -> AsyncGenerator[RayCluster | None]:
     """The cluster at `address`, else the one that this process is connected to or `RAY_ADDRESS` names, else a new one
-    on this machine, which ends with the context.
+    on this machine, which ends with the context. None if `is_stopping` becomes true before there is a connection.
 
     Raises: MissingExtra, without Ray; ConfigurationError, if it cannot be reached.
     """
@@ -113,39 +157,97 @@ async def connect(address: str | None) -> AsyncGenerator[RayCluster]:
         ray = import_ray()
         was_connected = ray.is_initialized()
         if not was_connected:
-            await _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local")
+            await _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", is_stopping)
     try:
-        yield RayCluster(ray)
+        yield RayCluster(ray) if ray.is_initialized() else None
     finally:
         if not was_connected:
-            await _uninterrupted(asyncio.to_thread(ray.shutdown))
+            await _disconnect(ray)
 
 
-async def _connect(ray: Any, address: str) -> None:
+async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool]) -> None:
+    """Connects in a thread that is left behind if it takes too long, `is_stopping` or the caller is cancelled."""
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    endpoint, is_left = endpoint_of(address), threading.Event()
+    refusal = None if endpoint is None else await refusal_of(endpoint)
+    if refusal is not None:
+        raise ConfigurationError(
+            f"the Ray cluster at {address!r} cannot be reached: {refusal}; give the address that `ray start --head` "
+            "has printed, or start the cluster"
+        )
 
     def init() -> None:
         with _quiet():
             ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
         _mute()
+        if is_left.is_set():
+            ray.shutdown()
 
     try:
-        await _uninterrupted(asyncio.to_thread(init))
-    except asyncio.CancelledError:
-        await _uninterrupted(asyncio.to_thread(ray.shutdown))
-        raise
-    except (OSError, RuntimeError, ValueError) as error:
+        async with asyncio.timeout(_CONNECT_S):
+            connecting = asyncio.ensure_future(in_thread(init))
+            while not connecting.done() and not is_stopping():
+                await asyncio.wait((connecting,), timeout=_LOOK_S)
+            if connecting.done():
+                connecting.result()
+            else:
+                is_left.set()
+    except BaseException as error:
+        is_left.set()
+        if ray.is_initialized():
+            await _disconnect(ray)
+        if isinstance(error, TimeoutError):
+            error = OSError(f"no connection within {_CONNECT_S:g} s")
+        if not isinstance(error, (OSError, RuntimeError, ValueError)):
+            raise
         raise ConfigurationError(f"the Ray cluster at {address!r} cannot be reached: {error}") from error
 
 
-async def _uninterrupted(work: Awaitable[Any]) -> None:
-    """Completes `work` even if the caller is cancelled; cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
+async def _disconnect(ray: Any) -> None:
+    """Disconnects, also if the caller is cancelled meanwhile; a cluster that does not answer is left after a while."""
+    task = asyncio.ensure_future(asyncio.wait_for(in_thread(ray.shutdown), _DISCONNECT_S))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise
+    except TimeoutError:
+        logging.getLogger("evaluator").warning("Ray did not disconnect within %g s", _DISCONNECT_S)
+
+
+def endpoint_of(address: str) -> tuple[str, int] | None:
+    """Host and port; None for an address of another kind, such as `auto`."""
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else (match[1], int(match[2]))
+
+
+async def refusal_of(endpoint: tuple[str, int]) -> str | None:
+    """Why no server of Ray can be reached at `endpoint`; None if one answers there.
+
+    Ray itself would wait for an answer without end, and hold Python's global lock meanwhile. Its servers speak HTTP/2
+    and begin with a SETTINGS frame (RFC 9113, section 3.4); behind TLS only the connection is tried.
+    """
+    writer = None
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(*endpoint)
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
+                writer.write(_HTTP2_PREFACE)
+                head = await reader.readexactly(_FRAME_HEAD)
+                if head[3] != _SETTINGS:
+                    return "what answers there is not Ray"
+    except TimeoutError:
+        return f"no answer within {_ANSWER_S:g} s"
+    except asyncio.IncompleteReadError:
+        return "what answers there is not Ray"
+    except OSError as error:
+        return f"nothing answers there ({error.strerror or error})"
+    except OverflowError as error:
+        return str(error)
+    finally:
+        if writer is not None:
+            writer.close()
+    return None
 
 
 @contextmanager

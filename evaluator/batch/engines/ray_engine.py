@@ -42,7 +42,10 @@ class RayEngine(PoolEngine):
         """
         import_ray()
         made = make_recipe(worker, self._variables)
-        async with connect(self._address) as cluster:
+        async with connect(self._address, is_stopping) as cluster:
+            if cluster is None:
+                return
             await self._run_pool(
-                worker, made, cluster.start, lambda: cluster.nodes(self._processes), next_work, on_done, is_stopping
-            )
+                worker, made, cluster.start, lambda: cluster.nodes(self._processes), next_work, on_done, is_stopping,
+                cluster.watch,
+            )  # fmt: skip

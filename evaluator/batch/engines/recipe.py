@@ -38,7 +38,8 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the batch's folder of task
-    files. `cache`: the file of the cache. `variables`: environment variables to set."""
+    files. `cache`: the file of the cache. `variables`: environment variables to set. `folder`: where relative paths of
+    scorers and tools begin."""
 
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
@@ -47,6 +48,7 @@ class Recipe:
     tasks: str
     cache: str | None
     variables: Mapping[str, str]
+    folder: str
 
 
 def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
@@ -65,7 +67,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     profiles = [*evaluator.services.profiles.values(), evaluator.services.default_profile]
     recipe = Recipe(
         arguments, scorers, tuple(worker.count_as_failed), worker.unfinished, os.path.abspath(store.root), cache,
-        dict(_variables(profiles, also)),
+        dict(_variables(profiles, also)), os.getcwd(),
     )  # fmt: skip
     return recipe, store
 

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Header
 from evaluator.record.store import TaskStore
 
+_PROBE = ".probe-"
 IDS_EACH = 1_000_000_000
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
 _WAIT_S, _LOOK_S = 30.0, 0.1
@@ -55,9 +56,10 @@ class Probe:
 
 @contextmanager
 def make_probe(folder: Path) -> Generator[Probe]:
-    """A probe in `folder`, removed when the context ends."""
+    """A probe in `folder`, removed when the context ends. Removes those of killed processes."""
     os.close(open_private_folder(folder))
-    path, token = folder / f".probe-{secrets.token_hex(8)}", secrets.token_bytes(32)
+    _remove_stale_probes(folder)
+    path, token = folder / f"{_PROBE}{secrets.token_hex(8)}", secrets.token_bytes(32)
     fd = os.open(path, NEW_FILE, 0o600)
     try:
         lock(fd)
@@ -66,6 +68,18 @@ def make_probe(folder: Path) -> Generator[Probe]:
     finally:
         os.unlink(path)
         os.close(fd)
+
+
+def _remove_stale_probes(folder: Path) -> None:
+    for path in folder.glob(f"{_PROBE}*"):
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                # The process that made it holds the lock.
+                if try_lock(fd):
+                    path.unlink()
+            finally:
+                os.close(fd)
 
 
 class OwnFolder:

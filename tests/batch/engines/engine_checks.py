@@ -18,7 +18,7 @@ from aiohttp import web
 
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch.engines import Engine, LocalEngine
-from evaluator.batch.engines.pool import ClusterLost
+from evaluator.batch.engines.base import ClusterLost
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
@@ -253,6 +253,23 @@ async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Be
     assert len(list(bench.store.list())) == 9
 
 
+def relative(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+async def relative_paths_of_scorers_begin_in_the_callers_folder(bench: Bench) -> None:
+    (bench.folder / "beside.txt").write_text("question 0")
+    name = relative(bench.folder / "beside.txt")
+
+    @scorer(name="beside")
+    def beside(output: str) -> bool:
+        return Path(name).read_text() == output
+
+    bench.scorers = [beside]
+    await bench.run(bench.works(1))
+    assert bench.verdicts == {Verdict.PASSED: 1}
+
+
 async def calls_at_once_are_bounded_over_all_processes(bench: Bench) -> None:
     bench.limiter = RateLimiter(Pace.fixed(2))
     await bench.run(bench.works(16))
@@ -295,6 +312,7 @@ CHECKS: list[Check] = [
     what_next_work_raises_ends_the_run_after_cancelling,
     what_on_done_raises_ends_the_run,
     cancelling_cancels_work_in_flight_and_a_later_run_resumes_it,
+    relative_paths_of_scorers_begin_in_the_callers_folder,
     calls_at_once_are_bounded_over_all_processes,
     one_budget_holds_over_all_processes,
     what_is_only_judged_anew_makes_no_call,

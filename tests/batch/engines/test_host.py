@@ -6,12 +6,16 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.recipe import make_recipe
+from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError
@@ -86,3 +90,38 @@ def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_pat
             receiving.cancel()
 
     asyncio.run(run())
+
+
+def test_a_probe_removes_those_of_killed_processes_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / ".probe-0123456789abcdef").write_bytes(b"left behind")
+    with make_probe(tmp_path) as first, make_probe(tmp_path) as second:
+        assert first.is_visible() and second.is_visible()
+        assert {str(path) for path in tmp_path.iterdir()} == {first.path, second.path}
+    assert not list(tmp_path.iterdir())
+
+
+async def messages_after_opening(folder: Path, tmp_path: Path) -> list[Any]:
+    """The first messages of a host whose caller works in `folder`."""
+    async with serving() as server, Bench(LocalEngine(1), server, tmp_path).worker() as worker:
+        host = Host()
+        await host.open(pickle.dumps(replace(make_recipe(worker)[0], folder=str(folder))), None, 1)
+        listening = asyncio.ensure_future(host.listen())
+        await asyncio.sleep(0)
+        await host.close()
+        if not listening.done():
+            listening.cancel()
+            return []
+        return [pickle.loads(packed) for packed in listening.result()]
+
+
+def test_a_host_works_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert asyncio.run(messages_after_opening(tmp_path / "there", tmp_path)) == []
+    assert Path.cwd() == tmp_path / "there"
+
+
+def test_a_folder_that_is_missing_on_a_node_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [(kind, text)] = asyncio.run(messages_after_opening(tmp_path / "gone", tmp_path))
+    assert kind == "notice" and "gone cannot be entered" in text and f"relative paths begin in {tmp_path}" in text

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch.engines import ClusterLost
 from evaluator.batch.scorers import scorer
-from evaluator.errors import MissingExtra, UsageError
+from evaluator.errors import ConfigurationError, MissingExtra, UsageError
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,
@@ -48,7 +49,13 @@ class Nodes:
 
     def kill(self) -> None:
         """Sends SIGKILL to all processes of a node at once, as if its machine were lost."""
-        node = self._nodes.pop()
+        self._kill(self._nodes.pop())
+
+    def kill_head(self) -> None:
+        self._kill(self._cluster.head_node)
+
+    @staticmethod
+    def _kill(node: Any) -> None:
         for pid in [found for _, process in node.live_processes() for found in family(process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -67,7 +74,7 @@ def family(pid: int) -> list[int]:
 
 
 @contextmanager
-def a_cluster() -> Iterator[Nodes]:
+def a_cluster(*, is_connected: bool = True) -> Iterator[Nodes]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +86,8 @@ def a_cluster() -> Iterator[Nodes]:
         try:
             nodes = [cluster.add_node(num_cpus=PARTS_AT_ONCE, wait=False) for _ in range(2)]
             cluster.wait_for_nodes()
-            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+            if is_connected:
+                ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
             yield Nodes(cluster.address, cluster, nodes)
         finally:
             ray.shutdown()
@@ -111,6 +119,38 @@ def test_the_ray_engine(tmp_path: Path) -> None:
 
     with a_cluster() as nodes:
         asyncio.run(run(nodes))
+
+
+@pytest.mark.timeout(150)
+def test_a_dead_head_ends_the_batch_and_not_the_program(tmp_path: Path) -> None:
+    async def run(nodes: Nodes) -> None:
+        async with serving() as server:
+            bench = Bench(RayEngine(CONCURRENCY, address=nodes.address, processes=1), server, tmp_path)
+
+            def on_done(done: Any) -> None:
+                bench.keep(done)
+                if len(bench.done) == 5:
+                    server.hold()
+                    nodes.kill_head()
+
+            with pytest.raises(ClusterLost, match=r"the head of the Ray cluster at .* does not answer"):
+                await bench.run(bench.works(30), None, on_done)
+            assert 5 <= len(bench.done) < 30
+
+    # A connection of its own: the one of this process would have to wait for the head.
+    with a_cluster(is_connected=False) as nodes:
+        asyncio.run(run(nodes))
+        assert not ray.is_initialized()
+
+
+def test_an_address_where_nothing_listens_is_an_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving() as server:
+            bench = Bench(RayEngine(1, address="127.0.0.1:1"), server, tmp_path)
+            await bench.run(bench.works(1))
+
+    with pytest.raises(ConfigurationError, match=r"'127.0.0.1:1' cannot be reached: nothing answers there"):
+        asyncio.run(run())
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
