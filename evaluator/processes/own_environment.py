@@ -21,8 +21,8 @@ def hide_own_environment() -> None:
     """Removes all variables that scripts do not get from `/proc/PID/environ`, and forbids other processes of the user
     to read this one's memory. `os.environ`, `getenv` and the environment of children stay as they are.
 
-    Only for a process that belongs to the command line: it can then not be traced, and writes no core files. Does
-    nothing on other systems than Linux.
+    Only for a process that is this program's own, such as the command: it can then not be traced, and writes no core
+    files. Does nothing on other systems than Linux.
     """
     if not sys.platform.startswith("linux"):
         return

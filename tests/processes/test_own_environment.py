@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,22 +47,44 @@ def test_other_processes_of_the_user_cannot_read_the_memory():
     assert (show(get, hide=False), show(get)) == ("1", "0")
 
 
-def test_a_script_of_the_command_finds_the_key_in_no_process_of_it(tmp_path):
-    (tmp_path / "look.xml").write_text(
-        """<task name="look" type="script"><description>d</description><command shell="true">
+LOOK_AROUND = """<task name="look" type="script"><description>d</description><command shell="true">
         what=$(cat); for p in /proc/[0-9]*; do tr '\\0' '\\n' &lt; $p/environ; done 2>/dev/null | grep -c "$what"
         true</command>
         <inputs><input name="stdin" type="string">what to look for</input></inputs></task>"""
-    )
-    environment = {**os.environ, "SOME_API_KEY": SECRET}
-    arguments = ["run", "--template", "look", "--library", ".", "--handler", "offline", "--input"]
-    arguments = [sys.executable, "-m", "evaluator", *arguments]
 
+
+@pytest.fixture
+def command(tmp_path):
+    """`command(*arguments)`: runs `evaluator` with a key in its environment."""
+    (tmp_path / "look.xml").write_text(LOOK_AROUND)
+    environment = {**os.environ, "SOME_API_KEY": SECRET}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "evaluator", *arguments, "--library", "."]
+        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def test_a_script_of_the_command_finds_the_key_in_no_process_of_it(command):
     def count(text: str) -> int:
-        done = subprocess.run(
-            [*arguments, f"stdin={text}"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return int(done.stdout)
+        return int(command("run", "--template", "look", "--handler", "offline", "--input", f"stdin={text}").stdout)
 
     assert count("PATH=") > 0  # the control: environments can be read
     assert count(SECRET) == 0
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_script_of_a_batch_finds_the_key_in_no_process_of_it(command, tmp_path, engine):
+    def passes(text: str, folder: str) -> bool:
+        row = {"stdin": text, "target": "0"}
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+        ran = command(
+            "batch", "--template", "look", "--rows", "rows.jsonl", "--scorer", "exact", "--threshold", "accuracy >= 1",
+            "--handler", "offline", "--engine", engine, "--output", folder, "--progress", "none",
+        )  # fmt: skip
+        assert ran.returncode in (0, 4), ran.stderr
+        return ran.returncode == 0
+
+    assert not passes("PATH=", "control")
+    assert passes(SECRET, "secret")

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from evaluator.batch.engines.host import Host, portable_error
+from evaluator.processes.own_environment import hide_own_environment
 
 HEAD = struct.Struct("!Q")
 """The length of the pickled message that follows."""
@@ -27,6 +28,7 @@ _SWITCH_S = 0.001
 
 def main(descriptor: int) -> None:
     """Serves the connection on `descriptor` until it ends. Returns never."""
+    hide_own_environment()  # scripts of samples run below this process
     os.set_inheritable(descriptor, False)
     connection = socket.socket(fileno=descriptor)
     # Standard output belongs to the summary; what a scorer prints goes to standard error.
