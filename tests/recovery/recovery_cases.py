@@ -257,6 +257,10 @@ CASES: tuple[Case, ...] = (
         "flaky", {"[f1]": [Flaky("first")], "[f2]": [Flaky("second")]},
     ),
     Case(
+        "retries of a tool", _atomic("knocks", "knock [k]", _tools("knock")), "knocks",
+        {"[k]": [[("knock", {"what": "the door"})]]},
+    ),
+    Case(
         "words",
         _atomic(
             "capital", "Name the capital city of a country",

@@ -150,7 +150,20 @@ def tools_in(folder: str) -> list[Any]:
         append(what)
         raise ToolError(f"{what} is broken now")
 
-    return [deliver, break_it]
+    @tool(retryable=True)
+    def knock(what: str) -> str:
+        """Fails until it was called three times.
+
+        Args:
+            what: the thing
+        """
+        with builtins.open(f"{folder}/knocks.txt", "a") as file:
+            file.write("x")
+            if file.tell() < 3:
+                raise ToolError("nobody opens")
+        return f"{what} opens"
+
+    return [deliver, break_it, knock]
 
 
 def library_of(case: Case, folder: str) -> TemplateLibrary:
