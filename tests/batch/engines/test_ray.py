@@ -97,7 +97,7 @@ def a_cluster(*, is_connected: bool = True) -> Iterator[Nodes]:
 PARTS = [*CHECKS, *PROCESS_CHECKS]
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(900)
 def test_the_ray_engine(tmp_path: Path) -> None:
     async def part(check: Any, *more: Any, **options: Any) -> None:
         folder = tmp_path / check.__name__
@@ -121,7 +121,7 @@ def test_the_ray_engine(tmp_path: Path) -> None:
         asyncio.run(run(nodes))
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(900)
 def test_a_dead_head_ends_the_batch_and_not_the_program(tmp_path: Path) -> None:
     async def run(nodes: Nodes) -> None:
         async with serving() as server:
