@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -84,6 +85,7 @@ async def session(
     process = await asyncio.create_subprocess_exec(
         PROGRAM, "batch", *options, *where, "--progress", "none",
         cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "EVALUATOR_TRUST": str(folder)},
     )  # fmt: skip
     ended = asyncio.ensure_future(process.communicate())
     if kill_after_s is not None:

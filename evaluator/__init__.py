@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from evaluator.errors.results import Usage as Usage
     from evaluator.handler.config import HandlerConfig as HandlerConfig
     from evaluator.handler.config import ToolGrant as ToolGrant
-    from evaluator.handler.config import load_profiles as load_profiles
+    from evaluator.handler.profiles import load_profiles as load_profiles
     from evaluator.interpreter.chat import Chat as Chat
     from evaluator.interpreter.chat import ChatReply as ChatReply
     from evaluator.interpreter.compile import CompiledTask as CompiledTask
@@ -88,7 +88,8 @@ _HOMES = {
         "Backend", "Hints", "Message", "ModelRequest", "ModelResponse", "ToolCall", "ToolSpec",
     ),
     "evaluator.models.cache": ("ResponseCache",),
-    "evaluator.handler.config": ("HandlerConfig", "ToolGrant", "load_profiles"),
+    "evaluator.handler.config": ("HandlerConfig", "ToolGrant"),
+    "evaluator.handler.profiles": ("load_profiles",),
     "evaluator.models.litellm_backend": ("LiteLLMBackend",),
     "evaluator.models.openai_compatible": ("OpenAICompatibleBackend",),
     "evaluator.models.replay": ("ReplayBackend",),

@@ -23,11 +23,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(autouse=True)
-def no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No provider's key and no model name reaches a test, so that none can be billed."""
+def no_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No provider's key and no model name reaches a test, so that none can be billed. Each test process has a user's
+    folder of its own."""
     for variable, _ in KEYS:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("EVALUATOR_MODEL", raising=False)
+    monkeypatch.delenv("EVALUATOR_TRUST", raising=False)
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "user"))
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 

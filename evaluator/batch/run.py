@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
+from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
@@ -182,7 +183,7 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         if exists and before.get("shard") != options.select.shard:
             have, want = before.get("shard") or "all rows", options.select.shard or "all rows"
             raise UsageError(f"{path}: holds the batch of shard {have}, not {want}; name another folder")
-        manifest = make_manifest(plan, evaluator, arguments or {})
+        manifest = sign(make_manifest(plan, evaluator, arguments or {}))
         started = now()
         sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
         manifest |= {"created": before.get("created", started), "state": "running", "total": plan.total}

@@ -32,12 +32,14 @@ from evaluator.cli.common import (
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
+from evaluator.cli.permission import permit, project_profiles, shown_profiles, trust_option
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
     from evaluator.batch import BatchDefinition, BatchPlan, BatchResult, Display, Stop, ThresholdResult
+    from evaluator.files.trust import ProjectFile
     from evaluator.interpreter.evaluator import Evaluator
 
 EXIT_THRESHOLD, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
@@ -86,7 +88,12 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--progress", type=click.Choice(["auto", "live", "plain", "json", "none"]), default="auto",
               show_default=True, help="On standard error; auto is live on a terminal, else plain.")  # fmt: skip
 @trace_option
-@click.option("--dry-run", is_flag=True, help="Check everything and print what the batch would take; make no call.")
+@trust_option
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check all but code; print what the batch would take; run and send nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def batch(definition: Path | None, **given: Any) -> None:
     """Evaluate rows with templates and models, score the answers, and print a summary.
@@ -97,11 +104,12 @@ def batch(definition: Path | None, **given: Any) -> None:
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.selection import shard_of
     from evaluator.batch.run import new_folder
-    from evaluator.batch.scorers import parse_scorer
+    from evaluator.batch.scorers.unloaded import without_code
     from evaluator.interpreter.evaluator import Evaluator
 
     _check_resume_flags(given)
     folder: Path | None = given["resume"] and given["resume"].absolute()
+    dry_run = given["dry_run"]
     wanted = _read_definition(definition, folder, given)
     roles = wanted.model_roles or {}
     library = load_library([Path(path) for path in wanted.library])
@@ -109,20 +117,23 @@ def batch(definition: Path | None, **given: Any) -> None:
     evaluator = Evaluator(
         library, model_roles=roles, tasks_dir=None, roots=wanted.roots,
         notice=lambda line: echo(line, err=True), tracer=given["trace"] or None, sandbox=given["sandbox"],
+        profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
     )  # fmt: skip
-    options = wanted.options
     options = replace(
-        options,
-        scorers=tuple(parse_scorer(scorer) if isinstance(scorer, str) else scorer for scorer in options.scorers),
-        output=folder or options.output or new_folder(wanted.name, shard_of(options.select)), resume=folder is not None,
+        wanted.options,
+        output=folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select)),
+        resume=folder is not None,
         retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
         unfinished=given["unfinished"], sandbox=given["sandbox"],
         display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
     )  # fmt: skip
-    plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
-    if given["dry_run"]:
-        can_start = print_dry_run(evaluator, plan, as_json=given["as_json"])
+    if dry_run:
+        planning = evaluator.without_network()
+        with without_code():
+            plan = make_plan(planning, wanted.templates, wanted.rows, options)
+            can_start = print_dry_run(planning, plan, as_json=given["as_json"])
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
+    plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
     raise click.exceptions.Exit(_run(evaluator, plan, wanted, as_json=given["as_json"]))
 
 
@@ -210,7 +221,8 @@ def _signals(stop: Stop, display: Display) -> Generator[None]:
 
 def _read_definition(path: Path | None, folder: Path | None, given: dict[str, Any]) -> BatchDefinition:
     """The definition in the file, or in the manifest of an earlier session, overridden by the flags."""
-    from evaluator.batch.definition import DEFAULT_FILE, definition_from, read_definition
+    from evaluator.batch.definition import DEFAULT_FILE, definition_from
+    from evaluator.batch.permissions import file_of_manifest
 
     if folder is not None:
         from evaluator.batch.folder import BatchFolder
@@ -225,16 +237,37 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
                 f"run_batch(…, output={str(folder)!r}, resume=True)"
             )
         base = definition_from(arguments)
+        _expect_permission(file_of_manifest(folder, manifest, base), given)
         given = _enter_start_folder(manifest.get("cwd"), folder, base, given)
     elif path is not None:
-        base = read_definition(path)
+        base = _read_trusted(path, given)
     elif not given["templates"] and Path(DEFAULT_FILE).is_file():
-        base = read_definition(DEFAULT_FILE)
+        base = _read_trusted(Path(DEFAULT_FILE), given)
     else:
         if not given["templates"] or not given["rows"]:
             raise UsageError("give a DEFINITION, or --template and --rows; see: evaluator batch --help")
         base = definition_from({"templates": given["templates"], "rows": given["rows"]})
     return _override(base, given, adds=folder is not None)
+
+
+def _read_trusted(path: Path, given: Mapping[str, Any]) -> BatchDefinition:
+    """The definition in a file. Raises: ConfigurationError, if the user has not allowed what it names."""
+    from evaluator.batch.definition import read_definition
+    from evaluator.batch.permissions import file_of_definition
+
+    definition = read_definition(path)
+    # A dry run neither imports the code nor writes anywhere.
+    if not given["dry_run"]:
+        _expect_permission(file_of_definition(path, definition), given)
+    return definition
+
+
+def _expect_permission(file: ProjectFile, given: Mapping[str, Any]) -> None:
+    """Raises: ConfigurationError, if the user does not allow what `file` names."""
+    from evaluator.files.trust import is_allowed
+
+    if not is_allowed(file) and not permit([file], given["trust"]):
+        raise file.refusal()
 
 
 def _enter_start_folder(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command("chat", epilog="Examples:\n\n\b\n  evaluator chat --handler default\n  evaluator chat --resume 17")
 @click.option("--resume", "resumed", metavar="ID", help="Continue the session of this task file.")
-@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox")
+@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox", "trust")
 def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     """Talk with a model that has the profile's tools and limits; a line is a query.
 

@@ -24,6 +24,7 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import root_option
+from evaluator.cli.permission import project_profiles, trust_option
 from evaluator.cli.run import print_outcome
 from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.results import TaskError, TaskResult
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
               help="Where task files are written.")  # fmt: skip
 @root_option
+@trust_option
 @json_option
 def compile(
     words: str,
@@ -66,6 +68,7 @@ def compile(
     model: str | None,
     tasks_dir: Path,
     roots: tuple[Path, ...],
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Have a model write the task that WORDS describe as XML, and check it.
@@ -82,6 +85,7 @@ def compile(
     evaluator = Evaluator(
         load_library(folders), handler, model=model, tasks_dir=tasks_dir, roots=roots,
         asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: echo(line, err=True),
+        profiles=project_profiles(trust),
     )  # fmt: skip
 
     compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))

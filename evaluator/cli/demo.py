@@ -41,7 +41,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     Answers are simulated: they are the templates' own examples. Exit code 1 if an outcome is not the
     expected one.
     """
-    from evaluator.handler.config import load_profiles
+    from evaluator.handler.profiles import load_profiles
     from evaluator.interpreter.evaluator import Evaluator
 
     started = time.perf_counter()

@@ -80,11 +80,16 @@ def _model() -> dict[str, Any]:
 
 
 def _profiles() -> list[dict[str, Any]]:
-    from evaluator.handler.config import load_profiles
+    from evaluator.cli.permission import shown_profiles
+    from evaluator.handler.profiles import load_profiles
 
-    profiles = load_profiles()
+    profiles, untrusted = shown_profiles(), load_profiles().untrusted
     found = [_finding("handlers", ", ".join(sorted(profiles)))]
     found += [_finding(f"handler {name}", problem, "problem") for name, problem in profiles.broken.items()]
+    for name, file in sorted(untrusted.items()):
+        found.append(_finding(f"handler {name}", f"not allowed yet: {file.describe()}", "note"))
+    for name, path in sorted(profiles.replacing.items()):
+        found.append(_finding(f"handler {name}", f"is that of {path}, not the shipped one", "note"))
     for name, profile in sorted(profiles.items()):
         if profile.api_key_env and not os.environ.get(profile.api_key_env):
             found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))
@@ -94,7 +99,7 @@ def _profiles() -> list[dict[str, Any]]:
 
 def _sandboxes() -> list[dict[str, Any]]:
     from evaluator.cli.doctor_sandboxes import sandbox_findings
-    from evaluator.handler.config import load_profiles
+    from evaluator.handler.profiles import load_profiles
 
     return [_finding(*finding) for finding in sandbox_findings(load_profiles())]
 

@@ -22,6 +22,7 @@ from evaluator.cli.common import (
     warn_of_unknown_roles,
 )
 from evaluator.cli.echo import echo
+from evaluator.cli.permission import project_profiles, shown_profiles, trust_option
 from evaluator.errors import UsageError
 from evaluator.processes.sandboxes import HELP as SANDBOX_HELP
 from evaluator.record.journal import Sync
@@ -65,6 +66,7 @@ _OPTIONS = {
     ),
     "sandbox": sandbox_option,
     "trace": trace_option,
+    "trust": trust_option,
 }  # fmt: skip
 
 
@@ -84,9 +86,11 @@ class EvaluatorOptions:
     reparse: bool = False
     trace: bool = False
     sandbox: str | None = None
+    trust: bool = False
 
-    def make_evaluator(self) -> Evaluator:
-        """The Evaluator that these options describe; notices go to standard error.
+    def make_evaluator(self, *, sends: bool = True) -> Evaluator:
+        """The Evaluator that these options describe; notices go to standard error. `sends`: it makes calls, so that the
+        profiles of the project need the user's permission.
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
@@ -100,6 +104,7 @@ class EvaluatorOptions:
             library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
             reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
             notice=lambda line: echo(line, err=True), tracer=self.trace or None, sandbox=self.sandbox,
+            profiles=project_profiles(self.trust) if sends else shown_profiles(),
         )  # fmt: skip
 
 

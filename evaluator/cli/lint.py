@@ -8,8 +8,8 @@ import click
 
 from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
 from evaluator.cli.echo import echo
+from evaluator.cli.permission import shown_profiles
 from evaluator.errors import UsageError
-from evaluator.handler.config import load_profiles
 from evaluator.interpreter.preflight import check_surroundings
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import bound
@@ -36,7 +36,7 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
     bounds = {t.name: bound(t.node, library) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
-    profiles = load_profiles()
+    profiles = shown_profiles()
     servers = [server for profile in profiles.values() for server in profile.mcp]
     sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
     names = [*profiles, *profiles.broken]

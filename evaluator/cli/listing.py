@@ -8,6 +8,7 @@ import click
 
 from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
 from evaluator.cli.echo import echo
+from evaluator.cli.permission import shown_profiles
 from evaluator.nodes import Function
 
 
@@ -43,11 +44,11 @@ def templates(folders: tuple[Path, ...], as_json: bool) -> None:
 @json_option
 def handlers(as_json: bool) -> None:
     """List the handler profiles: name, backend, model, limits."""
-    from evaluator.handler.config import load_profiles
+    from evaluator.handler.profiles import load_profiles
 
-    profiles = load_profiles()
+    profiles, untrusted = shown_profiles(), load_profiles().untrusted
     if as_json:
-        print_json([profile.to_dict() for _, profile in sorted(profiles.items())])
+        print_json([{**p.to_dict(), "allowed": name not in untrusted} for name, p in sorted(profiles.items())])
     else:
         print_table(
             ["profile", "backend", "model", "turns", "timeout", "description"],
@@ -56,6 +57,10 @@ def handlers(as_json: bool) -> None:
                 for name, p in sorted(profiles.items())
             ],
         )
+    for name, path in sorted(profiles.replacing.items()):
+        echo(f"{name} is that of {path}, not the shipped one", err=True)
+    for name, file in sorted(untrusted.items()):
+        echo(f"{name} is not used: {file.refusal()}", err=True)
     for problem in profiles.broken.values():
         echo(problem, err=True)
     if profiles.broken:

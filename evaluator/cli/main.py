@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
     "chat": ("chat", "Talk with a model; one recorded session."),
     "memory": ("memory", "Index a folder and ask which files are relevant."),
+    "trust": ("trust", "Allow what the files of a project name: hosts, keys, commands, code."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
     "demo": ("demo", "Run the shipped templates offline against the simulated model."),
 }

@@ -20,6 +20,7 @@ from evaluator.cli.common import (
     read_inputs,
 )
 from evaluator.cli.echo import echo
+from evaluator.cli.permission import shown_profiles
 from evaluator.errors.results import TaskError
 from evaluator.library.bounds import bound
 
@@ -47,7 +48,9 @@ def render(
 
     library = load_library(folders)
     node = library.get(name).node
-    evaluator = Evaluator(library, handler, tasks_dir=None)
+    evaluator = Evaluator(
+        library, handler, tasks_dir=None, profiles=shown_profiles(), notice=lambda line: echo(line, err=True)
+    )
     values = read_inputs(inputs, node)
     outcome, seen = evaluator.render(name, values)
     limit = bound(node, library, values)

@@ -49,6 +49,7 @@ _MAX_LISTED = 1_000
     "reparse",
     "sandbox",
     "trace",
+    "trust",
 )
 @json_option
 def run(

@@ -1,4 +1,4 @@
-"""Handler profiles: immutable configuration, read from `handlers/*.xml` or made in Python."""
+"""A handler profile: immutable configuration, read from an XML file or made in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
-from evaluator.files.shipped import shipped
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
@@ -143,53 +142,16 @@ _CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[float], bool], str]
 )
 
 
-class Profiles(dict[str, HandlerConfig]):
-    """Profiles by name. `broken` has the error of each profile that cannot be used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken: dict[str, str] = {}
-
-
-def load_profiles(*folders: str | Path) -> Profiles:
-    """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
-
-    A profile that cannot be read is an error only for those who name it; it still hides a later one of its name.
-    Raises: ConfigurationError, if one of `folders` does not exist.
-    """
-    searched = [Path(f) for f in folders] if folders else [p for p in [Path("handlers")] if p.is_dir()]
-    found = Profiles()
-    for folder in [*searched, shipped("handlers")]:
-        if not folder.is_dir():
-            raise ConfigurationError(f"no folder of handler profiles at {folder}")
-        for path in sorted(folder.glob("*.xml")):
-            try:
-                config = read_profile(path)
-            except ConfigurationError as error:
-                if path.stem not in found:
-                    found.broken.setdefault(path.stem, str(error))
-                continue
-            if config.name not in found.broken:
-                found.setdefault(config.name, config)
-    return found
-
-
-def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
-    """The profile of that name. Raises: ConfigurationError, if there is none, or it cannot be used."""
-    config = profiles.get(name)
-    if config is not None:
-        return config
-    broken = profiles.broken.get(name) if isinstance(profiles, Profiles) else None
-    if broken is not None:
-        raise ConfigurationError(f"the handler profile {name!r} cannot be used:\n{broken}")
-    raise ConfigurationError(f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}")
-
-
 def read_profile(path: Path) -> HandlerConfig:
     """Reads one profile file.
 
     Raises: ConfigurationError, with file, line and column, where the file is not a valid profile.
     """
+    return read_profile_text(path)[0]
+
+
+def read_profile_text(path: Path) -> tuple[HandlerConfig, str]:
+    """A profile, and the text of its file. Raises: ConfigurationError, as `read_profile`."""
     from evaluator.xml.schema import validate
     from evaluator.xml.source import read_file
 
@@ -210,7 +172,7 @@ def read_profile(path: Path) -> HandlerConfig:
         for child in root:
             if isinstance(child.tag, str):
                 _read_child(child, fields)
-        return HandlerConfig(**fields)
+        return HandlerConfig(**fields), source.text
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
 

@@ -74,8 +74,8 @@ class ModelChoice:
 class BackendPool:
     """Makes one backend for each endpoint and key, so that connections are pooled, and finds the default model.
 
-    `given` answers everything instead. `notice` is called once with a line for the user when the simulated model
-    stands in for a real one.
+    `given` answers everything instead. `asks_servers`: a server may be asked for the models that it has. `notice` is
+    called once with a line for the user when the simulated model stands in for a real one.
     """
 
     def __init__(
@@ -84,8 +84,10 @@ class BackendPool:
         probe_local: bool = True,
         given: Backend | None = None,
         notice: Callable[[str], None] | None = None,
+        asks_servers: bool = True,
     ) -> None:
         self.environ = environ
+        self.asks_servers = asks_servers
         self.given = given
         # Without it, concurrent choices would each create a separate backend and connection pool.
         self.lock = threading.Lock()
@@ -223,6 +225,11 @@ class ModelChooser:
         """
         return ModelChooser(limiter=limiter, cache=cache, pool=self._pool)
 
+    def without_network(self) -> ModelChooser:
+        """A chooser that contacts no server: where one would be asked for its models, the label says so."""
+        pool = self._pool
+        return ModelChooser(pool=BackendPool(pool.environ, False, pool.given, asks_servers=False))
+
     def choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
         """The model for one task.
 
@@ -280,6 +287,8 @@ class ModelChooser:
             return SIMULATED, f"the profile {config.name!r} is simulated", base_url
         if base_url is None:
             return pool.default_model()
+        if not pool.asks_servers:
+            return "local/unknown", f"the first model that {base_url} lists", base_url
         model = first_model(base_url, pool.key(config))
         if model is None:
             raise ConfigurationError(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskId
-from evaluator.handler.config import HandlerConfig, load_profiles, profile_named
+from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
+from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
@@ -88,10 +89,13 @@ class Evaluator:
     the system has already written to disk, "task" every ended task, "step" every step. A killed process loses nothing
     in any mode. `cache`, a response cache or the file of one: responses that are reused, see `models.cache`. `tracer`:
     an OpenTelemetry tracer, or True for the global provider's; it gets spans, see docs/howto/trace-runs.md.
+    `profiles`: handler profiles by name (default: `handlers/` here, then the shipped ones). `trust`: the profiles in
+    `handlers/` here may name hosts, keys and commands; otherwise only those that the user has allowed, see
+    docs/explanation/security.md. Profiles that are passed need no permission.
     `notice` gets each line for the user (default: the log). `sandbox`: where scripts run, such as "bubblewrap", "none"
     or "docker:IMAGE", whatever profiles and templates say.
 
-    Raises: ConfigurationError, if the profile cannot be read or is unknown, or a root is not a folder.
+    Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root is not a folder.
     """
 
     def __init__(
@@ -113,14 +117,17 @@ class Evaluator:
         cache: ResponseCache | str | Path | None = None,
         profiles: Mapping[str, HandlerConfig] | None = None,
         sandbox: Sandbox | str | None = None,
+        trust: bool = False,
         notice: Callable[[str], None] | None = None,
         tracer: trace.Tracer | Literal[True] | None = None,
     ) -> None:
-        profiles = load_profiles() if profiles is None else profiles
+        profiles = load_profiles(trust=trust) if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
         notice = notice or _log_notice
+        if isinstance(profiles, Profiles) and default.name in profiles.replacing and default is profiles[default.name]:
+            notice(f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not the shipped one")
         secrets = {name for profile in (default, *profiles.values()) for name in profile.secret_variables()}
         redactor = Redactor.from_environment(also=secrets)
         store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
@@ -201,6 +208,10 @@ class Evaluator:
         for template, handler in runs:
             for sandbox in needed_sandboxes(services, services.library.get(template).node, handler or self._profile):
                 await services.sandbox_trials.check(sandbox, services.root)
+
+    def without_network(self) -> Self:
+        """A copy of this Evaluator that contacts no server to choose a model, for plans that are not run."""
+        return self._of(self.init_args, replace(self.services, chooser=self.services.chooser.without_network()))
 
     @property
     def library(self) -> TemplateLibrary:

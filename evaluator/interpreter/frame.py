@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig, profile_named
+from evaluator.files.user_folder import user_folder
+from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
+from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.interpreter.authority import FULL, Authority
 from evaluator.language.scopes import Scope
@@ -93,8 +95,8 @@ class Services:
     sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
 
     def __post_init__(self) -> None:
-        # The tools of a task cannot access task files and the index, even inside a root.
-        denied = [] if self.store is None else [self.store.root]
+        # The tools of a task cannot access task files, the index and the user's permissions, even inside a root.
+        denied = [user_folder()] if self.store is None else [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
         denied += [] if index is None else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal")]
         object.__setattr__(self, "files", self.files.without(denied))

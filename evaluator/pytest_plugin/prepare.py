@@ -93,6 +93,8 @@ def _make_evaluator(
     elif isinstance(library, (list, tuple)):
         init["library"] = TemplateLibrary.load(*(folder / each for each in cast("tuple[str, ...]", library)))
     init |= {"roots": [folder / root for root in init.get("roots", ())] or [folder], "tasks_dir": None}
+    # pytest runs the project's code anyway.
+    init["trust"] = True
     model, handler = config.getoption("evaluator_model"), config.getoption("evaluator_handler")
     if not model and not handler:
         if config.getoption("evaluator_live"):

@@ -47,8 +47,9 @@ def contents(folder: Path) -> dict[str, tuple[str, str]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)])
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
-    server: KillingServer, tmp_path: Path, template: str, calls_a_row: int, after: bool
+    server: KillingServer, tmp_path: Path, template: str, calls_a_row: int, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
     (tmp_path / "quiz.xml").write_text(QUIZ)
     (tmp_path / "handlers").mkdir()
     (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(port=server.server_port))

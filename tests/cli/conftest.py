@@ -23,10 +23,12 @@ class Ran:
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
-    """No key and no model; a plain, narrow terminal."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {"COLUMNS": "100"}
+def environment(tmp_path: Path) -> dict[str, str]:
+    """No key and no model; a plain, narrow terminal; a user's folder of its own. The user trusts the test's folder, in
+    which the files of projects are."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "EVALUATOR_CONFIG_DIR")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    return found | {"COLUMNS": "100", "EVALUATOR_TRUST": str(tmp_path)}
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import pytest
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
-from evaluator.handler.config import ToolGrant, profile_named
+from evaluator.handler.config import ToolGrant
 from evaluator.handler.model_choice import KEYS, ModelChooser, first_model
+from evaluator.handler.profiles import profile_named
 from evaluator.limits.budget import Budget
 from evaluator.models import prices
 from evaluator.testing import LoopbackServer, json_reply

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evaluator.files.shipped import shipped
-from evaluator.handler.config import HandlerConfig, load_profiles
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.profiles import load_profiles
 
 PROFILES = load_profiles(shipped("handlers"))
 

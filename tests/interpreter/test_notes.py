@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator import ProviderError, TaskError
-from evaluator.handler.config import load_profiles
+from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.notes import MAX_SUMMARY, REQUEST, read_notes, summary_of
 
 NOTES = "Notes for later steps: tin melts early"

@@ -12,8 +12,9 @@ import pytest
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.errors import ProviderError
 from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig, load_profiles
+from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
+from evaluator.handler.profiles import load_profiles
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.structured import is_refusal, is_strict, native_schema, response_format
 from evaluator.nodes import OutputFormat, Span

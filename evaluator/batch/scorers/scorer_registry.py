@@ -21,6 +21,7 @@ from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.pairwise import PairwiseScorer
 from evaluator.batch.scorers.similarity_scorer import SimilarityScorer
 from evaluator.batch.scorers.text_scorers import ExactScorer, F1Scorer, IncludesScorer, RegexScorer, RougeLScorer
+from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.library import TemplateLibrary
 
@@ -181,6 +182,8 @@ def _of_mapping(spec: Mapping[str, Any]) -> Scorer:
 
 def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
     """Raises: UsageError."""
+    if (named := unloaded(path, arguments.get("name"))) is not None:
+        return named
     kind = path.partition(":")[0]
     try:
         found = load_function(path)

@@ -32,7 +32,7 @@ def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json
     """
     store = TaskStore(options.tasks_dir)
     path = path_of(store, task)
-    evaluator = replace(options, tasks_dir=store_beside(path, store).root).make_evaluator()
+    evaluator = replace(options, tasks_dir=store_beside(path, store).root).make_evaluator(sends=False)
     found = evaluator.replay_sync(path, template_changes=template_changes)
     evaluator.close()
     if as_json:

@@ -26,7 +26,7 @@ from evaluator.record.store import TaskStore
 @click.option("--allow-changed", is_flag=True, help="Continue although a template, a file or the model has changed.")
 @click.option("--input", "-i", "inputs", multiple=True, metavar="KEY=VALUE",
               help="An input that the record lacks because it is secret. May be repeated.")  # fmt: skip
-@evaluator_options("library", "root", "memory", "ask-in", "tasks", "sync", "sandbox")
+@evaluator_options("library", "root", "memory", "ask-in", "tasks", "sync", "sandbox", "trust")
 @json_option
 def resume(
     task: str, unfinished: Any, allow_changed: bool, inputs: tuple[str, ...], options: EvaluatorOptions, as_json: bool

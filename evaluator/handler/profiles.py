@@ -1,0 +1,141 @@
+"""Finds handler profiles: those of the project in `handlers/` here, then the shipped ones.
+
+A project's profile that names a host, a key variable, a command or a place outside of the project is used only after
+the user has allowed it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from evaluator.errors import ConfigurationError
+from evaluator.files.shipped import shipped
+from evaluator.files.trust import ProjectFile, is_allowed
+from evaluator.handler.config import HandlerConfig, read_profile_text
+from evaluator.tools.mcp.servers import McpServer
+
+# Tools that run programs or act on the screen.
+_PROGRAMS = frozenset({"run_script", "bash", "computer"})
+
+
+class Profiles(dict[str, HandlerConfig]):
+    """Profiles by name.
+
+    `broken` has the error of each profile that cannot be used; `untrusted` the file of each profile of the project that
+    the user has not allowed. `files`: the file of each profile; `replacing`: of those that hide a later one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, str] = {}
+        self.untrusted: dict[str, ProjectFile] = {}
+        self.files: dict[str, str] = {}
+        self.replacing: dict[str, str] = {}
+
+
+def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
+    """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
+
+    The profiles in `handlers/` here are a project's: those that name a host, a key or a command are left out unless the
+    user has allowed them, or with `trust`. Folders that are given are the caller's own choice and need no permission.
+
+    A profile that cannot be used is an error only for those who name it; it still hides a later one of its name.
+    Raises: ConfigurationError, if one of `folders` does not exist, or the user's permissions cannot be read.
+    """
+    project = Path("handlers")
+    searched = [Path(f) for f in folders] if folders else [p for p in [project] if p.is_dir()]
+    found = Profiles()
+    for folder in [*searched, own := shipped("handlers")]:
+        if not folder.is_dir():
+            raise ConfigurationError(f"no folder of handler profiles at {folder}")
+        for path in sorted(folder.glob("*.xml")):
+            _add_profile(found, path, needs_permission=not folders and not trust and folder is not own)
+    return found
+
+
+def _add_profile(found: Profiles, path: Path, *, needs_permission: bool) -> None:
+    """Adds the profile in `path`, unless an earlier one has its name."""
+    try:
+        config, text = read_profile_text(path)
+    except ConfigurationError as error:
+        if path.stem not in found and path.stem not in found.untrusted:
+            found.broken.setdefault(path.stem, str(error))
+        return
+    name = config.name
+    if name in found or name in found.untrusted:
+        found.replacing[name] = found.files[name]
+        return
+    if name in found.broken:
+        return
+    found.files[name] = str(path)
+    if needs_permission:
+        here = Path.cwd()
+        file = ProjectFile.of(here, path, text, names_of(config, here))
+        if not is_allowed(file):
+            found.untrusted[name] = file
+            return
+    found[name] = config
+
+
+def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
+    """The profile of that name.
+
+    Raises: ConfigurationError, if there is none, it cannot be used, or it is a project's and not allowed.
+    """
+    config = profiles.get(name)
+    if config is not None:
+        return config
+    if isinstance(profiles, Profiles):
+        if name in profiles.untrusted:
+            raise ConfigurationError(f"the handler profile {name!r} is not used: {profiles.untrusted[name].refusal()}")
+        if name in profiles.broken:
+            raise ConfigurationError(f"the handler profile {name!r} cannot be used:\n{profiles.broken[name]}")
+    raise ConfigurationError(f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}")
+
+
+def files_of_profiles(project: str | Path) -> list[ProjectFile]:
+    """The profiles in `handlers/` of a project that name something; those that cannot be read are left out."""
+    found: list[ProjectFile] = []
+    for path in sorted(Path(project, "handlers").glob("*.xml")):
+        with suppress(ConfigurationError):
+            config, text = read_profile_text(path)
+            found.append(ProjectFile.of(project, path, text, names_of(config, project)))
+    return [file for file in found if file.names]
+
+
+def names_of(config: HandlerConfig, project: str | Path) -> tuple[str, ...]:
+    """A line for each thing that the profile of a project names and that is not the project's own to give."""
+    return tuple(_names(config, os.path.realpath(project)))
+
+
+def _names(config: HandlerConfig, project: str) -> Iterator[str]:
+    if config.base_url is not None:
+        yield f"the host of {config.base_url}, which gets what tasks send"
+    if config.api_key_env is not None:
+        yield f"the environment variable {config.api_key_env}, whose value is sent as the key"
+    for server in config.mcp:
+        yield from _of_server(server)
+    for root in config.roots:
+        path = os.path.realpath(os.path.join(project, root))
+        if path != project and not path.startswith(os.path.join(project, "")):
+            yield f"the folder {path}, which tasks may read"
+    for grant in config.tools:
+        if grant.name in _PROGRAMS and "allow" in (grant.policy, *(rule.policy for rule in grant.rules)):
+            yield f"the tool {grant.name}, which runs programs without asking"
+    if config.sandbox.image is not None:
+        yield f"the image {config.sandbox.image}, which is fetched and run ({config.sandbox.kind})"
+    if config.computer is not None:
+        yield f"the screen {config.computer.name}"
+
+
+def _of_server(server: McpServer) -> Iterator[str]:
+    if server.command is not None:
+        yield f"the command {shlex.join((server.command, *server.args))} (MCP server {server.name})"
+    if server.url is not None:
+        yield f"the host of {server.url} (MCP server {server.name})"
+    for variable in server.variables():
+        yield f"the environment variable {variable}, which the MCP server {server.name} gets"
