@@ -104,7 +104,7 @@ class EvaluatorOptions:
             library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
             reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
             notice=lambda line: echo(line, err=True), tracer=self.trace or None, sandbox=self.sandbox,
-            profiles=project_profiles(self.trust) if sends else shown_profiles(),
+            profiles=project_profiles(self.trust) if sends else shown_profiles(), trust=self.trust,
         )  # fmt: skip
 
 

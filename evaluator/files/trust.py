@@ -30,6 +30,7 @@ ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""
 TRUST_FILE, KEY_FILE = "trust.json", "batch.key"
 _MAX_BYTES = 16_000_000
+_keys: dict[Path, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,17 @@ def is_allowed(file: ProjectFile) -> bool:
 
     Raises: ConfigurationError, if the permissions cannot be read.
     """
-    if not file.names:
-        return True
-    trusted = [os.path.realpath(each) for each in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if each]
-    if any(file.project == each or file.project.startswith(os.path.join(each, "")) for each in trusted):
+    if not file.names or is_trusted(file.project):
         return True
     wanted = (file.project, file.file, file.sha256)
     return any((each.project, each.file, each.sha256) == wanted for each in allowed_files())
+
+
+def is_trusted(folder: str | Path) -> bool:
+    """Whether the environment says that the projects in `folder` are trusted."""
+    real = os.path.realpath(folder)
+    trusted = [os.path.realpath(each) for each in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if each]
+    return any(real == each or real.startswith(os.path.join(each, "")) for each in trusted)
 
 
 def allowed_files() -> list[ProjectFile]:
@@ -142,6 +147,12 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
 
 def _key(*, create: bool) -> bytes | None:
     path = user_folder() / KEY_FILE
+    if path not in _keys and (key := _read_key(path, create=create)) is not None:
+        _keys[path] = key
+    return _keys.get(path)
+
+
+def _read_key(path: Path, *, create: bool) -> bytes | None:
     with suppress(OSError, ConfigurationError):
         key = _read_private(path)
         if key is None and create:

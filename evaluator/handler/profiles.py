@@ -46,10 +46,12 @@ def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
     A profile that cannot be used is an error only for those who name it; it still hides a later one of its name.
     Raises: ConfigurationError, if one of `folders` does not exist, or the user's permissions cannot be read.
     """
-    project = Path("handlers")
-    searched = [Path(f) for f in folders] if folders else [p for p in [project] if p.is_dir()]
+    own, project = shipped("handlers"), Path("handlers")
+    # In a checkout of evaluator, the folder here is the shipped one.
+    has_own = project.is_dir() and not project.samefile(own)
+    searched = [Path(f) for f in folders] if folders else [project] * has_own
     found = Profiles()
-    for folder in [*searched, own := shipped("handlers")]:
+    for folder in [*searched, own]:
         if not folder.is_dir():
             raise ConfigurationError(f"no folder of handler profiles at {folder}")
         for path in sorted(folder.glob("*.xml")):

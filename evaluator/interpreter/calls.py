@@ -13,6 +13,7 @@ from typing import Any
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.results import Status, TaskError, TaskFailed, TaskResult
 from evaluator.interpreter.frame import Frame, Outcome, Run, join, value_of
+from evaluator.interpreter.schemas import usable_schema
 from evaluator.language.inputs import bind_arguments
 from evaluator.language.sandbox import FunctionCaller, evaluate_expression, render
 from evaluator.language.scopes import Scope
@@ -78,7 +79,7 @@ async def call_function(
     bound = bind_arguments(function.params, positional, named, name=function.name, span=span)
     inner = replace(frame, scope=Scope(bound), context=(), arguments=_arguments(function.body, bound))
     outcome = await run.services.evaluate(run, function.body, inner)
-    return outcome if isinstance(outcome, TaskError) else _returned(function, outcome, span)
+    return outcome if isinstance(outcome, TaskError) else _returned(run, function, outcome, span)
 
 
 def _arguments(body: object, bound: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -88,11 +89,13 @@ def _arguments(body: object, bound: Mapping[str, Any]) -> Mapping[str, Any] | No
     return {i.name: bound[i.name] for i in body.inputs if i.name in bound}
 
 
-def _returned(function: Function, outcome: TaskResult, span: Span) -> Outcome:
+def _returned(run: Run, function: Function, outcome: TaskResult, span: Span) -> Outcome:
     """The result, read as the function's `returns` declares unless its body has parsed it already."""
     if function.returns in (None, "any", "string") or outcome.parsed_content is not None:
         return outcome
-    parsed = parse_output(outcome.content, "json", function.returns)
+    parsed = parse_output(
+        outcome.content, "json", usable_schema(run.services, function.returns or "any", function.span)
+    )
     if parsed.error is not None:
         return TaskError(
             "INVALID_OUTPUT", f"{function.name!r} returns {function.returns}: {parsed.error.message}",

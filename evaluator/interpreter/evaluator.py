@@ -55,7 +55,8 @@ MAX_REPORTED = 5
 class EvaluatorArguments:
     """The arguments with which another process can make an equal Evaluator; library and profiles are loaded.
 
-    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own.
+    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own. Neither is
+    `trust`: the profiles are loaded.
     """
 
     library: TemplateLibrary
@@ -91,7 +92,8 @@ class Evaluator:
     an OpenTelemetry tracer, or True for the global provider's; it gets spans, see docs/howto/trace-runs.md.
     `profiles`: handler profiles by name (default: `handlers/` here, then the shipped ones). `trust`: the profiles in
     `handlers/` here may name hosts, keys and commands; otherwise only those that the user has allowed, see
-    docs/explanation/security.md. Profiles that are passed need no permission.
+    docs/explanation/security.md. Profiles that are passed need no permission. `trust` also allows `resume` to run
+    the XML that a task file of another user or machine records.
     `notice` gets each line for the user (default: the log). `sandbox`: where scripts run, such as "bubblewrap", "none"
     or "docker:IMAGE", whatever profiles and templates say.
 
@@ -157,6 +159,7 @@ class Evaluator:
             cache=cache,
             max_depth=max_depth,
             reparse=reparse,
+            trust=trust,
             tracer=UNTRACED if tracer is None else _given_tracer(tracer, redactor),
             resume=resume_within,
             sandbox=self.init_args.sandbox,

@@ -84,6 +84,8 @@ class Services:
     dry_run: bool = False
     """Whether the run is a preview: scripts and commands are named but not run."""
     tracer: Tracer = UNTRACED
+    trust: bool = False
+    """Whether the user trusts what files of the project, and task files, name."""
     resume: Callable[[Services, int, Budget], Awaitable[Outcome]] | None = None
     """Continues an interrupted run within the limits of a task."""
     sandbox: Sandbox | None = None

@@ -21,6 +21,7 @@ from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import Prepared
 from evaluator.interpreter.sandboxing import sandbox_of
+from evaluator.interpreter.schemas import with_schema
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render_prompt
 from evaluator.language.scopes import Scope
@@ -45,6 +46,7 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     prepared: Prepared | None = None
     try:
         frame = _frame_of(run, task, frame)
+        task = with_schema(run.services, task)
         bound = await arguments.bind_task(run, task, frame)
         if not isinstance(bound, arguments.Bound):
             return bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, cast
 
@@ -11,6 +11,8 @@ from evaluator.errors.messages import did_you_mean
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
+from evaluator.library.schema_files import BadSchema, read_schema
+from evaluator.library.shapes import folder_of, is_file, is_model
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
@@ -29,10 +31,11 @@ def check_surroundings(
     profiles: Collection[str],
     servers: Collection[McpServer] = (),
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({}),
+    roots: Sequence[str] = (".",),
 ) -> list[Diagnostic]:
     """An error for each unknown tool or profile that a template names, and for each invalid schema; a warning for
     each example whose output does not fit, and for a sandbox that is not installed. A `module:Model` is not imported
-    here. `sandboxes` has those of the profiles.
+    here. `sandboxes` has those of the profiles. Schema files are below their template's folder or `roots`.
     """
     known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER, *library.templates}
     found: list[Diagnostic] = []
@@ -49,7 +52,7 @@ def check_surroundings(
                 message = f"no handler profile is called {ref!r}"
                 hint = did_you_mean(ref, sorted(profiles))
                 found.append(Diagnostic("error", "unknown-handler", message, task.handler.span, hint))
-            found += _of_output(task)
+            found += _of_output(task, roots)
             found += _of_sandbox(task, sandboxes)
     return list(dict.fromkeys(found))
 
@@ -68,21 +71,23 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
     return []
 
 
-def _of_output(task: Task) -> list[Diagnostic]:
+def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     wanted = task.output
-    if wanted is None or wanted.type == "text" or _is_model(wanted.schema):
+    if wanted is None or wanted.type == "text" or (wanted.schema is not None and is_model(wanted.schema)):
         return []
-    problem = schema_problem(wanted.schema)
+    schema = wanted.schema
+    try:
+        if schema is not None and is_file(schema):
+            schema = read_schema(schema, folder_of(wanted.span.file), roots)
+    except BadSchema as bad:
+        return [Diagnostic("error", bad.code, bad.message, wanted.span, bad.hint)]
+    problem = schema_problem(schema)
     if problem is not None:
         return [Diagnostic("error", "bad-schema", problem, wanted.span)]
     found: list[Diagnostic] = []
     for example in task.examples:
-        error = parse_output(example.output, wanted.type, wanted.schema).error
+        error = parse_output(example.output, wanted.type, schema).error
         if error is not None:
             message = f"the output of this example does not fit output_format: {error.message}"
             found.append(Diagnostic("warning", "example-output", message, example.span))
     return found
-
-
-def _is_model(schema: str | None) -> bool:
-    return schema is not None and ":" in schema and not schema.lstrip().startswith("{")

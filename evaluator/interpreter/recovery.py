@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from evaluator.errors import RecordError, ToolError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.trust import is_trusted
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.frame import Outcome, RunOptions, Services
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
@@ -71,7 +72,7 @@ async def resume(
             recording, decide, allow_changed=allow_changed, edited=lambda r: _edited_templates(r, services.library)
         )
         services = recorded_services(header, services)
-        spec = recorded_spec(services.library, header, values)
+        spec = recorded_spec(services.library, header, values, trust=services.trust or is_trusted(services.root))
         options = replace(recorded_options(header, services), on_text=callbacks.on_text, on_event=callbacks.on_event)
         return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor), above=above)
 

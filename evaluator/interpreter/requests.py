@@ -10,6 +10,7 @@ from typing import Any
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.errors.results import TaskError
+from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure
@@ -46,16 +47,24 @@ def spec_of(library: TemplateLibrary, request: Request, values: dict[str, Any], 
     return _of_node(library, request, values)
 
 
-def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any]) -> RunSpec:
+def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True) -> RunSpec:
     """The RunSpec of the run whose task file has this header.
 
-    Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as `spec_of`.
+    Without `trust`, a task in the file itself is run only if this user's programs wrote it; other files are data.
+
+    Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or UsageError, as
+    `spec_of`.
     """
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
         raise RecordError(f"{task} is an interactive session; resume it with: evaluator chat --resume {header.task_id}")
     xml, score = header.extra.get("node"), header.extra.get("match_score")
     if isinstance(xml, str):
+        if not (trust or is_signed(xml.encode("utf-8", "surrogatepass"), header.extra.get("signature"))):
+            raise RecordError(
+                f"{task} records a task in XML that no program of yours wrote; it may name scripts and files. Read "
+                "it; to run it: --trust, or Evaluator(trust=True)"
+            )
         return replace(_of_node(library, _read_node(xml), values), request=header.request, template=header.template)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")

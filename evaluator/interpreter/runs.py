@@ -26,6 +26,7 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.errors.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
+from evaluator.files.trust import signature
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Outcome, Run, RunOptions, Services
@@ -280,6 +281,8 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
             "labels": dict(options.labels) if options.labels else None,
         }
         extra.update((name, value) for name, value in values.items() if value is not None)
+    if isinstance(xml := extra.get("node"), str):
+        extra["signature"] = signature(xml.encode("utf-8", "surrogatepass"))
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
     return extra

@@ -16,10 +16,10 @@ from typing import Any, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.types import read_typed
+from evaluator.library.schema_files import OUTSIDE, BadSchema, read_schema
 from evaluator.nodes import Call, Cond, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 
-MAX_SCHEMA_BYTES = 1_000_000
 _MAX_DEPTH = 24
 
 _TYPES: dict[Kind, type] = {"object": dict, "array": list, "string": str}
@@ -87,15 +87,17 @@ def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPat
 _MODEL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 
 
-class BadSchema(Exception):
-    """A declared schema that cannot be used: a stable code, a message and a hint."""
+def is_file(declared: str) -> bool:
+    """Whether a declared schema is the path of a file."""
+    name = declared.strip()
+    if name.startswith("{") or _MODEL.match(name) or of_type(name) is not None:
+        return False
+    return name.endswith(".json") or "/" in name
 
-    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.code, self.message, self.hint))
+def is_model(declared: str) -> bool:
+    """Whether a declared schema is a class of a module (`module:Model`)."""
+    return _MODEL.match(declared.strip()) is not None
 
 
 def of_schema(declared: str, folder: str | None) -> Shape:
@@ -109,25 +111,30 @@ def of_schema(declared: str, folder: str | None) -> Shape:
         return named
     if declared.startswith("{"):
         return _of_json(declared, "inline JSON Schema")
-    if _MODEL.match(declared):
+    if is_model(declared):
         return ANY
-    if declared.endswith(".json") or "/" in declared:
+    if is_file(declared):
         return ANY if folder is None else _of_file(declared, folder)
     hint = did_you_mean(declared, VALUE_TYPES, "use object, array, string[], number, …, a .json file or module:Model")
     raise BadSchema("unknown-schema", f"unknown schema `{declared}`", hint)
 
 
 def _of_file(href: str, folder: str) -> Shape:
-    path = os.path.join(folder, href)
     try:
-        if not os.path.isfile(path):
-            raise BadSchema("missing-schema", f"there is no schema file `{href}`", "the path is relative to this file")
-        if os.path.getsize(path) > MAX_SCHEMA_BYTES:
-            raise BadSchema("bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes")
-        with open(path, encoding="utf-8") as file:
-            return _of_json(file.read(MAX_SCHEMA_BYTES), f"schema file `{href}`")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSchema("missing-schema", f"cannot read the schema file `{href}`: {error}") from error
+        text = read_schema(href, folder, _here())
+    except BadSchema as bad:
+        if bad.code == OUTSIDE:
+            return ANY  # it may be below a root of the run, which is not known here
+        raise
+    return _of_json(text, f"schema file `{href}`")
+
+
+def _here() -> list[str]:
+    """The current folder, which is the root unless another one is named; none if it has been removed."""
+    try:
+        return [os.getcwd()]
+    except OSError:
+        return []
 
 
 def _of_json(text: str, what: str) -> Shape:
@@ -195,10 +202,9 @@ def mismatch(have: Shape, want: Shape) -> bool:
 
 def anchored(schema: str, file: str | None) -> str:
     """A declared schema with the path of a schema file made absolute, from the template's folder."""
-    name = schema.strip()
-    if file is None or name.startswith("{") or not (name.endswith(".json") or "/" in name):
+    if file is None or not is_file(schema):
         return schema
-    return os.path.abspath(os.path.join(os.path.dirname(file), name))
+    return os.path.abspath(os.path.join(os.path.dirname(file), schema.strip()))
 
 
 def literal_fits(text: str, type_name: str) -> bool:

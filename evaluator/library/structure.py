@@ -13,7 +13,8 @@ from evaluator.language.locating import LocatedError
 from evaluator.language.syntax import has_markup, parse_expression
 from evaluator.language.types import is_type_name
 from evaluator.library.model_ids import host_in
-from evaluator.library.shapes import BadSchema, folder_of, literal_fits, of_schema
+from evaluator.library.schema_files import BadSchema
+from evaluator.library.shapes import folder_of, literal_fits, of_schema
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape

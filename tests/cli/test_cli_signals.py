@@ -23,8 +23,9 @@ ASK = ("run", "--template", "summarise", "--input", "document=x", "--handler", "
 
 
 @pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[LoopbackServer]:
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
     """A server that takes requests and never answers; the profile `wire` leads to it."""
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
     with LoopbackServer(default=HttpReply(silent=True, end="hang")) as server:
         (tmp_path / "handlers").mkdir()
         (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(url=server.base_url))

@@ -21,7 +21,7 @@ NOT_ON_THE_COMMAND_LINE = {
     "on_event": "the command shows the steps itself",
 }
 # Arguments of an Evaluator that are not taken to another process.
-OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer"}
+OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust"}
 
 
 def keywords_of(function: Any) -> dict[str, inspect.Parameter]:

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, Evaluator, HandlerConfig, TemplateLibrary, load_profiles
+from evaluator import ConfigurationError, Evaluator, HandlerConfig, SimulatedBackend, TemplateLibrary, load_profiles
 from evaluator.batch.definition import read_definition
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import file_of_definition, file_of_manifest, sign
 from evaluator.cli.main import main
 from evaluator.errors.results import TaskError
 from evaluator.files import trust
+from evaluator.files.shipped import shipped
 from evaluator.handler.profiles import files_of_profiles, profile_named
 from evaluator.testing.loopback import LoopbackServer
 from evaluator.tools import FileAccess
@@ -159,6 +160,14 @@ def test_a_profile_that_hides_the_shipped_default_is_not_used_silently(file: str
     said: list[str] = []
     assert Evaluator(tasks_dir=None, notice=said.append).services.default_profile.system == "Be brief."
     assert said == [f"the profile 'default' is that of handlers/{file}, not the shipped one"]
+
+
+def test_control_in_a_checkout_of_evaluator_its_own_profiles_need_no_permission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(shipped("handlers").parent)
+    profiles = load_profiles()
+    assert "openai" in profiles and not profiles.untrusted and not profiles.replacing
 
 
 @pytest.fixture
@@ -332,3 +341,31 @@ def test_at_a_terminal_the_user_is_asked(answer: str, code: int, files: Path, se
     assert process.wait(60) == code, shown
     assert b"names:" in shown and b"Allow this, until the files change? [y/N]" in shown
     assert server.posts == (1 if code == 0 else 0)
+
+
+NODE = """<task name="n" type="sequential"><description>d</description><steps>
+<task name="a" type="atomic"><description>ask</description></task>
+<task name="b" type="script"><description>mark</description><command>touch MARK</command></task>
+</steps></task>"""
+
+
+@pytest.mark.parametrize(("is_own", "options", "runs"), [
+    (False, {}, False), (True, {}, True), (False, {"trust": True}, True),
+])  # fmt: skip
+def test_a_task_in_a_task_file_of_somebody_else_is_not_run(
+    is_own: bool, options: dict[str, Any], runs: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = TemplateLibrary()
+    library.add(NODE)
+    config = HandlerConfig(backend="simulated", backoff_s=())
+    failed = Evaluator(TemplateLibrary(), config, backend=SimulatedBackend(fail=1.0)).evaluate_sync(
+        library.get("n").node
+    )
+    assert isinstance(failed, TaskError) and failed.task_id is not None
+    if not is_own:
+        monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(project / "another-user"))
+    again = Evaluator(TemplateLibrary(), config, backend=SimulatedBackend(), **options)
+    outcome = again.resume_sync(failed.task_id)
+    assert (outcome.ok, (project / "MARK").exists()) == (runs, runs), outcome
+    if not runs:
+        assert isinstance(outcome, TaskError) and "no program of yours wrote" in outcome.message

@@ -1,0 +1,36 @@
+"""The schemas that templates declare, before they are used: files are read, and a preview imports no code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evaluator.errors import Diagnostic, TemplateError
+from evaluator.interpreter.frame import Services
+from evaluator.library.schema_files import BadSchema, read_schema
+from evaluator.library.shapes import folder_of, is_file, is_model
+from evaluator.nodes import Span, Task
+
+
+def with_schema(services: Services, task: Task) -> Task:
+    """`task` with the content of its schema file in place of the path. Raises: TemplateError."""
+    output = task.output
+    if output is None or output.schema is None:
+        return task
+    schema = usable_schema(services, output.schema, output.span)
+    return task if schema is output.schema else replace(task, output=replace(output, schema=schema))
+
+
+def usable_schema(services: Services, declared: str, span: Span) -> str | None:
+    """A declared schema without access to files. None in a preview for a `module:Model`, which would be imported.
+
+    Raises: TemplateError, for a file that is outside of the template's folder and of the roots, or cannot be read.
+    """
+    if is_file(declared):
+        try:
+            return read_schema(declared.strip(), folder_of(span.file), services.files.roots.folders)
+        except BadSchema as bad:
+            raise TemplateError([Diagnostic("error", bad.code, bad.message, span, bad.hint)]) from bad
+    if services.dry_run and is_model(declared):
+        services.notice(f"the schema {declared.strip()} is not imported; a run also shows its JSON Schema to the model")
+        return None
+    return declared
