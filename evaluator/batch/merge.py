@@ -17,6 +17,7 @@ from typing import Any
 
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
+from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.rows.selection import Shard
 from evaluator.errors import RecordError, UsageError
@@ -173,7 +174,7 @@ def _merged_manifest(parts: Sequence[_Part]) -> dict[str, Any]:
         key=lambda session: session.get("started") or "",
     )
     merged = {"started": now(), "ended": now(), "state": state, "reason": reason, "ran": 0}
-    return {
+    manifest = {
         **first.manifest,
         "shard": None,
         "merged": [{"shard": str(part.shard), "folder": str(part.folder)} for part in parts],
@@ -184,7 +185,10 @@ def _merged_manifest(parts: Sequence[_Part]) -> dict[str, Any]:
         "settings": {name: value for each in manifests for name, value in each.get("settings", {}).items()},
         "sessions": [*sessions, merged],
         "arguments": arguments,
+        "signature": None,
     }
+    # What somebody else's shard names still needs a permission.
+    return sign(manifest) if all(map(is_own, manifests)) else manifest
 
 
 def _reason(parts: Sequence[_Part]) -> str:

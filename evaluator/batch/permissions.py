@@ -33,7 +33,7 @@ def file_of_definition(path: str | Path, definition: BatchDefinition) -> Project
 def file_of_manifest(folder: str | Path, manifest: Mapping[str, Any], definition: BatchDefinition) -> ProjectFile:
     """A batch's manifest with what it names; nothing, if this user's own program wrote it."""
     names: list[str] = []
-    if not is_signed(_signed_part(manifest), manifest.get("signature")):
+    if not is_own(manifest):
         start = manifest.get("cwd")
         base = Path.cwd() if not isinstance(start, str) else Path(start)
         if base != Path.cwd():
@@ -62,6 +62,11 @@ def files_of_batches(folder: str | Path) -> list[ProjectFile]:
 def sign(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """`manifest` with the mark that this user's programs wrote its `cwd` and `arguments`."""
     return {**manifest, "signature": signature(_signed_part(manifest))}
+
+
+def is_own(manifest: Mapping[str, Any]) -> bool:
+    """Whether this user's own program wrote the `cwd` and `arguments` of the manifest."""
+    return is_signed(_signed_part(manifest), manifest.get("signature"))
 
 
 def _signed_part(manifest: Mapping[str, Any]) -> bytes:
