@@ -181,7 +181,7 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
     most = [each.max_calls for each in bounds if each.max_calls is not None]
     lines = [f"{cell.template}, {cell.variant}: {each}" for (cell, _), each in zip(cells, bounds, strict=True)]
     high = sum(most) if len(most) == len(bounds) else None
-    return CallBound(sum(each.min_calls for each in bounds), high, "\n".join(lines))
+    return CallBound(sum(each.min_calls for each in bounds), high, lines)
 
 
 def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]) -> dict[str, Any]:

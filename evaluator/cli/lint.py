@@ -12,7 +12,7 @@ from evaluator.cli.permission import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.interpreter.preflight import check_surroundings
 from evaluator.library import TemplateLibrary
-from evaluator.library.bounds import bound
+from evaluator.library.bounds import CallCounter
 from evaluator.tools import builtin_tools
 
 
@@ -34,7 +34,8 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     paths = paths or (Path("templates"),)
     library = TemplateLibrary.load(*paths)
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
-    bounds = {t.name: bound(t.node, library) for t in own}
+    counter = CallCounter(library)
+    bounds = {t.name: counter.bound(t.node) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
     profiles = shown_profiles()
     servers = [server for profile in profiles.values() for server in profile.mcp]

@@ -10,28 +10,48 @@ from evaluator.nodes import Call, Cond, Function, Node, Task, TopLevel
 from evaluator.nodes.walk import children, operands
 
 
-def planned_steps(
-    node: TopLevel | Node, library: TemplateLibrary, inputs: Mapping[str, Any], depth: int = 0
-) -> int | None:
+_MAX_DEPTH = 50
+
+
+def planned_steps(node: TopLevel | Node, library: TemplateLibrary, inputs: Mapping[str, Any]) -> int | None:
     """The number of steps of a task file; None if it depends on values that only the run knows.
 
     It counts one turn for each atomic task, all iterations of each loop and the longest branch of each condition.
     """
-    if depth > 50:
-        return None
+    return _Planner(library).steps(node, inputs, 0)
 
-    def inside(child: TopLevel | Node) -> int | None:
-        return planned_steps(child, library, {}, depth + 1)
 
-    if isinstance(node, Function):
-        return inside(node.body)
-    if isinstance(node, Call):
-        return inside(library.get(node.template).node) if node.template in library else None
-    if isinstance(node, Cond):
-        branches = [inside(branch) for branch in children(node)]
-        return None if None in branches else max(filter(None, branches), default=0)
-    nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
-    return _total([_own_steps(node), _times(_total(map(inside, operands(node))), node.repeats(inputs).most), *nested])
+class _Planner:
+    """Counts steps. Each template is counted once, however often others call it."""
+
+    def __init__(self, library: TemplateLibrary) -> None:
+        self._library = library
+        self._known: dict[str, int | None] = {}
+
+    def steps(self, node: TopLevel | Node, inputs: Mapping[str, Any], depth: int) -> int | None:
+        if depth > _MAX_DEPTH:
+            return None
+
+        def inside(child: TopLevel | Node) -> int | None:
+            return self.steps(child, {}, depth + 1)
+
+        if isinstance(node, Function):
+            return inside(node.body)
+        if isinstance(node, Call):
+            return self._called(node.template, depth + 1)
+        if isinstance(node, Cond):
+            branches = [inside(branch) for branch in children(node)]
+            return None if None in branches else max(filter(None, branches), default=0)
+        nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
+        each = _total(map(inside, operands(node)))
+        return _total([_own_steps(node), _times(each, node.repeats(inputs).most), *nested])
+
+    def _called(self, name: str, depth: int) -> int | None:
+        if name not in self._known:
+            self._known[name] = None  # the answer to a call inside a cycle
+            if name in self._library:
+                self._known[name] = self.steps(self._library.get(name).node, {}, depth)
+        return self._known[name]
 
 
 def _own_steps(task: Task) -> int:

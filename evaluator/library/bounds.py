@@ -9,18 +9,24 @@ Transport attempts are not calls of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from evaluator.errors import ExpressionError
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.syntax import has_markup
+from evaluator.library.calls import calls_of
+from evaluator.library.graphs import components
 from evaluator.library.structure import truth
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
 
 DEFAULT_MAX_TURNS = 12
+MAX_COUNT = 10**15
+"""Larger numbers of calls are not told apart."""
+MAX_LINES = 200
 
 
 class _Templates(Protocol):
@@ -32,14 +38,20 @@ class _Templates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallBound:
-    """The smallest and the largest number of model calls. `max_calls` is None if no bound is known.
+    """The smallest and the largest number of model calls. `max_calls` is None if no bound is known, or above 10^15.
 
-    `min_calls` is that of a run that succeeds. `explanation` has one line for each part, indented by nesting.
+    `min_calls` is that of a run that succeeds. `lines` explain the numbers.
     """
 
     min_calls: int
     max_calls: int | None
-    explanation: str
+    lines: Iterable[str] = field(repr=False, compare=False)
+
+    @property
+    def explanation(self) -> str:
+        """One line for each part, indented by nesting; the parts of a template once, and at most 200 lines."""
+        lines = [*islice(self.lines, MAX_LINES + 1)]
+        return "\n".join(lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], "…"])
 
     def __str__(self) -> str:
         return _words(self.min_calls, self.max_calls)
@@ -53,56 +65,104 @@ def bound(
     max_turns: int = DEFAULT_MAX_TURNS,
     tools_granted: bool = False,
 ) -> CallBound:
-    """The bound of one run of `node`.
-
-    `inputs` make the number of items of an outermost task that iterates known; `max_turns` is the profile's, for
-    tasks that state none; `tools_granted`: the profile offers tools to every task. A task that is offered no tool
-    takes one turn. Never raises for a template that has errors: what is unknown is unbounded.
-    """
-    templates = library if isinstance(library, Mapping) else {n: t.node for n, t in library.templates.items()}
-    counter = _Counter(templates, max_turns, tools_granted)
-    low, high = counter.count(node, dict(inputs or {}), 0, ())
-    return CallBound(low, high, "\n".join(counter.lines))
+    """The bound of one run of `node`, see `CallCounter`."""
+    return CallCounter(library, max_turns=max_turns, tools_granted=tools_granted).bound(node, inputs)
 
 
 _Range = tuple[int, int | None]
 _NONE: _Range = (0, 0)
 
 
-class _Counter:
-    def __init__(self, templates: Mapping[str, TopLevel], max_turns: int, tools_granted: bool) -> None:
-        self._templates = templates
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A line of an explanation; `template` is the name of the template whose lines are in its place."""
+
+    level: int
+    text: str
+    template: str | None = None
+
+
+class CallCounter:
+    """Counts the calls of runs, with one profile. Each template is counted once, however often others call it.
+
+    `max_turns` is the profile's, for tasks that state none; `tools_granted`: the profile offers tools to every task. A
+    task that is offered no tool takes one turn.
+    """
+
+    def __init__(
+        self,
+        library: _Templates | Mapping[str, TopLevel],
+        *,
+        max_turns: int = DEFAULT_MAX_TURNS,
+        tools_granted: bool = False,
+    ) -> None:
+        is_mapping = isinstance(library, Mapping)
+        self._templates = library if is_mapping else {n: t.node for n, t in library.templates.items()}
         self._tools_granted = tools_granted
         self._max_turns = max_turns
-        self.lines: list[str] = []
+        self._ranges: dict[str, _Range] = {}
+        self._parts_of: dict[str, list[_Part]] = {}
+        self._parts: list[_Part] = []
+        self.counted = 0
+        """The number of nodes that were counted."""
 
-    def count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int, stack: tuple[str, ...]) -> _Range:
-        at = len(self.lines)
-        self.lines.append("")
-        total = self._in_texts(node, level, stack)
+    def bound(self, node: TopLevel | Node, inputs: Mapping[str, Any] | None = None) -> CallBound:
+        """The bound of one run of `node`. `inputs` make the items of an outermost task that iterates known.
+
+        Never raises for a template that has errors: what is unknown is unbounded.
+        """
+        self._count_called(calls_of(node))
+        self._parts = parts = []
+        low, high = self._count(node, dict(inputs or {}), 0)
+        return CallBound(low, high, _Lines(parts, self._parts_of))
+
+    def _count_called(self, names: Iterable[str]) -> None:
+        """Counts the templates that `names` lead to, each after those that it calls.
+
+        A call inside a cycle is counted as unbounded.
+        """
+        waiting = [*names]
+        graph: dict[str, Collection[str]] = {}
+        while waiting:
+            name = waiting.pop()
+            if name in self._templates and name not in self._ranges and name not in graph:
+                graph[name] = calls_of(self._templates[name])
+                waiting += graph[name]
+        for component in components(graph):
+            found: dict[str, _Range] = {}
+            for name in component:
+                self._parts = self._parts_of[name] = []
+                found[name] = self._count(self._templates[name], {}, 0)
+            self._ranges |= found
+
+    def _count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
+        self.counted += 1
+        parts, at = self._parts, len(self._parts)
+        parts.append(_Part(level, ""))
+        total = self._in_texts(node, level)
         if isinstance(node, Function):
-            own, what = self.count(node.body, {}, level + 1, (*stack, node.name)), f"function {node.name}"
+            own, what = self._count(node.body, {}, level + 1), f"function {node.name}"
         elif isinstance(node, Call):
-            own, what = self._called(node.template, level + 1, stack), f"call of {node.template}"
+            own, what = self._called(node.template, level + 1), f"call of {node.template}"
         elif isinstance(node, Cond):
-            own, what = self._branches(node, level + 1, stack), "cond, one of its branches"
+            own, what = self._branches(node, level + 1), "cond, one of its branches"
         else:
-            own, what = self._task(node, inputs, level + 1, stack)
+            own, what = self._task(node, inputs, level + 1)
         total = _add(total, own)
-        self.lines[at] = f"{'  ' * level}{what}: {_words(*total)}"
+        parts[at] = _Part(level, f"{what}: {_words(*total)}")
         return total
 
-    def _task(self, node: Task, inputs: Mapping[str, Any], level: int, stack: tuple[str, ...]) -> tuple[_Range, str]:
+    def _task(self, node: Task, inputs: Mapping[str, Any], level: int) -> tuple[_Range, str]:
         """The calls of a task, those of its child nodes as often as it runs them, and those of nested input tasks."""
         repeats = node.repeats(inputs)
         total, why = self._turns(node) if node.asks_model else (_NONE, repeats.why)
         each = _NONE
         for child in operands(node):
-            each = _add(each, self.count(child, {}, level, stack))
+            each = _add(each, self._count(child, {}, level))
         total = _add(total, _times(each, repeats.least, repeats.most))
         for declared in node.inputs:
             if declared.task is not None and declared.name not in inputs:
-                total = _add(total, self.count(declared.task, {}, level, stack))
+                total = _add(total, self._count(declared.task, {}, level))
         name = f"{node.type} {node.name or node.ref or ''}".rstrip()
         return total, f"{name}, {why}" if why else name
 
@@ -115,35 +175,61 @@ class _Counter:
             return (1, None), "turns set by a variable"
         return (1, turns), f"at most {turns} turn{'' if turns == 1 else 's'}"
 
-    def _branches(self, node: Cond, level: int, stack: tuple[str, ...]) -> _Range:
+    def _branches(self, node: Cond, level: int) -> _Range:
         found: list[_Range] = []
         for case in node.cases:
             holds = truth(case.test)
             if holds is False:
                 continue
-            found.append(self.count(case.body, {}, level, stack))
+            found.append(self._count(case.body, {}, level))
             if holds is True:
                 break
         else:
-            found.append(_NONE if node.default is None else self.count(node.default, {}, level, stack))
+            found.append(_NONE if node.default is None else self._count(node.default, {}, level))
         highs = [high for _, high in found]
         return min(low for low, _ in found), None if None in highs else max(h for h in highs if h is not None)
 
-    def _called(self, name: str, level: int, stack: tuple[str, ...]) -> _Range:
-        target = self._templates.get(name)
-        if target is None or name in stack:
-            why = "calls itself, so nothing bounds it" if target is not None else "is not loaded"
-            self.lines.append(f"{'  ' * level}{name} {why}")
+    def _called(self, name: str, level: int) -> _Range:
+        known = self._ranges.get(name)
+        if known is None:
+            why = "calls itself, so nothing bounds it" if name in self._templates else "is not loaded"
+            self._parts.append(_Part(level, f"{name} {why}"))
             return 0, None
-        return self.count(target, {}, level, (*stack, name) if not isinstance(target, Function) else stack)
+        self._parts.append(_Part(level, "", name))
+        return known
 
-    def _in_texts(self, node: TopLevel | Node, level: int, stack: tuple[str, ...]) -> _Range:
+    def _in_texts(self, node: TopLevel | Node, level: int) -> _Range:
         total = _NONE
         for text in texts(node):
             for name, certain, looped in _calls_in(text):
-                low, high = self._called(name, level + 1, stack)
+                low, high = self._called(name, level + 1)
                 total = _add(total, (low if certain else 0, None if looped and high != 0 else high))
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of an explanation. The lines of a template are given once, and after that its first line."""
+
+    parts: Sequence[_Part]
+    parts_of: Mapping[str, Sequence[_Part]]
+
+    def __iter__(self) -> Iterator[str]:
+        shown: set[str] = set()
+        ways = [(0, iter(self.parts))]
+        while ways:
+            level, parts = ways[-1]
+            part = next(parts, None)
+            if part is None:
+                ways.pop()
+            elif part.template is None:
+                yield f"{'  ' * (level + part.level)}{part.text}"
+            elif part.template not in shown:
+                shown.add(part.template)
+                ways.append((level + part.level, iter(self.parts_of[part.template])))
+            else:
+                first = self.parts_of[part.template][0].text
+                yield f"{'  ' * (level + part.level)}{first}, as above"
 
 
 _BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
@@ -165,16 +251,22 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
 
 
 def _add(a: _Range, b: _Range) -> _Range:
-    return a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1]
+    return _capped(a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1])
 
 
 def _times(each: _Range, least: int, most: int | None) -> _Range:
     if each[1] == 0:
         return _NONE
-    return each[0] * least, None if most is None or each[1] is None else each[1] * most
+    return _capped(each[0] * least, None if most is None or each[1] is None else each[1] * most)
+
+
+def _capped(low: int, high: int | None) -> _Range:
+    return min(low, MAX_COUNT), None if high is None or high > MAX_COUNT else high
 
 
 def _words(low: int, high: int | None) -> str:
+    if low == MAX_COUNT and high is None:
+        return f"{low:,} or more calls"
     if high is None:
         return f"{low} or more calls, no upper bound"
     return f"{low} call{'' if low == 1 else 's'}" if low == high else f"{low} to {high} calls"

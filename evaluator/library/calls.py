@@ -9,6 +9,7 @@ from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, shortened
 from evaluator.language.analysis import CallReference, analyse, analyse_expression
 from evaluator.language.syntax import has_markup
+from evaluator.library.graphs import components
 from evaluator.library.shapes import literal_fits, mismatch
 from evaluator.nodes import Call, Cond, Expression, Function, Iteration, Node, Span, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type
@@ -106,6 +107,7 @@ def _arity(
 EdgeKind = Literal["always", "text", "sometimes"]
 _RANK: dict[EdgeKind, int] = {"always": 0, "text": 1, "sometimes": 2}
 Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
+MAX_CYCLE = 50
 
 
 def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
@@ -159,40 +161,54 @@ def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
     A cycle is an error if each run makes all of its calls, so that no run can end. It is a warning if one of the calls
     is in a text. It is not reported if one of the calls is below a cond.
     """
-    for name in graph:
-        cycle = _cycle(graph, name, "always")
-        if cycle is not None:
-            chain = " → ".join(cycle)
-            message = f"the call never ends: {chain}"
-            yield (
-                name,
-                Diagnostic("error", "endless-call", message, graph[name][cycle[1]][1], "put a <cond> around it"),
-            )
-            continue
-        cycle = _cycle(graph, name, "text")
-        if cycle is not None:
-            chain = " → ".join(cycle)
-            message = f"the template calls itself: {chain}"
+    endless = _cycles(graph, "always")
+    for name, cycle in endless.items():
+        message = f"the call never ends: {' → '.join(cycle)}"
+        span = graph[name][cycle[1]][1]
+        yield name, Diagnostic("error", "endless-call", message, span, "put a <cond> around it")
+    for name, cycle in _cycles(graph, "text").items():
+        if name not in endless:
+            message = f"the template calls itself: {' → '.join(cycle)}"
             hint = "make sure that an {% if %} or a <cond> ends it"
             yield name, Diagnostic("warning", "call-cycle", message, graph[name][cycle[1]][1], hint)
 
 
-def _cycle(graph: Graph, start: str, weakest: EdgeKind) -> list[str] | None:
-    """A shortest path from `start` back to it over calls at least as certain as `weakest`."""
-    if not graph[start]:
-        return None
-    ways: list[list[str]] = [[start]]
-    seen: set[str] = set()
-    for way in ways:
-        for target, (kind, _) in graph.get(way[-1], {}).items():
-            if _RANK[kind] > _RANK[weakest]:
-                continue
+def _cycles(graph: Graph, weakest: EdgeKind) -> dict[str, list[str]]:
+    """For each name that is on a cycle of calls at least as certain as `weakest` a shortest one, with its ends.
+
+    In a component of more than MAX_CYCLE names each cycle is shown by its first two names, so that time is linear.
+    """
+    certain = {
+        name: [target for target, (kind, _) in targets.items() if _RANK[kind] <= _RANK[weakest]]
+        for name, targets in graph.items()
+    }
+    found: dict[str, list[str]] = {}
+    for component in components(certain):
+        members = frozenset(component)
+        for name in component:
+            inside = [target for target in certain[name] if target in members]
+            if len(component) > MAX_CYCLE:
+                found[name] = [name, inside[0], "…", name]
+            elif inside:
+                found[name] = _shortest_cycle(certain, name, members)
+    return {name: found[name] for name in graph if name in found}
+
+
+def _shortest_cycle(graph: Mapping[str, Sequence[str]], start: str, members: Collection[str]) -> list[str]:
+    """A shortest path from `start` back to it inside `members`, which has one."""
+    before: dict[str, str] = {}
+    waiting = [start]
+    for name in waiting:
+        for target in graph[name]:
             if target == start:
-                return [*way, target]
-            if target not in seen:
-                seen.add(target)
-                ways.append([*way, target])
-    return None
+                way = [start, name]
+                while way[-1] != start:
+                    way.append(before[way[-1]])
+                return way[::-1]
+            if target in members and target not in before:
+                before[target] = name
+                waiting.append(target)
+    raise ValueError(f"{start!r} is on no cycle")
 
 
 def roles_of(node: TopLevel | Node) -> Iterator[str]:
