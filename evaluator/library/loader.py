@@ -298,7 +298,7 @@ def _assemble(groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnosti
     """The library that these files make: names assigned, refs resolved, everything checked."""
     claimed, broken, duplicates = _claim_names(groups)
     resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
-    whole = {name: resolver.resolve(name) for name in claimed}
+    whole = resolver.resolve_all()
     checked = {name: Checked(list(found), {}) for name, found in resolver.diagnostics.items()}
     broken.update(checked)
     checked |= check_each({name: node for name, node in whole.items() if name not in checked}, broken=broken)

@@ -9,7 +9,7 @@ file, become absolute here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
@@ -17,12 +17,18 @@ from typing import Any
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import did_you_mean
 from evaluator.library.files import Root, Stamp, beneath, read_beneath
+from evaluator.library.graphs import components
 from evaluator.library.shapes import anchored
 from evaluator.nodes import Function, Input, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
-from evaluator.nodes.walk import is_stand_in, replace_children
+from evaluator.nodes.walk import children, is_stand_in, replace_children, tasks
+from evaluator.xml.build_context import MAX_NODE_DEPTH
 from evaluator.xml.schema import validate
 from evaluator.xml.source import Source, read_source
+
+MAX_REF_NODES = 100_000
+"""At most this many nodes are copied by the refs of a library."""
+MAX_REF_CYCLE = 50
 
 
 class RefResolver:
@@ -40,27 +46,69 @@ class RefResolver:
         self._stack: list[str] = []
         self.diagnostics: dict[str, list[Diagnostic]] = {}
         self.refs: dict[str, dict[str, Span]] = {}
+        self.copied = 0
+        """The number of nodes that refs brought in."""
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._level = 0
+
+    def resolve_all(self) -> dict[str, TopLevel]:
+        """Every node of the registry, resolved."""
+        self._prepare(self._registry)
+        return {name: self.resolve(name) for name in self._registry}
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names that were resolved, each after those that it refers to, except inside a cycle."""
+        return tuple(self._done)
 
     def resolve(self, name: str) -> TopLevel:
         done = self._done.get(name)
         if done is not None:
             return done
         node = self._registry[name]
+        level, self._level = self._level, 0
         self._stack.append(name)
         try:
             whole: TopLevel = self._node(node)
         finally:
             self._stack.pop()
+            self._level = level
         self._done[name] = whole
         return whole
 
     def resolve_unregistered(self, node: Node) -> tuple[Node, list[Diagnostic]]:
         """`node`, which is not in the registry, with its refs resolved, and the errors."""
+        self._prepare(_refs_of(node))
         self._stack.append("")
         try:
             return self._node(node), self.diagnostics.pop("", [])
         finally:
             self._stack.pop()
+
+    def _prepare(self, names: Iterable[str]) -> None:
+        """Resolves what `names` lead to, each template after its bases, so that a long chain is not a deep recursion."""
+        graph: dict[str, Mapping[str, Span]] = {}
+        waiting = [*names]
+        while waiting:
+            name = waiting.pop()
+            if name in self._registry and name not in graph:
+                graph[name] = _refs_of(self._registry[name])
+                waiting += graph[name]
+        for component in components(graph):
+            if len(component) > MAX_REF_CYCLE:
+                self._refuse_cycle(component, graph)
+            for name in component:
+                self.resolve(name)
+
+    def _refuse_cycle(self, names: list[str], graph: Mapping[str, Mapping[str, Span]]) -> None:
+        """An error for each member of a cycle that is too long to be shown; each keeps its own parts."""
+        members = frozenset(names)
+        for name in names:
+            target, span = next((ref, span) for ref, span in graph[name].items() if ref in members)
+            self.refs[name] = dict(graph[name])
+            self._done[name] = self._registry[name]
+            message = f"`ref` is a cycle of {len(names)} templates: {name} → {target} → …"
+            self.diagnostics.setdefault(name, []).append(Diagnostic("error", "ref-cycle", message, span))
 
     def _node(self, node: Any) -> Any:
         """`node` made whole with everything in it, and the paths of its schema files made absolute."""
@@ -74,7 +122,11 @@ class RefResolver:
         if isinstance(node, Function) and node.returns is not None:
             returns = anchored(node.returns, node.span.file)
             node = node if returns == node.returns else replace(node, returns=returns)
-        return replace_children(node, self._node)
+        self._level += 1
+        try:
+            return replace_children(node, self._node)
+        finally:
+            self._level -= 1
 
     def _base(self, task: Task, name: str) -> Task | None:
         self.refs.setdefault(self._stack[-1], {}).setdefault(name, task.span)
@@ -95,8 +147,24 @@ class RefResolver:
             self._report("ref-type-mismatch", message, task.span, f'write type="{base.type}"')
         else:
             whole = self.resolve(name)
-            return whole if isinstance(whole, Task) else None
+            return whole if isinstance(whole, Task) and self._admits(task, name, whole) else None
         return None
+
+    def _admits(self, task: Task, name: str, base: Task) -> bool:
+        """Whether the bounds allow another copy of `base`."""
+        if name not in self._sizes:
+            self._sizes[name] = _size_of(base)
+        nodes, height = self._sizes[name]
+        self.copied += nodes
+        if self.copied > MAX_REF_NODES:
+            message = f"the `ref`s of this library bring in more than {MAX_REF_NODES:,} tasks, at this one"
+            self._report("too-large", message, task.span, "call the template instead of copying its parts")
+        elif self._level + height > MAX_NODE_DEPTH:
+            message = f"with the parts that `ref` brings in, tasks are nested more than {MAX_NODE_DEPTH} deep"
+            self._report("too-deep", message, task.span, "call the template instead of copying its parts")
+        else:
+            return True
+        return False
 
     def _report_cycle(self, cycle: list[str]) -> None:
         """An error for each member, at its own `ref`."""
@@ -111,6 +179,26 @@ class RefResolver:
         diagnostic = Diagnostic("error", code, message, span, hint)
         if diagnostic not in found:
             found.append(diagnostic)
+
+
+def _refs_of(node: TopLevel | Node) -> dict[str, Span]:
+    """The names that the tasks in `node` refer to, and where."""
+    found: dict[str, Span] = {}
+    for task in tasks(node):
+        if task.ref is not None:
+            found.setdefault(task.ref, task.span)
+    return found
+
+
+def _size_of(node: Node) -> tuple[int, int]:
+    """The number of nodes in `node`, and how deep they are nested."""
+    nodes = height = 0
+    waiting = [(node, 1)]
+    while waiting:
+        one, level = waiting.pop()
+        nodes, height = nodes + 1, max(height, level)
+        waiting += [(child, level + 1) for child in children(one)]
+    return nodes, height
 
 
 _KEPT = frozenset({"name", "ref", "inputs"})
