@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
+from heapq import nsmallest
 
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A hint that names up to three known names close to `name`, else `otherwise`."""
+MAX_HINT_NAME = 200
+_comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
+
+
+@contextmanager
+def limited_hints(comparisons: int) -> Generator[None]:
+    """Bounds what `did_you_mean` compares inside the block: after that many names it suggests nothing."""
+    token = _comparisons_left.set([comparisons])
+    try:
+        yield
+    finally:
+        _comparisons_left.reset(token)
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str | None:
+    """A hint that names up to three known names close to `name`, else `otherwise`. Very long names have no hint."""
+    left = _comparisons_left.get()
+    if left is not None:
+        left[0] -= len(known)
+    if len(name) > MAX_HINT_NAME or (left is not None and left[0] < 0):
+        return otherwise
     folded: dict[str, str] = {}
     for candidate in known:
-        folded.setdefault(candidate.lower().replace("-", "_"), candidate)
+        if len(candidate) <= MAX_HINT_NAME:
+            folded.setdefault(candidate.lower().replace("-", "_"), candidate)
     near = get_close_matches(name.lower().replace("-", "_"), list(folded), n=3, cutoff=0.6)
     if not near:
         return otherwise
@@ -22,10 +45,10 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:
     """Names for a message, sorted, cut after `limit`; `nothing` where there are none."""
-    ordered = sorted(names)
-    shown = ", ".join(f"`{name}`" for name in ordered[:limit])
-    if len(ordered) > limit:
-        shown += f" and {len(ordered) - limit} more"
+    every = list(names)
+    shown = ", ".join(f"`{name}`" for name in nsmallest(limit, every))
+    if len(every) > limit:
+        shown += f" and {len(every) - limit} more"
     return shown or "nothing"
 
 

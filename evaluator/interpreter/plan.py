@@ -9,7 +9,6 @@ from evaluator.library import TemplateLibrary
 from evaluator.nodes import Call, Cond, Function, Node, Task, TopLevel
 from evaluator.nodes.walk import children, operands
 
-
 _MAX_DEPTH = 50
 
 

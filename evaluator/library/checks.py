@@ -6,6 +6,7 @@ that call or `ref` one that cannot be used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,9 @@ from evaluator.errors import Diagnostic
 from evaluator.library.calls import calls_of, endless_calls
 from evaluator.library.scoping import ScopeWalk
 from evaluator.nodes import Span, TopLevel
+
+MAX_ERRORS = 200
+"""The templates of a file are checked until more errors than this are found."""
 
 
 def check(templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None) -> list[Diagnostic]:
@@ -50,15 +54,22 @@ def check_each(
     changed, and whose callees have not.
     """
     checked: dict[str, Checked] = {}
+    errors: Counter[str | None] = Counter()
     if known_tools is not None:  # a template is a tool too: a subtask of its own
         known_tools |= templates.keys()
     for name, node in templates.items():
         if reuse is not None and name in reuse:
             checked[name] = reuse[name]
             continue
+        file = node.span.file
+        if errors[file] > MAX_ERRORS:
+            message = f"more than {MAX_ERRORS} errors in this file; its other templates are not checked"
+            checked[name] = Checked([Diagnostic("error", "too-many-errors", message, Span(file))])
+            continue
         walk = ScopeWalk(templates, known_tools, broken)
         walk.top(node)
         checked[name] = Checked(walk.diagnostics, walk.called)
+        errors[file] += sum(1 for one in walk.diagnostics if one.severity == "error")
     callers = {name for name, found in checked.items() if found.calls}
     graph = {name: calls_of(templates[name]) for name in callers}
     for name, diagnostic in endless_calls(graph):

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 def components(graph: Mapping[str, Collection[str]], starts: Iterable[str] | None = None) -> list[list[str]]:
     """The strongly connected components that `starts` reach (None: all), each after those that it leads to.
 
-    A name that is on no cycle is a component of its own. Names without an entry in `graph` are left out. Time is linear.
+    A name that is on no cycle is a component of its own. Names without an entry in `graph` are left out.
+    Time is linear.
 
     Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM Journal on Computing 1(2), 1972.
     """

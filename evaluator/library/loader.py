@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean
+from evaluator.errors.messages import did_you_mean, limited_hints
 from evaluator.files.shipped import shipped as shipped_folder
 from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
 
 MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
+# What suggestions for unknown names may compare in one load.
+_MAX_COMPARISONS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class TemplateLibrary:
 
         Other threads see the old content or the new one, never a mixture.
         """
-        with self._lock:
+        with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._state
             known = {(entry.root, entry.relative): entry for entry in chain.from_iterable(before.entries[1:])}
             groups = [before.entries[0]]
@@ -262,10 +264,13 @@ class TemplateLibrary:
         `file` is the name to report; nothing is read from it. Returns their names. Raises: TemplateError,
         with nothing added, if one of them has errors.
         """
-        entry = read_string(xml_text, file)
-        if errors := _errors(entry.diagnostics):
-            raise TemplateError(errors)
-        with self._lock:
+        given: object = xml_text
+        if not isinstance(given, str):
+            raise UsageError(f"`xml_text` is {type(given).__name__}; expected the XML text of a template")
+        with self._lock, limited_hints(_MAX_COMPARISONS):
+            entry = read_string(xml_text, file)
+            if errors := _errors(entry.diagnostics):
+                raise TemplateError(errors)
             before = self._state
             added = [rest for old in before.entries[0] if (rest := _without(old, entry.names)).templates]
             after = _assemble(((entry, *added), *before.entries[1:]), before.refused)

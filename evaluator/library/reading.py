@@ -15,7 +15,7 @@ from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
 from evaluator.xml.decoding import normalise_newlines
 from evaluator.xml.lenient import read_tree
-from evaluator.xml.schema import validate
+from evaluator.xml.schema import MAX_FINDINGS, validate
 from evaluator.xml.source import Source, read_source
 from evaluator.xml.vocabulary import task_vocabulary
 
@@ -83,6 +83,10 @@ def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry
         return replace(entry, diagnostics=error.diagnostics, texts={key: text}, names=_names_in(text, entry.relative))
     entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
     found = validate(source, "task")
+    if len(found) >= MAX_FINDINGS:
+        message = f"at least {MAX_FINDINGS} errors in this file; nothing of it is used, and no other error is shown"
+        found.append(Diagnostic("error", "too-many-errors", message, found[-1].span))
+        return replace(entry, diagnostics=tuple(found))
     if found and not _drop_invalid(source, found):
         return replace(entry, diagnostics=tuple(found))
     built = build(source, read_partial=read_partial)

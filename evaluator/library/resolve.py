@@ -86,7 +86,7 @@ class RefResolver:
             self._stack.pop()
 
     def _prepare(self, names: Iterable[str]) -> None:
-        """Resolves what `names` lead to, each template after its bases, so that a long chain is not a deep recursion."""
+        """Resolves what `names` lead to, each template after its bases, so that a long chain needs no recursion."""
         graph: dict[str, Mapping[str, Span]] = {}
         waiting = [*names]
         while waiting:

@@ -9,9 +9,10 @@ values come from the caller.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, cast
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed
@@ -34,7 +35,31 @@ class Binding:
     used: bool = False
 
 
-Bindings = dict[str, Binding]
+Bindings = ChainMap[str, Binding]
+
+
+class TooManyFindings(Exception):
+    """A walk has found as much as it may; it ends."""
+
+
+class _Except(Mapping[str, Binding]):
+    """`bindings` without one name."""
+
+    def __init__(self, bindings: Mapping[str, Binding], name: str) -> None:
+        self._bindings = bindings
+        self._name = name
+
+    def __getitem__(self, key: str) -> Binding:
+        if key == self._name:
+            raise KeyError(key)
+        return self._bindings[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._bindings if name != self._name)
+
+    def __len__(self) -> int:
+        return len(self._bindings) - (self._name in self._bindings)
+
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]*\")\s*\])*\Z")
 
@@ -50,6 +75,9 @@ class _Known(ResultShapes):
 
 class ScopeWalk:
     """One walk over one template. `diagnostics` is filled as it goes; `called` has the templates it names."""
+
+    MAX_FINDINGS: ClassVar[int] = 100
+    """After this many findings the walk ends with an error that says so."""
 
     def __init__(
         self,
@@ -67,11 +95,16 @@ class ScopeWalk:
 
     def top(self, node: TopLevel) -> None:
         """Checks a registered template, as if it is evaluated by name with its declared inputs."""
-        if isinstance(node, Function):
-            self._in_function = node.name
-            self._node(node, {p.name: Binding(of_type(p.type) or ANY) for p in node.params})
-        else:
-            self._task(node, {}, top=True)
+        try:
+            if isinstance(node, Function):
+                self._in_function = node.name
+                self._node(node, ChainMap({p.name: Binding(of_type(p.type) or ANY) for p in node.params}))
+            else:
+                self._task(node, ChainMap(), top=True)
+        except TooManyFindings:
+            last = self.diagnostics[-1].span
+            message = f"more than {self.MAX_FINDINGS} errors and warnings in this template; it is not checked further"
+            self.diagnostics.append(Diagnostic("error", "too-many-errors", message, last))
 
     def _node(self, node: TopLevel | Node, scope: Bindings) -> None:
         if isinstance(node, Call):
@@ -79,13 +112,13 @@ class ScopeWalk:
         elif isinstance(node, Task):
             self._task(node, scope)
         else:
-            self.diagnostics += check_structure(node, self._known_tools)
+            self._add(check_structure(node, self._known_tools))
             self._fields(node, node, scope)
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
-        self.diagnostics += check_structure(node, self._known_tools)
+        self._add(check_structure(node, self._known_tools))
         given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.is_given}
-        scope = dict(outer)
+        scope = outer.new_child()
         for declared in node.inputs:
             scope[declared.name] = self._input(declared, outer, given, top)
         if isinstance(node, Iteration):
@@ -125,7 +158,7 @@ class ScopeWalk:
     def _bound(self, field: Field, node: Any, position: int, scope: Bindings) -> Bindings:
         self._known.scope = scope
         shapes = field.bound(node, position, self._known)
-        return {**scope, **{name: Binding(shape) for name, shape in shapes.items()}}
+        return scope.new_child({name: Binding(shape) for name, shape in shapes.items()})
 
     def _unread(self, field: Field, node: Any, scope: Bindings) -> None:
         """A finding where a child reads none of the names that it has to read to have a purpose."""
@@ -145,10 +178,12 @@ class ScopeWalk:
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, or remove it"
                 self._warn("unused-input", message, declared.span, hint)
 
-    def _input(self, declared: Input, outer: Bindings, given: Bindings, top: bool) -> Binding:
+    def _input(self, declared: Input, outer: Bindings, given: Mapping[str, Binding], top: bool) -> Binding:
         """The input's binding. The source of its value is checked in the scope around the task."""
         own = given.get(declared.name)
-        around = {**{name: b for name, b in given.items() if name != declared.name}, **outer} if top else outer
+        around = outer
+        if top:  # reads fall back to the other inputs that the caller gives
+            around = ChainMap(*outer.maps, cast("dict[str, Binding]", _Except(given, declared.name)))
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)
@@ -183,7 +218,7 @@ class ScopeWalk:
     def _call(self, node: Call, scope: Bindings) -> None:
         shapes = [self._argument(argument, scope) for argument in node.args]
         self.called.setdefault(node.template, node.span)
-        self.diagnostics += check_call(node, shapes, self._templates, self._broken)
+        self._add(check_call(node, shapes, self._templates, self._broken))
 
     def _argument(self, argument: Argument, scope: Bindings) -> Shape | str:
         """The shape of the value that is passed; the text itself where the argument is a literal."""
@@ -209,7 +244,7 @@ class ScopeWalk:
         try:
             found = analyse(text)
         except ExpressionError as error:
-            self.diagnostics.append(error.diagnostic())
+            self._add([error.diagnostic()])
             return
         self._found(found, text, scope)
 
@@ -218,7 +253,7 @@ class ScopeWalk:
         try:
             found = analyse_expression(expression)
         except ExpressionError as error:
-            self.diagnostics.append(error.diagnostic())
+            self._add([error.diagnostic()])
             return ANY
         shapes = self._found(found, expression.source, scope)
         plain = len(shapes) == 1 and not found.calls and _PATH.match(expression.source.value.strip())
@@ -233,7 +268,7 @@ class ScopeWalk:
                 message = f"`{call.name}` is a variable, not a function"
                 self._error("not-a-function", message, text.locate(call.offset))
                 continue
-            self.diagnostics += check_call_in_text(call, text, self._templates, self._broken)
+            self._add(check_call_in_text(call, text, self._templates, self._broken))
         return [self._reference(reference, text, scope) for reference in found.references]
 
     def _reference(self, reference: Reference, text: Text, scope: Bindings) -> Shape:
@@ -275,10 +310,16 @@ class ScopeWalk:
         self._error("undefined-variable", f"`{name}` is not defined", span, hint)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic("error", code, message, span, hint))
+        self._add([Diagnostic("error", code, message, span, hint)])
 
     def _warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic("warning", code, message, span, hint))
+        self._add([Diagnostic("warning", code, message, span, hint)])
+
+    def _add(self, found: Iterable[Diagnostic]) -> None:
+        for diagnostic in found:
+            if len(self.diagnostics) >= self.MAX_FINDINGS:
+                raise TooManyFindings
+            self.diagnostics.append(diagnostic)
 
 
 def _where_bound(name: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.types import read_typed
 from evaluator.library.schema_files import OUTSIDE, BadSchema, read_schema
-from evaluator.nodes import Call, Cond, Function, Node, Task, Text, TopLevel
+from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 
 _MAX_DEPTH = 24
@@ -42,7 +42,7 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             return ANY
         shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
         if shape.kind == "object":
-            found = (shape.fields or {}).get(part)
+            found = None if shape.fields is None else shape.fields.get(part)
             if found is None:
                 if shape.open and not _misspelt(part, shape):
                     return ANY
@@ -67,7 +67,7 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
 
 
 def _misspelt(part: str | int, shape: Shape) -> bool:
-    fields = [key for key in shape.fields or () if isinstance(key, str)]
+    fields = [key for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)]
     return isinstance(part, str) and bool(fields) and did_you_mean(part, fields) is not None
 
 
@@ -76,10 +76,10 @@ def _called(shape: Shape, shown: str) -> str:
 
 
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
-    why = (shape.absent or {}).get(part)
+    why = None if shape.absent is None else shape.absent.get(part)
     if why is not None:
         return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", None)
-    fields = [str(key) for key in shape.fields or () if isinstance(key, str)]
+    fields = [str(key) for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)]
     hint = did_you_mean(str(part), fields, f"there is {listed(fields)}")
     return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint)
 
@@ -144,40 +144,52 @@ def _of_json(text: str, what: str) -> Shape:
         raise BadSchema("bad-schema", f"the {what} is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise BadSchema("bad-schema", f"the {what} is not a JSON object")
-    return _of_json_schema(cast("dict[str, Any]", schema), cast("dict[str, Any]", schema), 0)
+    return _JsonSchemaShapes(cast("dict[str, Any]", schema)).of(schema)
 
 
-def _of_json_schema(schema: Any, root: dict[str, Any], depth: int) -> Shape:
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return ANY
-    node = cast("dict[str, Any]", schema)
-    reference = node.get("$ref")
-    if isinstance(reference, str):
-        return _of_json_schema(_pointed(reference, root), root, depth + 1)
-    if any(key in node for key in ("anyOf", "oneOf", "allOf", "if", "$dynamicRef")):
-        return ANY
-    kind: Any = node.get("type")
-    if isinstance(kind, list):
-        kinds = [k for k in cast("list[Any]", kind) if k != "null"]
-        kind = kinds[0] if len(kinds) == 1 else None
-    if kind is None and isinstance(node.get("properties"), dict):
-        kind = "object"
-    if kind == "object":
-        return _of_object(node, root, depth)
-    if kind == "array":
-        return Shape("array", item=_of_json_schema(node.get("items"), root, depth + 1))
-    return Shape(cast("Kind", kind)) if isinstance(kind, str) and kind in KINDS else ANY
+class _JsonSchemaShapes:
+    """The shapes of the parts of one JSON Schema, each computed once for each depth."""
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[tuple[int, int], Shape] = {}
 
-def _of_object(node: dict[str, Any], root: dict[str, Any], depth: int) -> Shape:
-    properties: Any = node.get("properties")
-    if not isinstance(properties, dict) or not properties:
-        return OBJECT
-    fields: dict[str | int, Shape] = {
-        name: _of_json_schema(value, root, depth + 1) for name, value in cast("dict[str, Any]", properties).items()
-    }
-    more = node.get("additionalProperties", False)
-    return Shape("object", fields, bool(more) or "patternProperties" in node or "unevaluatedProperties" in node)
+    def of(self, schema: Any, depth: int = 0) -> Shape:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+            return ANY
+        key = id(schema), depth  # of parts of the root, which live as long as it does
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._of(cast("dict[str, Any]", schema), depth)
+        return known
+
+    def _of(self, node: dict[str, Any], depth: int) -> Shape:
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            return self.of(_pointed(reference, self._root), depth + 1)
+        if any(key in node for key in ("anyOf", "oneOf", "allOf", "if", "$dynamicRef")):
+            return ANY
+        kind: Any = node.get("type")
+        if isinstance(kind, list):
+            kinds = [k for k in cast("list[Any]", kind) if k != "null"]
+            kind = kinds[0] if len(kinds) == 1 else None
+        if kind is None and isinstance(node.get("properties"), dict):
+            kind = "object"
+        if kind == "object":
+            return self._of_object(node, depth)
+        if kind == "array":
+            return Shape("array", item=self.of(node.get("items"), depth + 1))
+        return Shape(cast("Kind", kind)) if isinstance(kind, str) and kind in KINDS else ANY
+
+    def _of_object(self, node: dict[str, Any], depth: int) -> Shape:
+        properties: Any = node.get("properties")
+        if not isinstance(properties, dict) or not properties:
+            return OBJECT
+        fields: dict[str | int, Shape] = {
+            name: self.of(value, depth + 1) for name, value in cast("dict[str, Any]", properties).items()
+        }
+        more = node.get("additionalProperties", False)
+        return Shape("object", fields, bool(more) or "patternProperties" in node or "unevaluatedProperties" in node)
 
 
 def _pointed(reference: str, root: dict[str, Any]) -> Any:
@@ -222,10 +234,23 @@ class ResultShapes:
     def __init__(self, templates: Mapping[str, TopLevel]) -> None:
         self._templates = templates
         self._depth = 0
+        # By id, with the node, which keeps the id unique.
+        self._places: dict[int, tuple[Sequential, dict[str, list[int]]]] = {}
 
     def variable(self, name: str) -> Shape:
         """The shape of a variable: not known without a scope."""
         return ANY
+
+    def step_places(self, node: Sequential) -> Mapping[str, Sequence[int]]:
+        """The positions of the steps of `node` by name, in order."""
+        known = self._places.get(id(node))
+        if known is None:
+            places: dict[str, list[int]] = {}
+            for index, step in enumerate(node.steps):
+                if step.name:
+                    places.setdefault(step.name, []).append(index)
+            known = self._places[id(node)] = node, places
+        return known[1]
 
     def result(self, node: TopLevel | Node) -> Shape:
         """The shape that the output format of `node` declares; NULL if nothing is ever parsed, ANY if it is unknown."""

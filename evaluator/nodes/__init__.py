@@ -22,6 +22,7 @@ error when the interpreter is imported; `tests/nodes/test_declarations.py` names
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -248,23 +249,67 @@ class Atomic(Task):
         return NULL
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _EarlierSteps(Mapping[str | int, Shape]):
+    """The results of the steps before `position`, by index and by name. Each is found when it is asked for."""
+
+    node: Sequential
+    position: int
+    known: Known
+
+    def __getitem__(self, key: str | int) -> Shape:
+        index = key
+        if isinstance(index, str):
+            places = self.known.step_places(self.node).get(index, ())
+            at = bisect_left(places, self.position)
+            index = places[at - 1] if at else -1
+        if not 0 <= index < self.position:
+            raise KeyError(key)
+        return _step_result(self.node, index, self.known)
+
+    def __iter__(self) -> Iterator[str | int]:
+        yield from range(self.position)
+        places = self.known.step_places(self.node)
+        yield from (name for name, indexes in places.items() if indexes[0] < self.position)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LaterSteps(Mapping[str | int, str]):
+    """Why the steps from `position` on have no result yet, by index and by name."""
+
+    node: Sequential
+    position: int
+    known: Known
+
+    def __getitem__(self, key: str | int) -> str:
+        if isinstance(key, int):
+            if self.position <= key < len(self.node.steps):
+                return "it has not run yet"
+            raise KeyError(key)
+        if key == self.node.steps[self.position].name:
+            return "that is this step itself"
+        places = self.known.step_places(self.node).get(key, ())
+        at = bisect_left(places, self.position)
+        if at == len(places):
+            raise KeyError(key)
+        return f"that step runs later, as step {places[at] + 1}"
+
+    def __iter__(self) -> Iterator[str | int]:
+        yield from range(self.position, len(self.node.steps))
+        places = self.known.step_places(self.node)
+        yield from (name for name, indexes in places.items() if indexes[-1] >= self.position)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def _earlier_steps(node: Sequential, position: int, known: Known) -> Shape:
     """`steps`: the results of the steps before the one at `position`, by index and by name."""
-    shapes: dict[str | int, Shape] = {}
-    absent: dict[str | int, str] = {}
-    for index, step in enumerate(node.steps):
-        if index >= position:
-            absent[index] = "it has not run yet"
-            if step.name:
-                absent.setdefault(step.name, f"that step runs later, as step {index + 1}")
-        else:
-            shapes[index] = _step_result(node, index, known)
-            if step.name:
-                shapes[step.name] = shapes[index]
-    own = node.steps[position].name
-    if own is not None:
-        absent[own] = "that is this step itself"
-    return Shape("object", shapes, False, None, "", absent)
+    earlier, later = _EarlierSteps(node, position, known), _LaterSteps(node, position, known)
+    return Shape("object", earlier, False, None, "", later)
 
 
 def _step_result(node: Sequential, index: int, known: Known) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
@@ -26,6 +26,10 @@ class Known(Protocol):
 
     def variable(self, name: str) -> Shape:
         """The shape of a variable in the scope of the node."""
+        ...
+
+    def step_places(self, node: Any) -> Mapping[str, Sequence[int]]:
+        """The positions of the steps of `node` by name, in order; computed once for each node."""
         ...
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,9 @@ class Mark:
     span: Span
 
 
+_OFFSET = attrgetter("offset")
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Template text as the author wrote it: XML decoded, dedented, `<<x>>` read as `{{x}}`, not rendered.
@@ -39,23 +44,24 @@ class Text:
 
     def locate(self, offset: int) -> Span:
         """The place in the author's file of the character at `offset` in `value`."""
-        best = Mark(0, self.span)
-        for mark in self.marks:
-            if mark.offset > offset:
-                break
-            best = mark
-        between = self.value[best.offset : offset]
-        newlines = between.count("\n")
+        offset = max(0, min(offset, len(self.value)))
+        at = bisect_right(self.marks, offset, key=_OFFSET)
+        best = self.marks[at - 1] if at else Mark(0, self.span)
+        newlines = self.value.count("\n", best.offset, offset)
         if newlines:
-            return Span(best.span.file, best.span.line + newlines, len(between) - between.rfind("\n"))
-        return Span(best.span.file, best.span.line, best.span.column + len(between))
+            last = self.value.rfind("\n", best.offset, offset)
+            return Span(best.span.file, best.span.line + newlines, offset - last)
+        return Span(
+            best.span.file, best.span.line, best.span.column + max(0, min(offset, len(self.value)) - best.offset)
+        )
 
     def part(self, start: int, end: int) -> Text:
         """The text from `start` to `end`, whose characters keep their places."""
         if start == 0 and end == len(self.value):
             return self
         span = self.locate(start)
-        inner = [Mark(mark.offset - start, mark.span) for mark in self.marks if start < mark.offset < end]
+        first, last = (bisect_right(self.marks, offset, key=_OFFSET) for offset in (start, end - 1))
+        inner = [Mark(mark.offset - start, mark.span) for mark in self.marks[first:last]]
         return Text(self.value[start:end], span, (Mark(0, span), *inner) if inner else ())
 
 

@@ -24,6 +24,7 @@ MAX_INCLUDES = 1000
 MAX_INCLUDE_DEPTH = 20
 MAX_INCLUDED_CHARACTERS = 10_000_000
 MAX_NODE_DEPTH = 60
+MAX_ERRORS = 100
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
@@ -74,7 +75,11 @@ class Builder:
 
     def error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.errors += 1
-        self.diagnostics.append(Diagnostic("error", code, message, span, hint))
+        if self.errors <= MAX_ERRORS:
+            self.diagnostics.append(Diagnostic("error", code, message, span, hint))
+        elif self.errors == MAX_ERRORS + 1:
+            message = f"more than {MAX_ERRORS} errors in this file; the others are not shown"
+            self.diagnostics.append(Diagnostic("error", "too-many-errors", message, span))
 
     def warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.diagnostics.append(Diagnostic("warning", code, message, span, hint))

@@ -30,11 +30,12 @@ HOLE = "\ufdd0"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one source: bytes, levels of elements, number of elements."""
+    """Bounds on one source: bytes, levels of elements, number of elements, attributes of one element."""
 
     max_bytes: int = 10_000_000
     max_depth: int = 100
-    max_elements: int = 100_000
+    max_elements: int = 20_000
+    max_attributes: int = 100
 
 
 @dataclass(slots=True)
@@ -93,9 +94,13 @@ class Layout:
         if name.startswith(_XINCLUDE):
             raise self._error("xinclude", offset, "XInclude is not allowed", 'use <include href="…"/>')
         if len(self.elements) >= self._limits.max_elements:
-            raise self._error("too-many-elements", offset, f"more than {self._limits.max_elements} elements")
+            message = f"more than {self._limits.max_elements:,} elements"
+            raise self._error("too-many-elements", offset, message, "divide the templates among several files")
         if len(self._open) >= self._limits.max_depth:
             raise self._error("too-deep", offset, f"elements are nested more than {self._limits.max_depth} deep")
+        if len(attributes) > self._limits.max_attributes:
+            message = f"<{name.rpartition(' ')[2]}> has more than {self._limits.max_attributes} attributes"
+            raise self._error("too-many-attributes", offset, message, "write the attributes that its element has")
         preserves = bool(self._open) and self._open[-1].preserves
         if _SPACE in attributes:
             preserves = attributes[_SPACE] == "preserve"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from evaluator.nodes import Mark, Span, Text
 
+MAX_COMMAND_PARTS = 5000
+
 _BLOCK = r"(?>\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\})"
 _ONE = r"(?!\{[{%#])"  # not the start of a block that is not closed
 _SINGLE = rf"'(?:{_BLOCK}|{_ONE}[^'])*+"
@@ -61,12 +63,16 @@ def split_command(text: Text) -> tuple[Text, ...]:
 
     Single quotes keep everything, double quotes all but `\\"` and `\\\\`, a backslash the next character.
     `{{ … }}`, `{% … %}` and `{# … #}` stay whole, wherever they stand. Nothing is expanded.
-    Raises: SplitError, for a quote, a placeholder or a backslash that is not completed.
+    Raises: SplitError, for a quote, a placeholder or a backslash that is not completed,
+    and for a command that is too long.
     """
     arguments: list[Text] = []
     word: list[Text] | None = None
-    position = 0
+    position = parts = 0
     while position < len(text.value):
+        parts += 1
+        if parts > MAX_COMMAND_PARTS:
+            raise SplitError(f"the command has more than {MAX_COMMAND_PARTS:,} words, spaces and quotes", position)
         found = _PART.match(text.value, position)
         if found is None:
             raise _unclosed(text.value, position)
@@ -76,7 +82,8 @@ def split_command(text: Text) -> tuple[Text, ...]:
                 arguments.append(join_texts(word, text.locate(start)))
             word = None
         else:
-            word = [*(word or ()), *_without_quotes(text, start, position, found.lastgroup or "")]
+            word = [] if word is None else word
+            word += _without_quotes(text, start, position, found.lastgroup or "")
     if word is not None:
         arguments.append(join_texts(word, text.locate(position)))
     return tuple(arguments)
