@@ -27,6 +27,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("sandbox.py", [], ["--runs", "10"]),
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
+    ("hostile.py", [], []),
     ("match.py", [], []),
     ("batch.py", [], ["--n", "1000", "--rounds", "2"]),
     (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
 # What suggestions for unknown names may compare in one load.
-_MAX_COMPARISONS = 100_000
+_MAX_COMPARISONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
