@@ -25,7 +25,7 @@ from evaluator.nodes.walk import operands, texts
 
 DEFAULT_MAX_TURNS = 12
 MAX_COUNT = 10**15
-"""Larger numbers of calls are not told apart."""
+"""Larger numbers of calls are not distinguished."""
 MAX_LINES = 200
 
 
