@@ -264,7 +264,7 @@ class TemplateLibrary:
         `file` is the name to report; nothing is read from it. Returns their names. Raises: TemplateError,
         with nothing added, if one of them has errors.
         """
-        given: object = xml_text
+        given = cast("object", xml_text)
         if not isinstance(given, str):
             raise UsageError(f"`xml_text` is {type(given).__name__}; expected the XML text of a template")
         with self._lock, limited_hints(_MAX_COMPARISONS):
