@@ -2,7 +2,8 @@
 
     python bench/hostile.py [--show 5]
 
-The inputs are those of `tests/security/test_attempts_bounds.py`, where work is counted. Here each is as large as the
+The inputs are those of `tests/security/test_attempts_bounds.py` and `tests/output/test_schema_bounds.py`, where work is
+counted. Here each is as large as the
 bounds allow, or larger, and is measured in seconds of CPU. The tests need pytest.
 """
 
@@ -12,17 +13,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from figures import HERE, Figure, parser_for, remarks, report
 
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
-
-sys.path.insert(0, str(HERE.parent / "tests" / "security"))
-import test_attempts_bounds as attempts
+from evaluator.output.schema import compile_schema
 
 GOAL_LOAD_S = 2.0
+GOAL_CHECK_S = 2.0
 # So many of each repeated part that the file has just under 20,000 elements, or 4 MB.
 SIZES = (2_400, 4_800, 6_600, 9_900)
 
@@ -41,6 +43,8 @@ def load(path: Path) -> None:
 
 
 def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
+    sys.path += [str(HERE.parent / "tests" / folder) for folder in ("security", "output")]
+    attempts, schemas = import_module("test_attempts_bounds"), import_module("test_schema_bounds")
     files = {name: xml(hostile) for name, (xml, hostile, _, _) in attempts.REFUSED.items()}
     for name, xml in attempts.LINEAR.items():
         files |= {f"{name}, {size}": xml(size) for size in SIZES}
@@ -53,7 +57,19 @@ def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
     times.sort(reverse=True)
     for elapsed, name in times[:show]:
         say(f"{elapsed:.2f} s  {name}")
-    return [Figure(f"load and bound, worst of {len(times)} hostile files", times[0][0], "s", GOAL_LOAD_S)]
+    checks = {name: (schema, good) for name, (schema, good, _) in schemas.HOSTILE.items()}
+    checks |= {f"{name}, not fitting": (schema, bad) for name, (schema, _, bad) in schemas.HOSTILE.items() if bad}
+    checked: list[tuple[float, str]] = []
+    for name, (document, value) in (checks | schemas.SLOW).items():
+        schema = compile_schema(document)
+        checked.append((seconds(partial(schema.check, value)), name))
+    checked.sort(reverse=True)
+    for elapsed, name in checked[:show]:
+        say(f"{elapsed:.2f} s  {name}")
+    return [
+        Figure(f"load and bound, worst of {len(times)} hostile files", times[0][0], "s", GOAL_LOAD_S),
+        Figure(f"check by a JSON Schema, worst of {len(checked)} hostile ones", checked[0][0], "s", GOAL_CHECK_S),
+    ]
 
 
 def main() -> None:

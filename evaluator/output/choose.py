@@ -9,7 +9,7 @@ from evaluator.language.types import describe
 from evaluator.output.coerce import Coercion
 from evaluator.output.extract import Block
 from evaluator.output.result import OutputError
-from evaluator.output.schema import Schema, SlowPattern
+from evaluator.output.schema import NotChecked, Schema
 
 _MAX_CHECKED = 64
 _MAX_PLACES = 3
@@ -44,7 +44,7 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> Conformed:
     # A value that fits is not coerced: texts are read as scalars only where the schema allows no text.
     if (
         error is not None
-        and not isinstance(error, SlowPattern)
+        and not isinstance(error, NotChecked)
         and schema.guide is not None
         and isinstance(value, str | dict | list)
     ):
@@ -94,7 +94,7 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
     fitting: list[tuple[Block, Conformed]] = []
     for block in reversed(pool):
         conformed = conform(block.value, schema)
-        if isinstance(conformed.error, SlowPattern):
+        if isinstance(conformed.error, NotChecked):
             break  # the other blocks would take as long
         if conformed.error is None:
             fitting.append((block, conformed))

@@ -1,8 +1,8 @@
 """Compiles declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class.
 
 A compiled schema has the JSON Schema document that guides reading and the check that a value has to pass. No reference
-is ever fetched: `$ref` works only inside its own document. Patterns have bounded time: a value for which one takes too
-long is refused with a `SlowPattern`.
+is ever fetched: `$ref` works only inside its own document. A check has bounded steps, and its patterns have bounded
+time: a value that takes longer is refused with a `NotChecked`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import Any, cast
 
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
-from evaluator.output.patterns import Watch, bounded, first_error, undrafted
 from evaluator.output.result import OutputError, json_path
+from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 
 _CLASSES: dict[Any, str] = {
     str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
     object: "any", Any: "any",
 }  # fmt: skip
 _MAX_SHOWN = 300
+MAX_PARTS = 5000
+"""At most this many objects are in a schema: the check of the schema itself takes 0.2 ms for each."""
 
 Check = Callable[[Any], OutputError | None]
 
@@ -40,10 +42,11 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowPattern(OutputError):
-    """A pattern of the schema took too long, so it is not known whether the value matches.
+class NotChecked(OutputError):
+    """The check took too long, so it is not known whether the value matches, or where it does not.
 
-    `path` is that of the text or object where it is known (not under `not`, `if` or `contains`), otherwise `$`.
+    For a pattern `path` is that of the text or object where it is known (not under `not`, `if` or
+    `contains`), else `$`.
     """
 
 
@@ -179,9 +182,10 @@ def _from_text(text: str, label: str) -> Schema:
 
 def _document_check(document: dict[str, Any], label: str) -> Check:
     from jsonschema import exceptions, validators
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
+    if sum(1 for _ in _parts(document)) > MAX_PARTS:
+        raise BadSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
     for reference in _references(document):
         if not reference.startswith("#"):
             raise BadSchema(f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed")
@@ -191,15 +195,16 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     except (exceptions.SchemaError, RecursionError) as error:
         reason = getattr(error, "message", "it is nested too deeply")
         raise BadSchema(f"{label} is not a valid JSON Schema: {reason}") from error
-    registry: Any = Registry()
-    validator = bounded(kind)(undrafted(document), registry=registry)
+    validator = BoundedValidator(document, kind)
 
     def check(value: Any) -> OutputError | None:
         watch = Watch()
         try:
-            error = first_error(validator, value, watch)
+            error = next(iter(validator.errors(value, 1, watch)), None)
             if watch.late is not None:
                 return _explain_late(watch.late, error)
+            if watch.is_spent:
+                return _explain_spent(validator.verdict(value))
             return None if error is None else _explain(exceptions.best_match(iter([error])))
         except Unresolvable as failure:
             return OutputError("bad_schema", f"{label} has a reference to something that does not exist: {failure}")
@@ -211,16 +216,31 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     return check
 
 
-def _references(node: Any) -> Iterator[str]:
-    pending = [node]
+def _explain_spent(verdict: bool | None) -> NotChecked:
+    if verdict is False:
+        message = f"the value does not match its schema; the place was not found within {MAX_STEPS:,} steps"
+    else:
+        message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
+    advice = "shorten the value, or simplify the schema: unions inside unions take long"
+    return NotChecked("schema_violation", f"{message}; {advice}", "$")
+
+
+def _references(document: Any) -> Iterator[str]:
+    for part in _parts(document):
+        for key in ("$ref", "$dynamicRef"):
+            if isinstance(reference := part.get(key), str):
+                yield reference
+
+
+def _parts(document: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a schema, without the values in it."""
+    pending = [document]
     while pending:
         current = pending.pop()
         if isinstance(current, dict):
-            for key, item in cast(dict[str, Any], current).items():
-                if key in ("$ref", "$dynamicRef") and isinstance(item, str):
-                    yield item
-                elif key not in ("const", "enum", "default", "examples"):
-                    pending.append(item)
+            part = cast(dict[str, Any], current)
+            yield part
+            pending += [item for key, item in part.items() if key not in ("const", "enum", "default", "examples")]
         elif isinstance(current, list):
             pending.extend(cast(list[Any], current))
 
@@ -259,13 +279,13 @@ def _rule_and_value(error: Any) -> tuple[str, str]:
     return _shorten(f"{error.validator}: {wanted}"), _shorten(value)
 
 
-def _explain_late(late: Any, first: Any) -> SlowPattern:
+def _explain_late(late: Any, first: Any) -> NotChecked:
     """`late` has its whole path only if it is the first error, or was reported by it as part of an alternative."""
     top = late
     while top.parent is not None:
         top = top.parent
     path = json_path(list(late.absolute_path)) if top is first else "$"
-    return SlowPattern("schema_violation", _shorten(str(late.message)), path, *_rule_and_value(late))
+    return NotChecked("schema_violation", _shorten(str(late.message)), path, *_rule_and_value(late))
 
 
 def _alternative(error: Any) -> str | None:

@@ -25,7 +25,7 @@ from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
-from evaluator.output.patterns import Watch, bounded, first_errors, undrafted
+from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.ask import Asker
@@ -309,32 +309,34 @@ def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Raises ToolError if arguments violate the tool's schema; it names up to five violations with their JSON paths."""
     validator, watch = _validator(tool), Watch()
     try:
-        found = first_errors(validator, arguments, watch, _MAX_VIOLATIONS)
+        found = validator.errors(arguments, _MAX_VIOLATIONS, watch)
         violations = [f"{violation.json_path}: {_shorten(violation.message, 300)}" for violation in found]
     except Exception as error:  # an unresolvable reference, a pattern that no engine accepts
         raise ToolError(f"the tool's own schema cannot be used: {_describe(error)}") from error
     if violations:
         raise ToolError("; ".join(violations))
+    if watch.is_spent:
+        raise ToolError(
+            f"the arguments are not checked: that takes more than {MAX_STEPS:,} steps; give shorter arguments"
+        )
     if watch.late:
         raise ToolError("a pattern of the tool's schema took too long on these arguments: give shorter texts")
 
 
-_validators: weakref.WeakKeyDictionary[Tool, Any] = weakref.WeakKeyDictionary()
+_validators: weakref.WeakKeyDictionary[Tool, BoundedValidator] = weakref.WeakKeyDictionary()
 
 
-def _validator(tool: Tool) -> Any:
+def _validator(tool: Tool) -> BoundedValidator:
     validator = _validators.get(tool)
     if validator is None:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
-        from referencing import Registry
 
         try:
             Draft202012Validator.check_schema(tool.spec.parameters)
         except SchemaError as error:
             raise ToolError(f"the tool's own schema is not valid: {_shorten(error.message, 300)}") from error
-        # An empty registry: a reference to a remote schema is an error, not a request.
-        validator = bounded(Draft202012Validator)(undrafted(tool.spec.parameters), registry=Registry())
+        validator = BoundedValidator(tool.spec.parameters, Draft202012Validator)
         _validators[tool] = validator
     return validator
 

@@ -17,7 +17,7 @@ from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
-from evaluator.output.schema import BadSchema, Schema, SlowPattern, compile_schema
+from evaluator.output.schema import BadSchema, NotChecked, Schema, compile_schema
 from evaluator.record.json_difference import first_difference
 
 
@@ -110,7 +110,7 @@ class JsonSchemaScorer(_JsonScorer):
         value, problem = self.json(scored)
         if problem is None:
             violation = _compiled(declared).check(value)
-            if isinstance(violation, SlowPattern) or (violation is not None and violation.kind == "bad_schema"):
+            if isinstance(violation, NotChecked) or (violation is not None and violation.kind == "bad_schema"):
                 raise UsageError(str(violation))
             problem = None if violation is None else str(violation)
         return binary_score(problem is None, explanation=problem or "")

@@ -1,0 +1,301 @@
+"""Checks values by JSON Schemas in bounded work.
+
+`jsonschema` evaluates every alternative of a union, compares each item of `uniqueItems` with every other one, and
+searches patterns with Python's `re`, which cannot be stopped. Here a value that fits is usually accepted by
+`fast_check`. For the others `bounded` makes a validator class of the same draft that counts steps and searches with a
+time limit wherever a key or a text is matched: in `pattern`, in `patternProperties`, and in `additionalProperties` and
+`unevaluatedProperties`, which depend on the keys that a pattern matched.
+
+A value has MAX_STEPS steps; after that it is not judged, and `Watch.is_spent` is set. The patterns of one value share
+100 ms, and 20 µs more for each search, so that a long value has time in proportion. After that nothing is searched and
+the value is not judged: `Watch.late` says so, also where the schema would let a violation pass (`not`, `anyOf`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any, cast
+
+from evaluator.output.fast_check import fast_check, identity_of, size_of
+from evaluator.output.patterns import compile_as_re
+
+MAX_STEPS = 150_000
+"""A step is a keyword, and each value and each part of a schema that it loops over; about 5 µs."""
+VALUE_S = 0.1
+SEARCH_S = 0.000_02
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """What is left for the check of one value: time for its patterns, and steps.
+
+    `late` is the error of the pattern that used up the time; `is_spent`: the steps were used up.
+    """
+
+    left_s: float = VALUE_S
+    late: Any = None
+    left_steps: int = MAX_STEPS
+    is_spent: bool = False
+
+
+_watch: ContextVar[Watch] = ContextVar("watch")
+
+
+class _Spent(Exception):
+    """There are no steps left."""
+
+
+class BoundedValidator:
+    """Checks values by one valid schema, in bounded time and without following references to other documents."""
+
+    def __init__(self, document: Any, kind: Any) -> None:
+        from jsonschema import Draft202012Validator
+        from referencing import Registry
+
+        is_newest = kind is Draft202012Validator and isinstance(document, dict)
+        plain = undrafted(document)
+        # An empty registry: a reference to a remote schema is an error, not a request.
+        registry: Any = Registry()
+        self._validator = bounded(kind)(plain, registry=registry)
+        self._fast = fast_check(plain, kind.VALIDATORS) if is_newest else None
+
+    def verdict(self, value: Any) -> bool | None:
+        """Whether `value` fits, decided quickly; None if only `errors` can tell."""
+        return None if self._fast is None else self._fast(value)
+
+    def errors(self, value: Any, most: int, watch: Watch) -> list[Any]:
+        """At most `most` errors, each a ValidationError. With `watch.late` or `watch.is_spent` there may be others."""
+        return [] if self.verdict(value) else first_errors(self._validator, value, watch, most)
+
+
+def first_error(validator: Any, value: Any, watch: Watch) -> Any:
+    """The first error of a bounded validator, or None. `watch` tells if there was not enough time to know."""
+    return next(iter(first_errors(validator, value, watch, 1)), None)
+
+
+def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
+    """At most `most` errors of a bounded validator. `watch.late` or `watch.is_spent` is set if there may be others."""
+    token = _watch.set(watch)
+    found: list[Any] = []
+    try:
+        for error in islice(validator.iter_errors(value), most):
+            found.append(error)
+    except _Spent:
+        watch.is_spent = True
+    finally:
+        _watch.reset(token)
+    return found
+
+
+@lru_cache(maxsize=16)
+def bounded(kind: Any) -> Any:
+    """The validator class `kind` with patterns in bounded time and a bound on steps, to be used by `first_errors` only.
+
+    For a document that names its draft (`$schema`), `jsonschema` would return to its own class: see `undrafted`.
+    """
+    from jsonschema import validators
+
+    ours = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _unevaluated_properties,
+        "uniqueItems": _unique_items,
+    }
+    rules = {name: _metered(name, ours.get(name, rule)) for name, rule in kind.VALIDATORS.items()}
+    return validators.extend(kind, rules)
+
+
+_LOOPS = frozenset({
+    "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependencies", "dependentRequired",
+    "dependentSchemas", "disallow", "enum", "extends", "items", "oneOf", "patternProperties", "prefixItems",
+    "properties", "propertyNames", "required", "unevaluatedItems", "unevaluatedProperties",
+})  # fmt: skip
+_COMPARISONS = frozenset({"const", "enum"})
+
+
+def _metered(keyword: str, rule: Any) -> Any:
+    """`rule`, which costs a step for each value and each part of the schema that it looks at."""
+    loops, compares, is_unique = keyword in _LOOPS, keyword in _COMPARISONS, keyword == "uniqueItems"
+
+    def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        steps = 1
+        if loops:
+            steps += len(instance) if isinstance(instance, list | dict) else 0
+            steps += len(wanted) if isinstance(wanted, list | dict) else 0
+        if is_unique or (compares and isinstance(instance, list | dict)):
+            steps += size_of(instance if is_unique else wanted)
+        watch = _watch.get()
+        watch.left_steps -= steps
+        if watch.left_steps < 0:
+            raise _Spent
+        return rule(validator, wanted, instance, schema)
+
+    return metered
+
+
+def undrafted(node: Any) -> Any:
+    """A schema without the `$schema` that names its draft, at any depth; values in it are unchanged."""
+    if isinstance(node, list):
+        return [undrafted(item) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: item if key in ("const", "enum", "default", "examples") else undrafted(item)
+        for key, item in cast("dict[str, Any]", node).items()
+        if key != "$schema" or not isinstance(item, str)
+    }
+
+
+class _Late(Exception):
+    """A search had no time left; the argument is the jsonschema error that says so."""
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Raises: BadPattern, _Late."""
+    compiled, watch = compile_as_re(pattern), _watch.get()
+    watch.left_s += SEARCH_S
+    began = time.thread_time()
+    try:
+        if watch.late is None and watch.left_s > 0:
+            return compiled.search(text, timeout=watch.left_s) is not None
+    except TimeoutError:
+        pass
+    finally:
+        watch.left_s -= time.thread_time() - began
+    from jsonschema import ValidationError
+
+    late = ValidationError(
+        f"the pattern {pattern!r:.200} took too long on a text of {len(text)} characters; avoid repeats within repeats"
+    )
+    watch.late = watch.late or late
+    raise _Late(late)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    try:
+        if validator.is_type(instance, "string") and not _found(pattern, instance):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+    except _Late as late:
+        yield late.args[0]
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """As in `jsonschema`, which compares each item with each other one."""
+    from jsonschema import Draft202012Validator, ValidationError
+
+    if not wanted or not validator.is_type(instance, "array"):
+        return
+    try:
+        is_unique = len({identity_of(item) for item in instance}) == len(instance)
+    except TypeError:  # not plain JSON
+        yield from Draft202012Validator.VALIDATORS["uniqueItems"](validator, wanted, instance, schema) or ()
+        return
+    if not is_unique:
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _pattern_properties(validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in patterns.items():
+        for key, value in instance.items():
+            try:
+                taken = _found(pattern, key)
+            except _Late as late:
+                yield late.args[0]
+                return
+            if taken:
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    known = schema.get("properties", {})
+    try:
+        more = [key for key in instance if key not in known and not _matched(schema, key)]
+    except _Late as late:
+        yield late.args[0]
+        return
+    if validator.is_type(wanted, "object"):
+        for key in more:
+            yield from validator.descend(instance[key], wanted, path=key)
+    elif wanted is False and more:
+        yield _unexpected("Additional", more)
+
+
+def _unevaluated_properties(validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    try:
+        known = _evaluated(validator, instance, {**schema, "unevaluatedProperties": False})
+    except _Late as late:
+        yield late.args[0]
+        return
+    more = [
+        key
+        for key in instance
+        if key not in known and next(validator.descend(instance[key], wanted, path=key), None) is not None
+    ]
+    if more:
+        yield _unexpected("Unevaluated", more)
+
+
+def _unexpected(which: str, keys: list[str]) -> Any:
+    from jsonschema import ValidationError
+
+    names = ", ".join(map(repr, sorted(keys)))
+    return ValidationError(
+        f"{which} properties are not allowed ({names} {'was' if len(keys) == 1 else 'were'} unexpected)"
+    )
+
+
+def _matched(schema: dict[str, Any], key: str) -> bool:
+    return any(_found(pattern, key) for pattern in schema.get("patternProperties", ()))
+
+
+def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str]:
+    """The keys that are evaluated by a schema and by those of its references and subschemas that the object fulfils.
+
+    Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); the version in `jsonschema` is private.
+    """
+    if not isinstance(schema, dict):
+        return set()
+    known = cast("dict[str, Any]", schema)
+    keys = {key for key in instance if key in known.get("properties", ()) or _matched(known, key)}
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in known:
+            more = known[keyword]
+            keys |= {key for key in instance if next(validator.descend(instance[key], more), None) is None}
+    for target, resolver in _references(validator, known):
+        keys |= _evaluated(validator.evolve(schema=target, _resolver=resolver), instance, target)
+    inner = [part for key, part in known.get("dependentSchemas", {}).items() if key in instance]
+    for keyword in ("allOf", "oneOf", "anyOf"):
+        inner += [part for part in known.get(keyword, ()) if next(validator.descend(instance, part), None) is None]
+    if "if" in known:
+        holds = next(validator.descend(instance, known["if"]), None) is None
+        inner += [known["if"]] if holds else []
+        inner += [known[branch] for branch in ("then" if holds else "else",) if branch in known]
+    for part in inner:
+        keys |= _evaluated(validator, instance, part)
+    return keys
+
+
+def _references(validator: Any, schema: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    from referencing.jsonschema import lookup_recursive_ref
+
+    for keyword in ("$ref", "$dynamicRef"):
+        if keyword in schema:
+            resolved = validator._resolver.lookup(schema[keyword])
+            yield resolved.contents, resolved.resolver
+    if "$recursiveRef" in schema:
+        resolved = lookup_recursive_ref(validator._resolver)
+        yield resolved.contents, resolved.resolver
