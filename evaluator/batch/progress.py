@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from typing import IO, Any, Literal, Protocol
 
 from evaluator.batch.records import SampleResult, Verdict
@@ -26,12 +27,17 @@ _RATE_OVER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model at one endpoint: calls in flight, their limit now, and waiting calls."""
+    """One model at one endpoint: calls in flight, their limit now, and waiting calls.
+
+    `held_s` is how long a `Retry-After` of `host` still holds its calls, in seconds; 0 if it does not.
+    """
 
     name: str
     in_flight: int
     limit: int | None
     waiting: int = 0
+    host: str = ""
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +298,8 @@ def _figures(snapshot: Snapshot) -> list[str]:
         limit = "" if endpoint.limit is None else f" of {endpoint.limit}"
         waiting = f", {endpoint.waiting} waiting" if endpoint.waiting else ""
         parts.append(f"{visible(endpoint.name)} {endpoint.in_flight}{limit}{waiting}")
+    held = {endpoint.host: endpoint.held_s for endpoint in snapshot.endpoints if endpoint.held_s > 0}
+    parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
     return parts

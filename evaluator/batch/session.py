@@ -24,6 +24,7 @@ from evaluator.batch.progress import TICK_S, Endpoint, SafeDisplay, Snapshot, Ta
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.work import SAMPLE_LABEL, Done, Work, Worker
 from evaluator.errors import UsageError
+from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.record.store import TaskStore
 
@@ -205,7 +206,8 @@ class Session:
 
     def _snapshot(self) -> Snapshot:
         endpoints = [
-            Endpoint(each.label, each.in_flight, each.limit, each.waiting) for each in self.limiter.state()
+            Endpoint(each.label, each.in_flight, each.limit, each.waiting, host_of(each.endpoint), each.held_s)
+            for each in self.limiter.state()
         ]  # fmt: skip
         return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints))
 

@@ -207,7 +207,8 @@ class ModelCaller:
                 continue
             if not result.retryable or retries == len(waits):
                 raise result
-            waited = max(waits[retries], result.retry_after_s or 0.0)
+            # A limiter holds the endpoint for the `Retry-After`, for all its calls.
+            waited = max(waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0)
             retries += 1
             await self._wait(waited, result, budget)
 

@@ -36,8 +36,9 @@ class Permit(Protocol):
     def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
         """Reports how the attempt ended; does not wait and does not raise. Only the first call counts.
 
-        With `usage` the model answered (`UNUSED`: the call was not made); with `error` the attempt failed; with neither
-        it was cancelled, and its usage is unknown. `latency_s` is from the request to the whole answer, in seconds.
+        With `usage` the model answered (`UNUSED`: the call was not made); with `error` the attempt failed, and its
+        `retry_after_s` holds the endpoint; with neither it was cancelled, and its usage is unknown. `latency_s` is from
+        the request to the whole answer, in seconds.
         """
         ...
 

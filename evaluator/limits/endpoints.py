@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import inf
+from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
@@ -73,6 +74,11 @@ class EndpointState:
     overloads: int
     overloaded_s: float | None
     held_s: float
+
+
+def host_of(endpoint: str) -> str:
+    """The host and port of an endpoint that is an address; else the endpoint."""
+    return urlsplit(endpoint).netloc.rpartition("@")[2] or endpoint
 
 
 @dataclass(slots=True)

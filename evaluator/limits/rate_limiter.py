@@ -14,16 +14,20 @@ from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 from evaluator.limits.call_limiter import UNUSED, Permit, PlannedCall
-from evaluator.limits.endpoints import CallInFlight, Endpoint, EndpointState, Pace
+from evaluator.limits.endpoints import CallInFlight, Endpoint, EndpointState, Pace, host_of
 
 __all__ = ["BatchBudget", "EndpointState", "Pace", "RateLimiter"]
+
+MAX_HOLD_S = 3600.0
+"""So long a `Retry-After` may hold an endpoint where the session has no time limit."""
 
 
 class RateLimiter:
     """A CallLimiter for the calls of one batch, in one event loop. Not thread-safe.
 
-    `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint. `budget` is for all
-    calls together; its time counts from the first call. A call that runs when the time is up continues under its own
+    `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint, and calls there are
+    rejected if it is longer than what the budget's time has left (without one: an hour). `budget` is for all calls
+    together; its time counts from the first call. A call that runs when the time is up continues under its own
     limits. `refused` is why a call was first rejected, None until then; a smaller call may still fit.
     """
 
@@ -73,16 +77,29 @@ class RateLimiter:
         spending = self._spending
         try:
             spending.check_time(now, now)
+            held_until = self._held_until.get(call.endpoint, now)
+            if held_until > now:
+                self._check_hold(call, held_until, now)
             begins_at = endpoint.earliest(call, now) if spending.fits(call) else inf
             if begins_at == inf:
                 return spending.ends_at(now)
-            begins_at = max(begins_at, self._held_until.get(call.endpoint, now))
+            begins_at = max(begins_at, held_until)
             if begins_at > now:
                 spending.check_time(begins_at, now)
             return begins_at
         except CallRejected as error:
             self.refused = self.refused or error
             raise
+
+    def _check_hold(self, call: PlannedCall, held_until: float, now: float) -> None:
+        """Raises: CallRejected, if a `Retry-After` holds the endpoint for longer than the session may wait."""
+        wait, left = held_until - now, self._spending.ends_at(now) - now
+        why = f"the session has {left:,.0f} s left"
+        if left == inf:
+            left, why = MAX_HOLD_S, f"a session waits at most {MAX_HOLD_S:,.0f} s"
+        if wait > left:
+            message = f"{host_of(call.endpoint)} answered with a Retry-After: no call for {wait:,.0f} s, and {why}"
+            raise CallRejected("time", round(wait, 3), round(left, 3), f"{message}; resume the batch later")
 
     def _permit(self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop) -> _Permit:
         self._spending.reserve(call)

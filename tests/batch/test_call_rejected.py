@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import Evaluator, ProviderError, Usage
 from evaluator.batch import BatchResult, Stop, Verdict, run_batch
+from evaluator.batch.progress import Endpoint, Tally, line_of
 from evaluator.models.backend import ModelResponse
 from tests.batch.conftest import QUIZ, ROWS, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
@@ -99,6 +100,25 @@ def test_a_retry_that_could_not_begin_in_the_batchs_time_is_not_waited_for(make_
     evaluator = make_evaluator(QUIZ, backend=Scripted(script=answer))
     first = run(evaluator, ROWS[:1], tmp_path, scorers=["exact"], limits={"max_time": 10})
     assert (first.ended.state, first.ended.ran) == ("budget", 0)
+
+
+def test_a_retry_after_of_years_ends_the_session_with_its_reason(make_evaluator: Any, tmp_path: Path) -> None:
+    def answer(request: Any) -> Any:
+        raise ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=1e8)
+
+    evaluator = make_evaluator(QUIZ, backend=Scripted(script=answer))
+    first = run(evaluator, ROWS[:3], tmp_path, scorers=["exact"])
+    assert (first.ended.state, first.ended.ran) == ("budget", 0)
+    assert first.ended.reason is not None and "answered with a Retry-After" in first.ended.reason
+    assert "a session waits at most 3,600 s; resume the batch later" in first.ended.reason
+    second = run(make_evaluator(QUIZ, backend=Scripted(script=lambda request: "0")), ROWS[:3], tmp_path, resume=True)
+    assert second.is_complete
+
+
+def test_the_progress_says_which_host_holds_its_calls() -> None:
+    endpoints = (Endpoint("a", 0, 1, 4, "host:1", 26.4), Endpoint("b", 0, 1, 0, "host:1", 26.4), Endpoint("c", 1, 1))
+    line = line_of(Tally().snapshot(1, endpoints))
+    assert "a 0 of 1, 4 waiting" in line and line.count("held 27 s by host:1") == 1 and line.count("held") == 1
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])

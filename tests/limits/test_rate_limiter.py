@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import ConfigurationError, LimitReached, ProviderError
+from evaluator.errors import CallRejected, ConfigurationError, LimitReached, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import UNUSED
 from evaluator.limits.concurrency import ConcurrencyLimit
@@ -187,6 +187,27 @@ def test_retry_after_holds_the_whole_endpoint_and_no_other():
     assert run(main()) == [("a two", 0.0), ("a one", 30.0), ("b one", 30.0)]
 
 
+def test_a_retry_after_of_years_rejects_the_calls_of_its_endpoint_only():
+    async def main() -> str:
+        limiter = RateLimiter()
+        waiting = [await limiter.acquire(planned("a", "https://user@host:1/v1")) for _ in range(16)]
+        late = asyncio.ensure_future(limiter.acquire(planned("a", "https://user@host:1/v1")))
+        await asyncio.sleep(0)
+        error = ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=3e8)
+        waiting[0].release(None, error, 0.1)
+        with pytest.raises(CallRejected):
+            await late
+        with pytest.raises(CallRejected):
+            await limiter.acquire(planned("b", "https://user@host:1/v1"))
+        await limiter.acquire(planned("a", "other"))
+        assert limiter.refused is not None and asyncio.get_running_loop().time() == 0.0
+        return limiter.refused.message
+
+    assert run(main()) == (
+        "host:1 answered with a Retry-After: no call for 300,000,000 s, and a session waits at most 3,600 s; resume the batch later"
+    )
+
+
 def test_a_later_shorter_retry_after_does_not_shorten_the_wait():
     async def main() -> float:
         limiter = RateLimiter()
@@ -274,7 +295,7 @@ def test_nothing_waits_for_a_retry_after_past_the_batch_time():
         limiter = RateLimiter(budget=BatchBudget(max_seconds=10))
         error = ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=3600)
         (await limiter.acquire(planned())).release(None, error, 0.1)
-        with pytest.raises(LimitReached, match="only when the 10 s of the batch are over"):
+        with pytest.raises(LimitReached, match="Retry-After: no call for 3,600 s, and the session has 10 s left"):
             await limiter.acquire(planned())
         assert limiter.refused is not None
         return asyncio.get_running_loop().time()
