@@ -56,11 +56,6 @@ class RefResolver:
         self._prepare(self._registry)
         return {name: self.resolve(name) for name in self._registry}
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """The names that were resolved, each after those that it refers to, except inside a cycle."""
-        return tuple(self._done)
-
     def resolve(self, name: str) -> TopLevel:
         done = self._done.get(name)
         if done is not None:
