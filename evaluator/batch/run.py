@@ -27,6 +27,7 @@ from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.files.given_path import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.limits.open_files import fit_concurrency
@@ -175,7 +176,7 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)
     options = plan.options
-    path = _absolute(options.output or new_folder(plan.name, shard_of(options.select)))
+    path = _absolute(given_path(options.output or new_folder(plan.name, shard_of(options.select)), "output"))
     engine = make_engine(options.engine, options.limits.concurrency, options.workers)
     exists = options.resume and (path / "manifest.json").exists()
     with BatchFolder.open(path, repair=options.repair) if exists else BatchFolder.create(path) as folder:

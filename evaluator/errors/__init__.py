@@ -236,6 +236,7 @@ class ProviderError(EvaluatorError):
         self.retry_after_s = retry_after_s
         self.maybe_billed = maybe_billed
         self.partial = partial
+        self.where = ""
 
 
 class ContextError(EvaluatorError):

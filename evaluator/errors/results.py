@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeVar
 
@@ -46,6 +45,11 @@ FailureReason = Literal[
 ResourceName = Literal["turns", "context", "output", "time", "tokens", "cost", "depth"]
 
 
+MAX_CALL_TOKENS = 100_000_000
+"""More tokens than any model takes or gives in one call."""
+MAX_CALL_COST_USD = 100_000.0
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never a guess of zero."""
@@ -74,13 +78,20 @@ class Usage:
         return dict(zip(_USAGE_FIELDS, _usage_values(self), strict=True))
 
     def without_invalid(self) -> Usage:
-        """The same usage with impossible figures (NaN, infinite, negative) as None; itself if there are none."""
-        values = self.to_dict()
-        wrong = {name: None for name, value in values.items() if value is not None and not 0 <= value < inf}
+        """The same usage with impossible figures as None; itself if there are none, see `invalid`."""
+        wrong: dict[str, Any] = dict.fromkeys(self.invalid())
         if not wrong:
             return self
         # Turns and tool calls are counted here and never unknown.
-        return Usage.from_dict({**values, **wrong, "turns": max(0, self.turns), "tool_calls": max(0, self.tool_calls)})
+        wrong |= {name: least for name, least in (("turns", 1), ("tool_calls", 0)) if name in wrong}
+        return Usage.from_dict({**self.to_dict(), **wrong})
+
+    def invalid(self) -> tuple[str, ...]:
+        """The names of the figures that no single call can have: negative, NaN, not a number, or above
+        MAX_CALL_TOKENS and MAX_CALL_COST_USD."""
+        return tuple(
+            name for name, value in self.to_dict().items() if value is not None and not _is_plausible(name, value)
+        )
 
     def non_zero(self) -> dict[str, Any]:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
@@ -89,6 +100,11 @@ class Usage:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
         return cls(**{name: data[name] for name in _USAGE_FIELDS if name in data})
+
+
+def _is_plausible(name: str, value: object) -> bool:
+    most = MAX_CALL_COST_USD if name == "cost_usd" else MAX_CALL_TOKENS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 _USAGE_FIELDS = tuple(each.name for each in fields(Usage))

@@ -25,7 +25,7 @@ def open_private_folder(path: Path) -> int:
                 path.mkdir(mode=0o700, parents=True)
             descriptor = os.open(path, FOLDER)
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):
             raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
         raise not_writable(path, error) from error
     problem = _problem(path, os.fstat(descriptor))

@@ -24,8 +24,9 @@ from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
+from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
-from evaluator.models.backend import Hints, ModelRequest, ModelResponse
+from evaluator.models.backend import Hints, ModelRequest, ModelResponse, prepare
 from evaluator.models.cache_key import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
@@ -183,6 +184,7 @@ class ModelCaller:
         waits = self._config.backoff_s
         attempt, attempts, retries = 1, len(waits) + 1, 0
         waited: float | None = None
+        await self._prepare(budget)
         while True:
             permit = await self._acquire(call)
             try:
@@ -206,11 +208,18 @@ class ModelCaller:
                 attempts, waited = attempts + 1, None
                 continue
             if not result.retryable or retries == len(waits):
+                host = host_of(choice.endpoint)
+                result.where = choice.label if host == choice.endpoint else f"{choice.label} at {host}"
                 raise result
             # A limiter holds the endpoint for the `Retry-After`, for all its calls.
             waited = max(waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0)
             retries += 1
             await self._wait(waited, result, budget)
+
+    async def _prepare(self, budget: Budget) -> None:
+        """Lets the backend load what it needs, which does not count as this task's time."""
+        with budget.paused():
+            await prepare(self._choice.backend)
 
     async def _acquire(self, call: _TurnCall) -> Permit:
         """Waits until the next attempt may be made. The wait does not count as this task's time."""
@@ -319,8 +328,12 @@ class ModelCaller:
             raise ProviderError(
                 f"the backend returned {given}, expected a ModelResponse", kind="malformed_response", maybe_billed=True
             )
-        sound = response.usage.without_invalid()
-        return response if sound is response.usage else replace(response, usage=sound)
+        wrong = response.usage.invalid()
+        if not wrong:
+            return response
+        message = f"{self._choice.label} reported an impossible usage ({', '.join(wrong)}), which counts as unknown"
+        self._conversation.warn(message)
+        return replace(response, usage=response.usage.without_invalid())
 
     def _charge_unknown(self, call: _TurnCall) -> Mapping[str, Any] | None:
         """Charges an attempt that may have been billed and whose usage is unknown; returns the usage to record."""

@@ -37,6 +37,8 @@ def _check(rows: Any) -> None:
             f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping of names to values for each "
             "row; run_batch takes files and frames"
         )
+    if not isinstance(rows, Iterable | AsyncIterable):
+        raise UsageError(f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping for each row")
 
 
 async def _evaluated(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskId
+from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
@@ -125,6 +126,8 @@ class Evaluator:
     ) -> None:
         profiles = load_profiles(trust=trust) if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
+        if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tools is a {type(tools).__name__}, expected a list of tools")
         tools = tuple(tools)
         _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
         notice = notice or _log_notice
@@ -460,8 +463,8 @@ class Evaluator:
 
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes those.
         """
-        if concurrency < 1:
-            raise UsageError(f"concurrency is {concurrency}, expected 1 or more")
+        if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
 
         async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -532,7 +535,9 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
     """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such folder."""
     if isinstance(roots, (str, Path)):
         raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
-    folders = [Path(root) for root in roots]
+    if not isinstance(roots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"roots is a {type(roots).__name__}, expected a list of folders")
+    folders = [given_path(root, "a root") for root in roots]
     for folder in folders:
         if not os.path.isdir(folder):
             raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")

@@ -14,6 +14,7 @@ from evaluator.errors import (
     MachineError,
     NotAllowed,
     ProviderError,
+    ProviderErrorKind,
     RecordError,
     RepeatedCall,
     StepChanged,
@@ -61,7 +62,7 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
             )  # fmt: skip
         case ProviderError():
             return TaskError(
-                "TASK_FAILURE", f"model call failed: {error.message}", "provider_failure", location=location,
+                "TASK_FAILURE", _of_provider(error), "provider_failure", location=location,
                 content=error.partial or "", usage=usage, retryable=error.retryable,
                 maybe_billed=error.maybe_billed, details={"kind": error.kind, "http_status": error.status},
                 cause=error,
@@ -93,6 +94,27 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
                 usage=usage, cause=error,
             )  # fmt: skip
     return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)
+
+
+# What to do about a failed model call, by its kind. Other kinds say it themselves.
+_ADVICE: dict[ProviderErrorKind, str] = {
+    "rate_limit": "lower the concurrency, or try again later",
+    "server": "the provider has a fault; try again later",
+    "timeout": "try again, or give the task a longer timeout",
+    "connection": "check the address and the network; `evaluator doctor` tries what is configured",
+    "authentication": "check the key; `evaluator doctor` says which one is used",
+    "bad_request": "check the settings of the profile and the template for this model",
+    "not_found": "check the model's name and the profile's base_url",
+    "context_length": "shorten the prompt, or use a model with a larger window",
+    "malformed_response": "try again; if it repeats, check the profile's base_url",
+}
+
+
+def _of_provider(error: ProviderError) -> str:
+    """What failed, where and what to do."""
+    advice = _ADVICE.get(error.kind)
+    where = f" ({error.where})" if error.where and error.where not in error.message else ""
+    return f"model call failed: {error.message}" + (f"{where}; {advice}" if advice else "")
 
 
 _SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})

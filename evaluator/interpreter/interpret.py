@@ -25,7 +25,7 @@ from evaluator.interpreter.schemas import with_schema
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render_prompt
 from evaluator.language.scopes import Scope
-from evaluator.limits.budget import Budget
+from evaluator.limits.budget import Budget, out_of_time
 from evaluator.nodes import Call, HandlerSpec, Node, Task
 from evaluator.nodes.declare import fields_with
 
@@ -132,7 +132,7 @@ async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise
-        message = f"{budget.owner} passed its {budget.timeout_s:g} s"
+        message = f"{budget.owner} {out_of_time(budget.timeout_s)}"
         raise LimitReached("time", round(budget.elapsed_s(), 3), budget.timeout_s, message) from error
 
 

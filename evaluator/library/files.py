@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.given_path import given_path
 from evaluator.files.open_below import FILE, open_beneath, open_root
 from evaluator.nodes import Span
 
@@ -35,7 +36,7 @@ class Root:
     @classmethod
     def of(cls, given: str | os.PathLike[str]) -> Root:
         """Raises: UsageError where there is nothing at `given`, or neither a folder nor a file."""
-        shown = os.fspath(given)
+        shown = os.fspath(given_path(given, "the folder or file of templates"))
         try:
             real = Path(shown).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:

@@ -147,6 +147,8 @@ class TemplateLibrary:
 
         Raises: UsageError, with similar names, if there is none; TemplateError, if it was found and has errors.
         """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"name is a {type(name).__name__}, expected the name of a template")
         state = self._state
         template = state.templates.get(name)
         if template is not None:
@@ -194,12 +196,14 @@ class TemplateLibrary:
 
         Raises: UsageError, for a request without any text, or a limit below 1.
         """
-        if limit < 1:
-            raise UsageError(f"limit is {limit}; it must be at least 1")
+        if not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"limit is {limit!r}; it must be at least 1")
         if isinstance(request, str):
             if not request.strip():
                 raise UsageError("the request is empty: there is nothing to match")
-        elif isinstance(request, Call | Cond):
+        elif not isinstance(request, Task):
+            if not isinstance(request, Call | Cond):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
             raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
         return self._ranker().rank(request, limit)
 
@@ -264,9 +268,8 @@ class TemplateLibrary:
         `file` is the name to report; nothing is read from it. Returns their names. Raises: TemplateError,
         with nothing added, if one of them has errors.
         """
-        given = cast("object", xml_text)
-        if not isinstance(given, str):
-            raise UsageError(f"`xml_text` is {type(given).__name__}; expected the XML text of a template")
+        if not isinstance(xml_text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"xml_text is a {type(xml_text).__name__}, expected the XML of a template as text")
         with self._lock, limited_hints(_MAX_COMPARISONS):
             entry = read_string(xml_text, file)
             if errors := _errors(entry.diagnostics):

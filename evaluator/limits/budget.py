@@ -22,6 +22,11 @@ UNKNOWN_USAGE = Usage(None, None, None, None, None)
 """The usage of a call that may have been billed and gave no answer."""
 
 
+def out_of_time(timeout_s: float) -> str:
+    """The end of a message about a scope whose time is used up."""
+    return f"has used its {timeout_s:g} s; give its handler a longer timeout, or the task less to do"
+
+
 class Deadline:
     """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
 
@@ -185,7 +190,7 @@ class Budget:
         if self.timeout_s is not None and self.elapsed_s() >= self.timeout_s:
             raise LimitReached(
                 "time", round(self.elapsed_s(), 3), self.timeout_s,
-                f"{self.owner} has used its {self.timeout_s:g} s",
+                f"{self.owner} {out_of_time(self.timeout_s)}",
             )  # fmt: skip
 
     # -- usage ----------------------------------------------------------------------------------------------
@@ -238,7 +243,7 @@ class Budget:
         for scope in scopes:
             turns = scope.usage.turns + scope._reserved_turns
             if scope.max_turns is not None and turns >= scope.max_turns:
-                message = f"{scope.owner} has used its {scope.max_turns} turns"
+                message = f"{scope.owner} has used its {scope.max_turns} turns; give its handler a higher max_turns"
                 raise LimitReached("turns", turns, scope.max_turns, message)
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd, scope.max_cost_usd)

@@ -5,7 +5,7 @@ A backend makes exactly one attempt a call. Retries, limits, recording and tool 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -170,6 +170,8 @@ class Backend(Protocol):
     `complete` makes one attempt and returns the response or raises ProviderError, nothing else (asyncio
     cancellation passes through). It ends within `request.timeout_s` whatever the other side does. With
     `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
+
+    A backend may have an `async prepare()`, which is awaited before each call; its time does not count as the task's.
     """
 
     @property
@@ -180,3 +182,10 @@ class Backend(Protocol):
     ) -> ModelResponse: ...
 
     async def aclose(self) -> None: ...
+
+
+async def prepare(backend: Backend) -> None:
+    """Lets `backend` load what it needs, if it has a `prepare`."""
+    own: Callable[[], Awaitable[None]] | None = getattr(backend, "prepare", None)
+    if own is not None:
+        await own()

@@ -104,10 +104,14 @@ class LiteLLMBackend:
             parts.append("api_key='***'")
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
-        """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
+    async def prepare(self) -> None:
+        """Imports LiteLLM, which takes seconds, at the first call."""
         if self._litellm is None:
             self._litellm = await asyncio.to_thread(load_litellm)
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
+        await self.prepare()
         _active.add(self)
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
         async with limited_time(

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from evaluator.language.fences import block as fenced_block
 from evaluator.models.attachments import Attachment, with_unsent
-from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec
+from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, prepare
 from evaluator.output.extract import Block, Extract, extract
 from evaluator.output.repairs import MESSAGES
 
@@ -85,6 +85,9 @@ class TextToolsBackend:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
+
+    async def prepare(self) -> None:
+        await prepare(self.inner)
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt of `inner`. Raises: as `inner`."""

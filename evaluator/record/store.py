@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.files.atomic import NEW_FILE
+from evaluator.files.given_path import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
 from evaluator.files.private_folder import not_writable, open_private_folder
 from evaluator.record import grammar
@@ -57,9 +58,7 @@ class TaskStore:
         self._folders: Folders | None = None
         self._is_swept = False
         self._counter = -1
-        if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"the folder of task files is a {type(root).__name__}, expected a path")
-        self.root = Path(root)
+        self.root = given_path(root, "the folder of task files")
         self.redactor = redactor
         self._sync: Sync = sync
         self._lock = threading.Lock()

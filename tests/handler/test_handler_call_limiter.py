@@ -20,6 +20,7 @@ from evaluator.limits.budget import Budget
 from evaluator.limits.call_limiter import PlannedCall
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.models.backend import Message, ModelResponse
+from evaluator.models.text_tools import TextToolsBackend
 from evaluator.record.step_log import StepLog
 from tests.limits.virtual_time import run
 
@@ -344,3 +345,50 @@ def test_a_failed_query_leaves_the_context_as_it_was():
         return await one.say([long])
 
     assert asyncio.run(main()).content == "fine"
+
+
+class Loading(SimulatedBackend):
+    """A backend that takes long to load."""
+
+    async def prepare(self) -> None:
+        await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_time_that_a_backend_takes_to_load_is_not_the_tasks(wrapped):
+    async def main() -> tuple[str, float, float]:
+        clock = asyncio.get_running_loop().time
+        budget = Budget("t", timeout_s=10, clock=clock)
+        loading = Loading(script=lambda r: "ok")
+        one = handler(None, budget=budget, backend=TextToolsBackend(loading) if wrapped else loading)
+        async with budget.deadline():
+            answer = await one.run([Message("user", "hello")])
+        return answer.content, budget.elapsed_s(), clock()
+
+    assert run(main()) == ("ok", 0.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [10**30, 10**5000, 100_000_001, -1, float("nan"), float("inf"), "5", True],
+    ids=["10**30", "10**5000", "over the bound", "negative", "nan", "inf", "text", "true"],
+)
+@pytest.mark.parametrize("name", ["input_tokens", "output_tokens", "cached_tokens", "cost_usd"])
+def test_an_impossible_usage_is_unknown_and_a_warning(name, figure):
+    class Boasting(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            return ModelResponse(
+                "ok", "stop", usage=Usage(**{"input_tokens": 3, "output_tokens": 2, "turns": 1, name: figure})
+            )
+
+    one = handler(None, config=HandlerConfig(backoff_s=(0.0,), prices=(1.0, 1.0)), backend=Boasting())
+    answer = asyncio.run(one.run([Message("user", "hello")]))
+    if name != "cost_usd":
+        assert getattr(answer.usage, name) is None
+    assert answer.usage.turns == 1
+    assert f"m reported an impossible usage ({name}), which counts as unknown" in answer.warnings
+
+
+def test_a_large_usage_is_believed():
+    large = Usage(100_000_000, 100_000_000, 0, 0, 100_000.0, 1)
+    assert large.without_invalid() is large and large.invalid() == ()

@@ -68,6 +68,9 @@ def test_a_query_that_was_in_flight_is_answered_on_resume(make_evaluator, tmp_pa
     assert again.replies == [("one", "1: one", True), ("two", "2: two", False)]
 
 
+REFUSED = "model call failed: refused (simulated); check the settings of the profile and the template for this model"
+
+
 def test_a_query_that_fails_is_forgotten_and_the_session_continues(make_evaluator, tmp_path):
     def script(request):
         if request.messages[-1].content == "bad":
@@ -76,11 +79,11 @@ def test_a_query_that_fails_is_forgotten_and_the_session_continues(make_evaluato
 
     person = Person("one", "bad", "two")
     asyncio.run(make_evaluator(script=script).chat(person.ask, person.show)).unwrap()
-    assert [text for _, text, _ in person.replies] == ["1: one", "error: model call failed: refused", "2: two"]
+    assert [text for _, text, _ in person.replies] == ["1: one", f"error: {REFUSED}", "2: two"]
     cut(tmp_path, "query[3]")
     again = Person("three")
     asyncio.run(make_evaluator(script=counting).chat(again.ask, again.show, resume=1)).unwrap()
-    assert [text for _, text, _ in again.replies] == ["1: one", "error: model call failed: refused", "2: three"]
+    assert [text for _, text, _ in again.replies] == ["1: one", f"error: {REFUSED}", "2: three"]
 
 
 def test_an_answer_is_cancelled_and_the_session_continues(make_evaluator):

@@ -21,6 +21,29 @@ ASK = """<task name="ask" type="atomic"><description>d</description>{handler}
 <tools><tool name="list_files"/></tools><instructions>Q</instructions></task>"""
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            ProviderError("HTTP 401: bad key", kind="authentication"),
+            "HTTP 401: bad key (simulated); check the key",
+        ),
+        (
+            ProviderError("HTTP 503", kind="server"),
+            "HTTP 503 (simulated); the provider has a fault; try again later",
+        ),
+        (ProviderError("no such model", kind="not_found"), "check the model's name and the profile's base_url"),
+        (ProviderError("mine", kind="other"), "model call failed: mine"),
+    ],
+)
+def test_a_failed_model_call_says_where_it_failed_and_what_to_do(error, says, make_evaluator):
+    def fail(_request):
+        raise error
+
+    outcome = make_evaluator(ASK.format(handler=""), script=fail).evaluate_sync("ask")
+    assert says in outcome.message
+
+
 def run(evaluator, name="ask", inputs=None, **options):
     return asyncio.run(evaluator.evaluate(name, inputs or {}, **options))
 

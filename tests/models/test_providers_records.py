@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import Evaluator, ProviderError, TemplateLibrary
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.models.backend import Backend
@@ -169,7 +169,9 @@ def test_every_fault_ends_in_time_and_its_result_and_record_say_what_happened(
         if "Retry-After" not in name:
             assert outcome.reason == "provider_failure"
             assert outcome.details["kind"] == kind
-            assert outcome.message.removeprefix("model call failed: ") in (last.end.error or "")
+            assert isinstance(outcome.cause, ProviderError)
+            assert outcome.message.startswith(f"model call failed: {outcome.cause.message}")
+            assert outcome.cause.message in (last.end.error or "")
     elif name in ENDS:
         assert isinstance(outcome, TaskError)
         assert (outcome.type, ENDS[name][1] in outcome.message) == (ENDS[name][0], True), outcome
@@ -294,7 +296,13 @@ def test_the_same_task_leaves_the_same_record_through_both(
             setting = Setting(name, server, tmp_path / name)
             _, recording = setting.evaluate(task, *replies, stream=stream, **{**config, "roots": (str(folder),)})
             url = server.base_url.removesuffix("/v1")
-            records.append(json.loads(json.dumps(masked(recording.to_dict(), setting.model)).replace(url, "")))
+            records.append(
+                json.loads(
+                    json.dumps(masked(recording.to_dict(), setting.model))
+                    .replace(url, "")
+                    .replace(url.removeprefix("http://"), "")
+                )
+            )
             asked.append([said(body) for body in server.bodies])
     assert records[0] == records[1], first_difference(*records)
     assert len(asked[0]) == len(asked[1])

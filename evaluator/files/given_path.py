@@ -1,0 +1,25 @@
+"""Paths that a Python caller gives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from evaluator.errors import UsageError
+
+
+def given_path(value: object, what: str) -> Path:
+    """`value` as a path; `what` names it in messages.
+
+    Raises: UsageError, for a value that is not a path, and for a text that no file system can have.
+    """
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise UsageError(f"{what} is a {type(value).__name__}, expected a path")
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} is {path!r}, which has a character that no path can have; use another one") from error
+    if b"\0" in encoded:
+        raise UsageError(f"{what} is {path!r}, which has a null byte; use another path")
+    return Path(path)
