@@ -110,7 +110,7 @@ Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
 MAX_CYCLE = 50
 
 
-def calls_of(node: TopLevel) -> dict[str, tuple[EdgeKind, Span]]:
+def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
     """The templates that `node` calls, each with the certainty that a run makes the call.
 
     `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip; `sometimes`:
