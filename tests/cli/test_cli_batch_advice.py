@@ -51,6 +51,7 @@ def advised(err: str) -> list[str]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """`here(*args)`: as `cli`, in this process, for tests without closed streams and signals."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
 
     def run(*args: Any) -> Ran:
         with pytest.raises(SystemExit) as ended:

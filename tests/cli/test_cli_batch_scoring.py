@@ -46,6 +46,7 @@ def batch(rows: str, scorer: str, *more: Any) -> list[Any]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """`here(*args)`: as `cli`, without a process of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
 
     def run(*args: Any) -> Ran:
         with pytest.raises(SystemExit) as ended:
