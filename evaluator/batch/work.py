@@ -121,6 +121,9 @@ class Worker:
             started, duration_s = earlier.started, earlier.duration_s
         else:
             outcome = await self._evaluate(work)
+            if isinstance(outcome, TaskResult):
+                # Scorers and results get data, as they do from a record.
+                outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
             duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
         if isinstance(outcome, TaskError) and (reason := _rejection(outcome) or self.budget_ended()) is not None:

@@ -16,6 +16,7 @@ from evaluator.cli.common import (
     json_option,
     print_json,
     read_inputs,
+    read_text,
     stderr_is_terminal,
     stdout_is_terminal,
 )
@@ -24,6 +25,7 @@ from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskResult
+from evaluator.interpreter.xml_requests import node_in
 
 _MAX_LISTED = 1_000
 """Newest tasks that are searched for the interrupted one: its subtasks and those of other processes are newer."""
@@ -55,17 +57,21 @@ _MAX_LISTED = 1_000
 def run(
     request: str | None, template: str | None, inputs: tuple[str, ...], options: EvaluatorOptions, as_json: bool
 ) -> None:
-    """Evaluate a template, or a REQUEST in words that is matched to one.
+    """Evaluate a template, a REQUEST in words that is matched to one, or a task as XML.
+
+    The REQUEST is read from standard input for -, and from a file for @FILE.
 
     The result goes to standard output, everything else to standard error. Exit code 1 if the task fails.
     """
     if (request is None) == (template is None):
         raise UsageError("give either a REQUEST in words or --template NAME")
+    if request is not None and (request == "-" or request.startswith("@")):
+        request = read_text(request.removeprefix("@"))
     if request is not None and not request.strip():
         raise UsageError("the REQUEST is empty: describe the task, or name a --template")
     evaluator = options.make_evaluator()
     library, name = evaluator.library, template or request or ""
-    node = library.get(name).node if template is not None or name in library else None
+    node = library.get(name).node if template is not None or name in library else node_in(name)
     streaming = stdout_is_terminal() and not as_json
     values = read_inputs(inputs, node)
     try:
@@ -128,10 +134,10 @@ def announce(path: str, what: str) -> None:
 
 def output_of(outcome: TaskResult) -> str:
     """The text for standard output: the parsed value as JSON if a format was declared, else the content."""
-    value = outcome.parsed_content
+    value = outcome.parsed_data
     if value is None or (isinstance(value, str) and outcome.notes.get("output") != "json"):
         return outcome.content
-    return json.dumps(outcome.parsed_content, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:

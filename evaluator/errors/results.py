@@ -124,12 +124,25 @@ class Resource:
     limit: float
 
 
+_DATA = frozenset({dict, list, str, int, float, bool, type(None)})
+
+
+def data_of(value: Any) -> Any:
+    """`value` itself if it is JSON data, else the JSON data of an instance of a Pydantic model or a dataclass."""
+    if type(value) in _DATA:
+        return value
+    import pydantic
+
+    return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """A finished task.
 
     `content` is the text that the model or script returned. `parsed_content` is the value read from it, if an output
-    format was declared and the text fits it; otherwise None, see `notes["warnings"]`. `notes` has `data_usage`,
+    format was declared and the text fits it, an instance where the schema is a class; otherwise None, see
+    `notes["warnings"]`. `notes` has `data_usage`,
     `warnings`, `template`, `context` and what the operator adds.
     """
 
@@ -144,6 +157,11 @@ class TaskResult:
     def ok(self) -> bool:
         return self.status is Status.COMPLETE
 
+    @property
+    def parsed_data(self) -> Any:
+        """`parsed_content` as JSON data; an instance of a class that `module:Model` names is written as its fields."""
+        return data_of(self.parsed_content)
+
     def unwrap(self) -> TaskResult:
         """This result itself; `TaskError.unwrap` raises."""
         return self
@@ -152,7 +170,7 @@ class TaskResult:
         return {
             "status": self.status.value,
             "content": self.content,
-            "parsed_content": self.parsed_content,
+            "parsed_content": self.parsed_data,
             "notes": dict(self.notes),
             "usage": self.usage.to_dict(),
             "task_id": self.task_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from evaluator.errors.results import TaskResult
 from evaluator.interpreter.frame import Outcome
 from evaluator.output import parse_output
 
@@ -14,7 +15,7 @@ def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
 
     Only a true `success` is success.
     """
-    value = outcome.parsed_content
+    value = outcome.parsed_data if isinstance(outcome, TaskResult) else None
     if not isinstance(value, Mapping):
         value = parse_output(outcome.content, "json").value
     if not isinstance(value, Mapping):

@@ -259,7 +259,10 @@ class Evaluator:
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
-        """Evaluates a template's name, a request in words, or a node.
+        """Evaluates a template's name, a request in words, a task as XML text, or a node.
+
+        XML is repaired where its meaning is clear, with a warning in the notes; with `<manual_xml>true</manual_xml>` it
+        is taken as it is.
 
         Words are matched to the atomic templates; the best is used if it fits well enough. Inputs that it needs
         and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with

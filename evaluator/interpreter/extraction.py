@@ -32,7 +32,7 @@ async def extract_inputs(
     )
     if isinstance(outcome, TaskError):
         return outcome
-    found = outcome.parsed_content
+    found = outcome.parsed_data
     values = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
     names = {i.name for i in missing}
     kept = {key: value for key, value in values.items() if key in names and value is not None}

@@ -199,9 +199,9 @@ def join(path: str, segment: str) -> str:
 
 def value_of(outcome: TaskResult) -> Any:
     """The value of a result in later texts: the parsed value if there is one, else the text."""
-    return outcome.content if outcome.parsed_content is None else outcome.parsed_content
+    return outcome.content if outcome.parsed_content is None else outcome.parsed_data
 
 
 def step_value(outcome: TaskResult) -> dict[str, Any]:
     """The value that a step's result is bound to: `content`, `parsed`, `notes`."""
-    return {"content": outcome.content, "parsed": outcome.parsed_content, "notes": dict(outcome.notes)}
+    return {"content": outcome.content, "parsed": outcome.parsed_data, "notes": dict(outcome.notes)}

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.errors.results import TaskError
 from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.extraction import extract_inputs
-from evaluator.interpreter.failures import failure
+from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import RunSpec
+from evaluator.interpreter.xml_requests import is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE
@@ -38,13 +39,34 @@ def spec_of(library: TemplateLibrary, request: Request, values: dict[str, Any], 
     """
     if isinstance(request, str) and (request in library or request in library.broken):
         return _of_template(library, request, request, values)
+    if isinstance(request, str) and is_xml(request):
+        return _of_xml(library, request, values, ask_model)
     if isinstance(request, str) and _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _no_template(request, library)
-    is_bare = isinstance(request, Atomic) and request.name is request.instructions is request.ref is None
-    if isinstance(request, str) or is_bare:
+    if isinstance(request, str) or _is_bare(request):
         return _of_match(library, request, values, ask_model)
     return _of_node(library, request, values)
+
+
+def _is_bare(node: Node | Function) -> bool:
+    """Whether a node is a request, to be matched to a template."""
+    return isinstance(node, Atomic) and node.name is node.instructions is node.ref is None
+
+
+def _of_xml(library: TemplateLibrary, text: str, values: dict[str, Any], ask_model: bool) -> RunSpec | TaskError:
+    """The RunSpec of the task in `text`; an error keeps the text as its content."""
+    try:
+        read = read_xml_request(text)
+    except TemplateError as error:
+        return replace(to_task_error(error), content=text)
+    if _is_bare(read.node) and not read.is_manual:
+        spec = _of_match(library, read.node, values, ask_model)
+    else:
+        spec = _of_node(library, read.node, values)
+    if isinstance(spec, TaskError) or not read.warnings:
+        return spec
+    return replace(spec, warnings=read.warnings, extra={**spec.extra, "request_warnings": list(read.warnings)})
 
 
 def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True) -> RunSpec:
@@ -65,7 +87,9 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
                 f"{task} records a task in XML that no program of yours wrote; it may name scripts and files. Read "
                 "it; to run it: --trust, or Evaluator(trust=True)"
             )
-        return replace(_of_node(library, _read_node(xml), values), request=header.request, template=header.template)
+        spec = _of_node(library, _read_node(xml), values)
+        warnings = tuple(header.extra.get("request_warnings", ()))
+        return replace(spec, request=header.request, template=header.template, warnings=warnings)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:

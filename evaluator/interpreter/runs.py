@@ -35,6 +35,7 @@ from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Function, Node, Task
+from evaluator.output.schema import without_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
@@ -51,7 +52,7 @@ class RunSpec:
     """The task that a run evaluates, and what its task file records about it.
 
     `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs in its place.
-    `extra` holds further fields of the header that are needed to start the run again.
+    `warnings` are about the request. `extra` holds further fields of the header that are needed to start the run again.
     """
 
     request: str
@@ -65,6 +66,7 @@ class RunSpec:
     match_score: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,12 @@ async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
         sandbox=sandbox,
         authority=authority,
     )
+    # A preview runs nothing of the project, so it imports nothing either.
+    with without_imports() if run.services.dry_run else contextlib.nullcontext():
+        return await _evaluate_in(run, spec, frame)
+
+
+async def _evaluate_in(run: Run, spec: RunSpec, frame: Frame) -> Outcome:
     try:
         if spec.node is not None:
             await check_sandboxes(run, spec.node, frame)
@@ -210,6 +218,8 @@ def _complete(outcome: Outcome, run: Run, spec: RunSpec, task_id: TaskId | None,
     """The outcome with its task id, its usage, and the notes that belong to the run as a whole."""
     budget, earlier = run.budget, run.steps.earlier
     notes: dict[str, Any] = {**outcome.notes}
+    if spec.warnings:
+        notes["warnings"] = [*spec.warnings, *notes.get("warnings", ())]
     if budget.cached_calls:
         notes["cached_calls"] = budget.cached_calls
     waited_s = budget.waited_s()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evaluator.language.types import is_type_name
+from evaluator.output.schema import schema_text
 
 _MAX_DEPTH = 12
 # Below this depth only required properties are filled in, so that a schema that refers to itself ends.
@@ -29,10 +30,13 @@ _FORMATS = {
 def synthesise(schema: str | None, rng: random.Random) -> Any:
     """A JSON value for a declared schema: the name of a type (`object`, `string[]`, …) or JSON Schema text.
 
-    For a schema that cannot be read here (a file, a model class, broken text) it is an object that says `simulated`.
+    A schema file and `module:Model` count as their JSON Schema. For a schema that cannot be read it is an object that
+    says `simulated`.
     Patterns of strings are not followed. `rng` decides, so equal seeds give equal values.
     """
     name = (schema or "").strip()
+    if name and not name.startswith("{") and not is_type_name(name):
+        name = schema_text(name) or name
     if name.startswith("{"):
         try:
             document = json.loads(name)

@@ -48,12 +48,13 @@ def parse_output(
     `xml` reads elements as `{root: text | {child: …}}`, or keeps the text where there are none.
 
     `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`, `boolean`, `any`, a
-    path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, or a Python class. For a class the
-    value is an instance of it; for everything else it is plain JSON data.
+    path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, `file.py:Model`, or a Python
+    class. For a class the value is an instance of it, with the defaults that the class has; for everything else it is
+    plain JSON data.
 
     `strict` refuses every repair: a text that needs one is an error of kind `repaired`, and the warnings name them.
 
-    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a warning; nothing is
+    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a warning; nothing else is
     invented. With an error `value` is None. Text without JSON is an error only where a schema was declared. Time is
     linear in the length of the text; nesting deeper than 200 is not read.
 

@@ -7,14 +7,16 @@ time: a value that takes longer is refused with a `NotChecked`.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
+from evaluator.files.modules import import_place
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
 from evaluator.output.result import OutputError, json_path
@@ -27,6 +29,8 @@ _CLASSES: dict[Any, str] = {
 _MAX_SHOWN = 300
 MAX_PARTS = 5000
 """At most this many objects are in a schema: the check of the schema itself takes 0.2 ms for each."""
+
+_may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 Check = Callable[[Any], OutputError | None]
 
@@ -75,7 +79,7 @@ def compile_schema(declared: Any) -> Schema | None:
         if name.lower().endswith(".json"):
             return _file(name)
         if ":" in name:
-            return _model(name)
+            return _model(name, os.getcwd()) if _may_import.get() else Schema(name, None, _always)
         names = ", ".join(TYPE_NAMES)
         raise BadSchema(
             f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema or module:Model"
@@ -88,9 +92,19 @@ def compile_schema(declared: Any) -> Schema | None:
     try:
         if declared in _CLASSES:
             return _named(_CLASSES[declared])
-        return _adapted(declared, True)
+        return _adapted(declared)
     except TypeError as error:
         raise BadSchema(f"{declared!r} is not a schema") from error
+
+
+@contextmanager
+def without_imports() -> Generator[None]:
+    """Inside, the module of a `module:Model` is not imported; such a schema allows every value."""
+    token = _may_import.set(False)
+    try:
+        yield
+    finally:
+        _may_import.reset(token)
 
 
 def schema_problem(declared: Any) -> str | None:
@@ -294,21 +308,22 @@ def _alternative(error: Any) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _model(name: str) -> Schema:
-    module_name, _, attribute = name.partition(":")
+def _model(name: str, folder: str) -> Schema:
+    """The schema of a class. `folder` is the current one, in which its module may be."""
+    place, _, attribute = name.rpartition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = import_place(place)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # Importing runs the author's module, which may raise anything.
         raise BadSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):
         raise BadSchema(f"{name} is not a class but {describe(found)}")
-    return _adapted(found, False)
+    return _adapted(found)
 
 
 @lru_cache(maxsize=256)
-def _adapted(model: Any, instance: bool) -> Schema:
+def _adapted(model: Any) -> Schema:
     """The schema of a class or type that Pydantic supports: models, dataclasses, TypedDicts, `list[Model]`, …"""
     import pydantic
 
@@ -339,7 +354,7 @@ def _adapted(model: Any, instance: bool) -> Schema:
             )
         return None
 
-    return Schema(label, guide, check, adapter.validate_python if instance else None)
+    return Schema(label, guide, check, adapter.validate_python)
 
 
 def _always(_value: Any) -> OutputError | None:

@@ -1,4 +1,4 @@
-"""Every shipped profile is valid and names a system prompt."""
+"""Every shipped profile is valid and adds nothing to what an author writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_the_promised_profiles_are_there() -> None:
     assert {"default", "offline", "openai", "anthropic", "local", "ollama"} == set(PROFILES)
 
 
-def test_every_profile_has_a_description_a_system_prompt_and_grants_no_tool_by_itself() -> None:
+def test_every_profile_has_a_description_and_adds_no_system_prompt_and_no_tool() -> None:
     for profile in PROFILES.values():
         assert isinstance(profile, HandlerConfig)
         assert profile.description
-        assert "Data used" in profile.system
+        assert profile.system == ""
         assert profile.tools == ()
 
 

@@ -22,7 +22,7 @@ OWN = """
 
 def directing(seen, answer, criteria):
     def script(request):
-        prompt = request.messages[1].content
+        prompt = request.messages[0].content
         if prompt != "Direct":
             seen.append(prompt)
             return answer

@@ -111,6 +111,59 @@ def test_shots_show_their_inputs_as_the_task_does(make_evaluator, scripted):
     assert users == [f'd\n\n<input name="xs">\n["{x}"]\n</input>' for x in "ac"]
 
 
+MODEL = "import pydantic\nclass City(pydantic.BaseModel):\n    name: str\n    size: int = 3\n"
+CITY = """<task name="city"><description>d</description><output_format type="json" schema="{}"/></task>
+  <task name="twice" type="sequential"><description>d</description><steps><call template="city" name="c"/>
+    <task name="say"><description>say {{{{ steps.c.parsed.size }}}}</description></task></steps></task>
+  <task name="outer" type="sequential"><description>d</description><steps><call template="city"/></steps></task>"""
+
+
+def test_a_pydantic_model_comes_back_as_an_instance_and_is_data_in_the_record(
+    make_evaluator, scripted, tmp_path, monkeypatch
+):
+    (tmp_path / "city_for_test.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    script = scripted({"say": "done"}, default='{"name": "Oslo"}')
+    evaluator = make_evaluator(CITY.format("city_for_test.py:City"), script=script)
+    for name in ("city", "outer"):
+        result = asyncio.run(evaluator.evaluate(name)).unwrap()
+        assert type(result.parsed_content).__name__ == "City"
+        assert (result.parsed_content.name, result.parsed_content.size) == ("Oslo", 3)
+        assert result.to_dict()["parsed_content"] == result.parsed_data == {"name": "Oslo", "size": 3}
+        assert evaluator.services.store.read(result.task_id).summary.result["parsed_content"] == result.parsed_data
+        assert evaluator.replay_sync(result.task_id).ok
+    asyncio.run(evaluator.evaluate("twice")).unwrap()
+    assert script.prompts[-1].endswith("say 3")
+
+
+@pytest.mark.parametrize("schema", ["city_for_test2.py:City", "city.json"])
+def test_the_simulated_model_answers_schemas_in_files_and_modules(make_evaluator, tmp_path, monkeypatch, schema):
+    (tmp_path / "city_for_test2.py").write_text(MODEL)
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "city.json").write_text(
+        '{"type": "object", "properties": {"name": {"type": "string"}, "size": {}}, "required": ["name"]}'
+    )
+    monkeypatch.chdir(tmp_path)
+    result = asyncio.run(make_evaluator(CITY.format(schema)).evaluate("city")).unwrap()
+    assert isinstance(result.parsed_data["name"], str)
+
+
+def test_a_preview_imports_no_model(make_evaluator, tmp_path, monkeypatch):
+    (tmp_path / "city_for_test3.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    outcome, (preview,) = make_evaluator(CITY.format("city_for_test3.py:City")).render("city")
+    assert outcome.ok
+    assert preview.messages[-1].content == "d\n\nAnswer with JSON only."
+
+
+def test_without_a_profile_of_ones_own_nothing_is_added_to_what_an_author_writes(make_evaluator, scripted):
+    xml = '<task name="t"><description>d</description><instructions>Exactly this.</instructions></task>'
+    for handler in ("offline", "default", None):
+        script = scripted()
+        asyncio.run(make_evaluator(xml, script=script, handler=handler).evaluate("t")).unwrap()
+        assert [(m.role, m.content) for m in script.seen[0].messages] == [("user", "Exactly this.")]
+
+
 def test_a_task_that_ends_in_its_only_turn_warns_of_nothing(make_evaluator, scripted):
     xml = '<task name="t" type="atomic"><description>d</description><handler max_turns="1"/></task>'
     result = asyncio.run(make_evaluator(xml, script=scripted()).evaluate("t")).unwrap()

@@ -51,7 +51,7 @@ def recorded(make_evaluator, effects):
         return f"pressed {button}"
 
     def script(request):
-        prompt = request.messages[1].content
+        prompt = request.messages[0].content
         if prompt.startswith("Act"):
             answers = [m.content for m in request.messages if m.role == "tool"]
             return " / ".join(answers) or [
@@ -109,7 +109,7 @@ def test_template_changes_show_what_the_model_would_see_differently_and_go_on(re
     assert replay.divergence is None and not replay.ok
     assert [change.path for change in replay.changes] == ["steps[1]/turn[1]", "steps[4]/turn[1]"]
     first = replay.changes[0]
-    assert (first.recorded["messages"][1]["content"], first.now["messages"][1]["content"]) == (
+    assert (first.recorded["messages"][0]["content"], first.now["messages"][0]["content"]) == (
         "Plan cats",
         "Make a plan of cats",
     )

@@ -431,7 +431,7 @@ SPAWNING = """
 
 
 def leading(request):
-    prompt = request.messages[1].content
+    prompt = request.messages[0].content
     if "Lead now" not in prompt:
         asked.append(prompt)
         return f"helped: {prompt}"

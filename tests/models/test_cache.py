@@ -384,7 +384,8 @@ def test_a_run_continues_with_a_full_disk(tmp_path, monkeypatch):
 XML = """<library>
 <task name="ask" type="atomic"><description>d</description><inputs><input name="x"/></inputs>
 <instructions>Q {{ x }}</instructions></task>
-<task name="two" type="sequential"><description>d</description><inputs><input name="x"/></inputs><steps>
+<task name="two" type="sequential"><description>d</description><inputs><input name="x"/></inputs>
+<context_management><accumulate_data>false</accumulate_data></context_management><steps>
 <task type="atomic"><description>a</description><instructions>Q {{ x }}</instructions></task>
 <task type="atomic"><description>b</description><instructions>Q {{ x }}</instructions></task>
 </steps></task></library>"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pydantic
 import pytest
 
 from evaluator.output import parse_output
+from evaluator.output.schema import without_imports
 
 ITEMS = {
     "type": "object",
@@ -154,12 +156,32 @@ def test_a_class_gives_an_instance() -> None:
     assert parse_output("{}", schema=dict).value == {}
 
 
-def test_a_model_named_by_text_gives_plain_data_with_nothing_filled_in(models: str) -> None:
-    assert parse_output('{"name": "a", "price": "2"}', schema=f"{models}:Line").value == {
-        "name": "a",
-        "price": 2,
-    }
-    assert parse_output('{"x": "3"}', schema=f"{models}:Point").value == {"x": 3}
+def test_a_model_named_by_text_gives_an_instance_with_the_defaults_of_the_model(models: str) -> None:
+    line = parse_output('{"name": "a", "price": "2"}', schema=f"{models}:Line").value
+    assert type(line).__name__ == "Line"
+    assert line.model_dump() == {"name": "a", "price": 2, "count": 1}
+    point = parse_output('{"x": "3"}', schema=f"{models}:Point").value
+    assert (type(point).__name__, point.x, point.y) == ("Point", 3, 0)
+
+
+@pytest.mark.parametrize("place", ["shop_here_for_test", "shop_here_for_test.py"])
+def test_a_model_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    (tmp_path / "shop_here_for_test.py").write_text("import pydantic\nclass Line(pydantic.BaseModel):\n    name: str\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+    before = list(sys.path)
+    value = parse_output('{"name": "a"}', schema=f"{place}:Line").value
+    sys.modules.pop("shop_here_for_test", None)
+    assert value.name == "a"
+    assert sys.path == before
+
+
+def test_no_module_is_imported_where_imports_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_off_for_test.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    with without_imports():
+        assert parse_output('{"name": 1}', schema="shop_off_for_test:Line").value == {"name": 1}
+    assert parse_output("{}", schema="shop_off_for_test:Line").error.kind == "bad_schema"
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,12 @@ function that is not async runs in a thread, one sample after the other: make it
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import marshal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, overload
 
 from evaluator.batch.records import Score
@@ -33,6 +29,7 @@ from evaluator.batch.scorers.contract import (
 )
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
+from evaluator.files.modules import FILE_NAMES, import_place
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
     "output": lambda scored: scored.outcome.content,
@@ -43,8 +40,6 @@ _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
     "result": lambda scored: copy_outcome(scored.outcome),
     "recording": lambda scored: scored.recording(),
 }
-# The module names of imported files, which encode their paths, and the files' own names.
-_FILES: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class FunctionScorer(LeavesInputUnchanged):
     def describe(self) -> dict[str, Any]:
         function = self.function.func if isinstance(self.function, partial) else self.function
         module = getattr(function, "__module__", "")
-        where = f"{_FILES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        where = f"{FILE_NAMES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
         more = {}
         if isinstance(self.function, partial):
             more["arguments"] = repr((self.function.args, sorted(self.function.keywords.items())))
@@ -162,7 +157,7 @@ def load_function(path: str) -> Any:
     """
     place, _, attribute = path.rpartition(":")
     try:
-        module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
+        module = import_place(place)
     except Exception as error:
         raise UsageError(f"scorer {path!r}: {place} cannot be imported: {exception_text(error)}") from error
     found: Any = module
@@ -172,23 +167,3 @@ def load_function(path: str) -> Any:
             raise UsageError(f"scorer {path!r}: {place} has no {attribute!r}{suggestion(attribute, known)}")
         found = getattr(found, part)
     return found
-
-
-def _file_module(place: str) -> Any:
-    path = Path(place).resolve()
-    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if not path.is_file():
-        raise FileNotFoundError("there is no such file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("it is not a Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name], _FILES[name] = module, path.name
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

@@ -1,0 +1,58 @@
+"""Imports what a user names as `module:name` or `file.py:name`.
+
+A module is looked up as Python does, then in the current folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+
+FILE_NAMES: dict[str, str] = {}
+"""The module names of imported files, which encode their paths, and the files' own names."""
+
+
+def import_place(place: str) -> ModuleType:
+    """The module called `place`, or the file, if it ends in `.py`. It is run once per process.
+
+    Raises: whatever importing it raises; FileNotFoundError and ModuleNotFoundError, if there is none.
+    """
+    if place.endswith(".py"):
+        return _file_module(Path(place).resolve())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        top = place.partition(".")[0]
+        here = os.getcwd()
+        if error.name != top or here in sys.path or not any(os.path.exists(f"{top}{end}") for end in ("", ".py")):
+            raise
+    sys.path.insert(0, here)
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(place)
+    finally:
+        sys.path.remove(here)
+
+
+def _file_module(path: Path) -> ModuleType:
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name], FILE_NAMES[name] = module, path.name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

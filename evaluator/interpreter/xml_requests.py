@@ -1,0 +1,75 @@
+"""XML text as a request: the caller's own task, evaluated like a node.
+
+The text is read leniently: what can be repaired is repaired, with a warning in the notes, and an atomic task without a
+name and instructions is matched to a template. With `<manual_xml>true</manual_xml>` it is taken as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from evaluator.errors import Diagnostic, TemplateError
+from evaluator.interpreter.generated import describe
+from evaluator.nodes import Span, TopLevel
+from evaluator.xml.build import build
+from evaluator.xml.generated import read_generated_task
+from evaluator.xml.schema import validate
+from evaluator.xml.source import read_source
+
+_XML = re.compile(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
+_MANUAL = re.compile(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
+_FILE = "<request>"
+
+
+@dataclass(frozen=True, slots=True)
+class XmlRequest:
+    """The task or function in a text. `is_manual`: it is evaluated as it is, and not matched."""
+
+    node: TopLevel
+    warnings: tuple[str, ...]
+    is_manual: bool
+
+
+def is_xml(request: str) -> bool:
+    """Whether a request is XML and not words."""
+    return _XML.match(request) is not None
+
+
+def node_in(request: str) -> TopLevel | None:
+    """The node in a request that is XML; None for words, and for XML that cannot be used."""
+    try:
+        return read_xml_request(request).node if is_xml(request) else None
+    except TemplateError:
+        return None
+
+
+def read_xml_request(text: str) -> XmlRequest:
+    """The task in a request. Raises: TemplateError, with each mistake and its place in `text`."""
+    is_manual = _MANUAL.search(text) is not None
+    try:
+        return _read_strictly(text, is_manual)
+    except TemplateError:
+        if is_manual:
+            raise
+        generated = read_generated_task(text, _FILE)
+        # What may be incomplete is not run.
+        if generated.node is None or generated.doubts:
+            raise
+        return XmlRequest(generated.node, tuple(f"request, {describe(one)}" for one in generated.warnings), False)
+
+
+def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
+    source = read_source(text, _FILE)
+    found = list(validate(source, "task"))
+    built = None if found else build(source)
+    if built is not None:
+        found = [one for one in built.diagnostics if one.severity == "error"]
+    if built is None or found:
+        raise TemplateError(found)
+    if len(built.templates) != 1:
+        code = "several-tasks" if built.templates else "no-task"
+        message = f"a request is one task; this text has {len(built.templates)}"
+        raise TemplateError([Diagnostic("error", code, message, Span(_FILE))])
+    warnings = tuple(f"request, {describe(one)}" for one in built.diagnostics if one.severity == "warning")
+    return XmlRequest(built.templates[0], warnings, is_manual)

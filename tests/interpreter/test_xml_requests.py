@@ -1,0 +1,99 @@
+"""XML text as a request: read leniently, or taken as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+
+from evaluator.interpreter.xml_requests import is_xml
+
+TASK = '<task type="atomic" name="t"><description>d</description><instructions>Say {{ x }}</instructions></task>'
+SUM = """<task name="sum" type="atomic"><description>Add two numbers</description>
+  <inputs><input name="a" required="false"/></inputs><instructions>SUM</instructions></task>"""
+
+
+def evaluate(make_evaluator, text, script=None, inputs=None, xml=""):
+    return asyncio.run(make_evaluator(xml, script=script).evaluate(text, inputs or {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("<task/>", True), ("\n <?xml version='1.0'?><task/>", True), ("<!-- c --><library/>", True),
+     ("<template name='f'/>", True), ("<b>bold</b> words", False), ("translate <task/>", False), ("<tasks/>", False)],
+)  # fmt: skip
+def test_xml_is_told_from_words(text, expected):
+    assert is_xml(text) is expected
+
+
+def test_xml_text_is_evaluated_and_repairs_are_in_the_notes(make_evaluator, scripted):
+    script = scripted()
+    exact = evaluate(make_evaluator, TASK, script, {"x": "hello"}).unwrap()
+    assert (script.prompts, exact.notes["warnings"]) == (["Say hello"], [])
+    broken = TASK.replace("<instructions>Say", "<instruction>Say <b> &").replace("</instructions>", "</instruction>")
+    repaired = evaluate(make_evaluator, broken, script, {"x": "hello"}).unwrap()
+    assert "hello" in script.prompts[-1]
+    assert any("<instruction> read as <instructions>" in warning for warning in repaired.notes["warnings"])
+
+
+def test_the_run_of_an_xml_request_is_replayed_with_its_warnings(make_evaluator, scripted):
+    evaluator = make_evaluator(script=scripted())
+    text = TASK.replace("<description>d</description>", "<desciption>d</desciption>")
+    result = asyncio.run(evaluator.evaluate(text, {"x": "y"})).unwrap()
+    replay = evaluator.replay_sync(result.task_id)
+    assert replay.ok
+    assert replay.outcome.notes["warnings"] == result.notes["warnings"] != []
+
+
+def test_an_atomic_task_without_name_and_instructions_is_a_request(make_evaluator, scripted):
+    script = scripted()
+    text = "<task><description>Add two numbers</description></task>"
+    assert evaluate(make_evaluator, text, script, xml=SUM).notes["matched"]["template"] == "sum"
+    assert script.prompts == ["SUM"]
+
+
+def test_manual_xml_is_taken_as_it_is(make_evaluator, scripted):
+    script = scripted()
+    manual = "<task><description>Add two numbers</description><manual_xml>true</manual_xml></task>"
+    result = evaluate(make_evaluator, manual, script, xml=SUM)
+    assert script.prompts == ["Add two numbers"]
+    assert "matched" not in result.notes
+    error = evaluate(make_evaluator, manual.replace("description>", "desciption>"), script)
+    assert (error.type, error.content[:6]) == ("VALIDATION_ERROR", "<task>")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "line"),
+    [
+        ("<task>\n<description>d</task>", "XML_PARSE_ERROR", 2),
+        ('<task type="nothing">\n<description>d</description></task>', "VALIDATION_ERROR", 1),
+        ("<library>" + TASK + TASK.replace('"t"', '"u"') + "</library>", "VALIDATION_ERROR", 1),
+    ],
+)
+def test_xml_that_cannot_be_used_is_an_error_with_violations_and_places(make_evaluator, scripted, text, kind, line):
+    text = text.replace("</description>", "</description><manual_xml>true</manual_xml>", 1)
+    text = text if "manual_xml" in text else text.replace("<desc", "<manual_xml>1</manual_xml><desc", 1)
+    script = scripted()
+    error = evaluate(make_evaluator, text, script)
+    assert (error.type, error.location.line, error.content) == (kind, line, text)
+    assert error.violations
+    assert script.seen == []
+
+
+@pytest.mark.parametrize("how", ["-", "@task.xml", "text"])
+def test_the_command_line_takes_xml_from_a_file_and_from_standard_input(tmp_path, monkeypatch, how):
+    from click.testing import CliRunner
+
+    from evaluator.cli.main import cli
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.xml").write_text(TASK)
+    request = TASK if how == "text" else how
+    done = CliRunner().invoke(
+        cli,
+        ["run", request, "--handler", "offline", "-i", "x=y"],
+        input=io.BytesIO(TASK.encode()) if how == "-" else None,
+    )
+    assert done.exit_code == 0, done.output
+    assert "an answer to: t" in done.stdout
