@@ -1,0 +1,291 @@
+"""Reads and writes `task-queue.json`: exactly the fields of the published format, checked one by one.
+
+A file is read whole or refused with the place of the first problem, such as `$.tasks[2].status`. An optional field that
+is missing takes its default. A field that the format does not have is refused, also where only its spelling differs
+(`max_retries`): dropping it would lose data, and two spellings could contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, shortened
+from evaluator.output.strict import read_strict
+from evaluator.queue.entries import (
+    STATUSES,
+    TYPES,
+    QueueDocument,
+    QueueEntry,
+    StrategyAttempt,
+    entry_number,
+    parse_timestamp,
+)
+
+VERSION = "1.0"
+MAX_BYTES = 500_000_000
+_INDENT = "    "
+
+_Check: TypeAlias = "Callable[[Any, str], Any]"
+
+
+class _Invalid(Exception):
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(place, problem)
+        self.place, self.problem = place, problem
+
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of the file: its name there, the attribute that holds it, its check, and its default if it has one."""
+
+    name: str
+    attribute: str
+    check: _Check
+    default: Any = _REQUIRED
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise _Invalid(place, f"is {_shown(value)}, expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _Invalid(place, "holds half of a surrogate pair; write the character whole") from error
+    return value
+
+
+def _integer(least: int) -> _Check:
+    def check(value: Any, place: str) -> int:
+        if type(value) is not int or value < least:
+            raise _Invalid(place, f"is {_shown(value)}, expected an integer, {least} or more")
+        return value
+
+    return check
+
+
+def _choice(noun: str, choices: Sequence[str]) -> _Check:
+    def check(value: Any, place: str) -> str:
+        if value not in choices or not isinstance(value, str):
+            raise _Invalid(place, f"is {_shown(value)}, which is not a {noun} of the queue; use {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def _time(value: Any, place: str) -> str:
+    try:
+        parse_timestamp(_text(value, place))
+    except ValueError as error:
+        raise _Invalid(
+            place, f"is {_shown(value)}, expected a time in ISO 8601, such as 2026-02-17T09:00:00Z"
+        ) from error
+    return value
+
+
+def _id(value: Any, place: str) -> str:
+    try:
+        entry_number(_text(value, place))
+    except UsageError as error:
+        raise _Invalid(place, f"is {_shown(value)}, expected an id such as T-01, T-99 or T-100") from error
+    return value
+
+
+def _or_null(check: _Check) -> _Check:
+    return lambda value, place: None if value is None else check(value, place)
+
+
+def _version(value: Any, place: str) -> str:
+    if value != VERSION:
+        raise _Invalid(place, f'is {_shown(value)}; this program reads version "{VERSION}"')
+    return value
+
+
+def _attempts(value: Any, place: str) -> tuple[StrategyAttempt, ...]:
+    return tuple(
+        StrategyAttempt(**_read_object(item, f"{place}[{index}]", _ATTEMPT))
+        for index, item in enumerate(_array(value, place))
+    )
+
+
+def _entries(value: Any, place: str) -> tuple[QueueEntry, ...]:
+    return tuple(_read_entry(item, f"{place}[{index}]") for index, item in enumerate(_array(value, place)))
+
+
+def _array(value: Any, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Invalid(place, f"is {_shown(value)}, expected an array")
+    return cast("list[Any]", value)
+
+
+_ATTEMPT = (
+    _Field("attempt", "attempt", _integer(1)),
+    _Field("strategy", "strategy", _text),
+    _Field("tool", "tool", _text),
+    _Field("attempted_at", "attempted_at", _time),
+    _Field("result", "result", _text),
+    _Field("verification_failure", "verification_failure", _or_null(_text), None),
+)
+_ENTRY = (
+    _Field("id", "id", _id),
+    _Field("description", "description", _text),
+    _Field("goal", "goal", _text),
+    _Field("type", "type", _choice("type", TYPES)),
+    _Field("status", "status", _choice("status", STATUSES)),
+    _Field("retries", "retries", _integer(0)),
+    _Field("maxRetries", "max_retries", _integer(0)),
+    _Field("subagent_session", "subagent_session", _or_null(_text), None),
+    _Field("strategies_tried", "strategies_tried", _attempts),
+    _Field("deliverable", "deliverable", _or_null(_text), None),
+    _Field("deliverable_path", "deliverable_path", _or_null(_text), None),
+    _Field("blocked_reason", "blocked_reason", _or_null(_text), None),
+    _Field("user_action_required", "user_action_required", _or_null(_text), None),
+    _Field("added_at", "added_at", _time),
+    _Field("started_at", "started_at", _or_null(_time), None),
+    _Field("completed_at", "completed_at", _or_null(_time), None),
+)
+_DOCUMENT = (
+    _Field("version", "version", _version),
+    _Field("maxConcurrent", "max_concurrent", _integer(1), 2),
+    _Field("maxRetries", "max_retries", _integer(0), 3),
+    _Field("archiveDays", "archive_days", _integer(0), 7),
+    _Field("taskRunnerDir", "task_runner_dir", _text, ""),
+    _Field("lastId", "last_id", _or_null(_id), None),
+    _Field("tasks", "tasks", _entries),
+)
+
+
+def read_document(data: bytes, name: str) -> QueueDocument:
+    """The queue in the bytes of a file; `name` is for messages.
+
+    Without `lastId` it is the highest id. Raises: UsageError, with the place of the first problem.
+    """
+    try:
+        value = _read_json(data)
+        if not isinstance(value, dict):
+            raise _Invalid("$", f'is {_shown(value)}, expected an object with "version", "lastId" and "tasks"')
+        queue = cast("dict[str, Any]", value)
+        fields = _read_object(queue, "$", _DOCUMENT)
+        del fields["version"]
+        document = QueueDocument(**fields)
+        return _with_checked_ids(document, has_last="lastId" in queue)
+    except _Invalid as error:
+        raise UsageError(f"{name}: {error.place} {error.problem}; nothing was imported") from error
+
+
+def read_entry(text: str) -> QueueEntry:
+    """The entry that `entry_text` wrote."""
+    return _read_entry(json.loads(text), "$")
+
+
+def entry_fields(entry: QueueEntry) -> dict[str, Any]:
+    """The entry as an object of the file."""
+    fields = _to_object(entry, _ENTRY)
+    fields["strategies_tried"] = [_to_object(attempt, _ATTEMPT) for attempt in entry.strategies_tried]
+    return fields
+
+
+def entry_text(entry: QueueEntry) -> str:
+    """The entry as JSON text, as it is in the file, without the indentation of its place."""
+    return json.dumps(entry_fields(entry), ensure_ascii=False, indent=2)
+
+
+def document_bytes(document: QueueDocument) -> bytes:
+    """The bytes of the file."""
+    return join_document(document, map(entry_text, document.tasks))
+
+
+def join_document(document: QueueDocument, entries: Iterable[str]) -> bytes:
+    """The bytes of the file with these entries, each as `entry_text` wrote it, in place of `document.tasks`."""
+    head = _to_object(document, _DOCUMENT[1:-1])
+    lines = json.dumps({"version": VERSION, **head, "tasks": []}, ensure_ascii=False, indent=2)
+    # A JSON text has no line feed inside a string.
+    body = ",\n".join(_INDENT + text.replace("\n", "\n" + _INDENT) for text in entries)
+    if body:
+        lines = lines.removesuffix("[]\n}") + f"[\n{body}\n  ]\n}}"
+    return (lines + "\n").encode()
+
+
+def _to_object(record: Any, fields: Sequence[_Field]) -> dict[str, Any]:
+    return {field.name: getattr(record, field.attribute) for field in fields}
+
+
+def _read_json(data: bytes) -> Any:
+    if len(data) > MAX_BYTES:
+        raise _Invalid("$", f"is larger than {MAX_BYTES:,} bytes")
+    try:
+        return read_strict(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _Invalid("$", f"is not UTF-8 (byte {error.start})") from error
+    except RecursionError as error:
+        raise _Invalid("$", "is nested too deeply") from error
+    except ValueError as error:
+        raise _Invalid("$", f"is not valid JSON: {error}") from error
+
+
+def _read_entry(value: Any, place: str) -> QueueEntry:
+    return QueueEntry(**_read_object(value, place, _ENTRY))
+
+
+def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, Any]:
+    """The checked fields by attribute."""
+    if not isinstance(value, Mapping):
+        raise _Invalid(place, f"is {_shown(value)}, expected an object")
+    given = cast("Mapping[str, Any]", value)
+    known = {field.name for field in fields}
+    for name in given:
+        if name not in known:
+            raise _Invalid(f"{place}.{name[:60]}", f"is not a field of the queue{_spelling_hint(name, known)}")
+    found: dict[str, Any] = {}
+    for field in fields:
+        if field.name in given:
+            found[field.attribute] = field.check(given[field.name], f"{place}.{field.name}")
+        elif field.default is not _REQUIRED:
+            found[field.attribute] = field.default
+        else:
+            raise _Invalid(f"{place}.{field.name}", "is missing")
+    return found
+
+
+def _with_checked_ids(document: QueueDocument, *, has_last: bool) -> QueueDocument:
+    highest, seen = 0, set[str]()
+    for index, entry in enumerate(document.tasks):
+        if entry.id in seen:
+            raise _Invalid(f"$.tasks[{index}].id", f"is {entry.id!r}, which an entry above has too; ids are unique")
+        seen.add(entry.id)
+        highest = max(highest, entry_number(entry.id))
+    last = 0 if document.last_id is None else entry_number(document.last_id)
+    if last >= highest:
+        return document
+    highest_id = max(seen, key=entry_number)
+    if has_last:
+        raise _Invalid(
+            "$.lastId", f"is {_shown(document.last_id)}, lower than the id {highest_id}; ids are never reused"
+        )
+    return replace(document, last_id=highest_id)
+
+
+def _spelling_hint(name: str, known: Collection[str]) -> str:
+    # `max_retries` and `MaxRetries` are `maxRetries` in another style.
+    folded = {field.replace("_", "").lower(): field for field in known}
+    same = folded.get(name.replace("_", "").replace("-", "").lower())
+    hint = f"did you mean `{same}`?" if same else did_you_mean(name, known)
+    return f"; {hint}" if hint else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, (list, dict)):
+        return "an array" if isinstance(value, list) else "an object"
+    return f"{value!r:.60}"

@@ -1,0 +1,180 @@
+"""Entries of the queue, their states, and the transitions between them.
+
+A transition is a function that returns a changed copy of the entry. `TRANSITIONS` is the published table: a function
+that would leave it raises UsageError. The functions know no store and no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from evaluator.errors import UsageError
+
+EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
+EntryType = Literal[
+    "info-lookup", "file-creation", "code-execution", "agent-delegation", "reminder-scheduling", "messaging", "unknown"
+]
+STATUSES: tuple[EntryStatus, ...] = get_args(EntryStatus)
+TYPES: tuple[EntryType, ...] = get_args(EntryType)
+TRANSITIONS: Mapping[EntryStatus, frozenset[EntryStatus]] = MappingProxyType(
+    {
+        "pending": frozenset({"running", "skipped"}),
+        "running": frozenset({"done", "pending", "blocked"}),
+        "done": frozenset(),
+        "blocked": frozenset({"pending"}),
+        "skipped": frozenset(),
+    }
+)
+"""The states that may follow each state."""
+TERMINAL: frozenset[EntryStatus] = frozenset({"done", "blocked", "skipped"})
+"""The states in which an entry has `completed_at` and can be archived."""
+
+_ID = re.compile(r"T-(0[1-9]|[1-9][0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyAttempt:
+    """One attempt of an entry. `attempted_at` is ISO 8601. `verification_failure`: what a check of the result found;
+    None if the result passed or there was none."""
+
+    attempt: int
+    strategy: str
+    tool: str
+    attempted_at: str
+    result: str
+    verification_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """An entry as `task-queue.json` shows it; the names of its fields are those of the file, except `max_retries`.
+
+    Times are ISO 8601 texts. `retries` counts the failed attempts since the entry was added or retried by the user.
+    """
+
+    id: str
+    description: str
+    goal: str
+    type: EntryType
+    status: EntryStatus
+    retries: int
+    max_retries: int
+    added_at: str
+    subagent_session: str | None = None
+    strategies_tried: tuple[StrategyAttempt, ...] = ()
+    deliverable: str | None = None
+    deliverable_path: str | None = None
+    blocked_reason: str | None = None
+    user_action_required: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDocument:
+    """The content of `task-queue.json`, or of one file of the archive."""
+
+    task_runner_dir: str
+    last_id: str | None
+    tasks: tuple[QueueEntry, ...]
+    max_concurrent: int = 2
+    max_retries: int = 3
+    archive_days: int = 7
+
+
+def entry_id(number: int) -> str:
+    """The id with this number: `T-01`, `T-99`, `T-100`."""
+    return f"T-{number:02d}"
+
+
+def entry_number(text: str) -> int:
+    """The number in an id. Raises: UsageError, for anything else than an id as `entry_id` writes it."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100")
+    return int(match[1])
+
+
+def timestamp(seconds: float) -> str:
+    """ISO 8601 in UTC, to the second, of a time in seconds since the epoch."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """The time of an ISO 8601 text with date and time; without a zone it is in UTC. Raises: ValueError."""
+    if "T" not in text[:20]:
+        raise ValueError("no time of day")
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def start(entry: QueueEntry, session: str, now: str) -> QueueEntry:
+    """pending → running."""
+    _check(entry, "running")
+    return replace(entry, status="running", subagent_session=session, started_at=entry.started_at or now)
+
+
+def complete(
+    entry: QueueEntry, attempt: StrategyAttempt, now: str, *, deliverable: str, path: str | None
+) -> QueueEntry:
+    """running → done, with what the attempt delivered."""
+    return replace(
+        _end_attempt(entry, "done", attempt), deliverable=deliverable, deliverable_path=path, completed_at=now
+    )
+
+
+def fail(
+    entry: QueueEntry, attempt: StrategyAttempt, now: str, *, reason: str, action: str, final: bool = False
+) -> QueueEntry:
+    """running → pending, or → blocked after the last attempt; `final`: no further attempt makes sense."""
+    retries = entry.retries + 1
+    if retries < entry.max_retries and not final:
+        return replace(_end_attempt(entry, "pending", attempt), retries=retries)
+    return replace(block(entry, now, reason=reason, action=action, attempt=attempt), retries=retries)
+
+
+def block(
+    entry: QueueEntry, now: str, *, reason: str, action: str, attempt: StrategyAttempt | None = None
+) -> QueueEntry:
+    """running → blocked, with what the user has to do; without `attempt` nothing could be tried."""
+    return replace(
+        _end_attempt(entry, "blocked", attempt), blocked_reason=reason, user_action_required=action, completed_at=now
+    )
+
+
+def release(entry: QueueEntry, attempt: StrategyAttempt) -> QueueEntry:
+    """running → pending, for an attempt that was stopped before its end. It does not count as a retry."""
+    return _end_attempt(entry, "pending", attempt)
+
+
+def skip(entry: QueueEntry, now: str) -> QueueEntry:
+    """pending → skipped."""
+    _check(entry, "skipped", "only a pending entry can be skipped")
+    return replace(entry, status="skipped", completed_at=now)
+
+
+def retry(entry: QueueEntry) -> QueueEntry:
+    """blocked → pending, because the user asks for it. What was tried stays; retries are counted from 0 again."""
+    if entry.status != "blocked":
+        raise UsageError(f"{entry.id} is {entry.status}; only a blocked entry can be retried")
+    return replace(
+        entry, status="pending", retries=0, blocked_reason=None, user_action_required=None, completed_at=None
+    )
+
+
+def _end_attempt(entry: QueueEntry, status: EntryStatus, attempt: StrategyAttempt | None) -> QueueEntry:
+    if entry.status != "running":
+        raise UsageError(f"{entry.id} is {entry.status}, not running")
+    _check(entry, status)
+    tried = () if attempt is None else (attempt,)
+    return replace(entry, status=status, subagent_session=None, strategies_tried=entry.strategies_tried + tried)
+
+
+def _check(entry: QueueEntry, status: EntryStatus, rule: str | None = None) -> None:
+    if status not in TRANSITIONS[entry.status]:
+        raise UsageError(f"{entry.id} is {entry.status}; {rule or f'it cannot become {status}'}")
