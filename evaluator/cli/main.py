@@ -23,6 +23,9 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 # name → (module, one line of help): the help page of the group imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "Begin a project that lints, tests and runs at once, offline."),
+    "new": ("init", "Begin a template."),
+    "examples": ("init", "List and copy the examples that ship with the package."),
     "run": ("run", "Evaluate a template, or a request in words."),
     "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
     "batch merge": ("merge", "Merge the shards of a batch into one folder."),
