@@ -244,8 +244,13 @@ class Capture(OutputPipe):
 class SupervisedProcess:
     """A launcher, its pipes and its control socket. `run` runs the command; `end` has to be awaited in any case."""
 
-    def __init__(self, command: Command, stdout: OutputPipe, stderr: OutputPipe, *, has_input: bool) -> None:
-        """Starts the launcher only. Raises: ToolError, for a command that cannot be run."""
+    def __init__(
+        self, command: Command, stdout: OutputPipe | int, stderr: OutputPipe | int, *, has_input: bool
+    ) -> None:  # fmt: skip
+        """Starts the launcher only. An output may be the descriptor of a file, to which the program then writes itself.
+
+        Raises: ToolError, for a command that cannot be run.
+        """
         self.input: asyncio.WriteTransport | None = None
         self._command = command
         self._mark = secrets.token_hex(16)
@@ -253,8 +258,10 @@ class SupervisedProcess:
         self._folder = tempfile.mkdtemp(prefix="evaluator-") if command.sandbox.is_container else None
         self._order = command.order(self._mark, self._folder and f"{self._folder}/id")
         self._report = b""
-        self._pipes = (stdout, stderr)
-        stdout.on_flood = stderr.on_flood = self.kill
+        self._pipes = tuple(pipe for pipe in (stdout, stderr) if not isinstance(pipe, int))
+        self._errors = stderr if isinstance(stderr, Capture) else None
+        for pipe in self._pipes:
+            pipe.on_flood = self.kill
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         environment = scrubbed_environment()
@@ -264,8 +271,8 @@ class SupervisedProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
                 stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=stdout if isinstance(stdout, int) else subprocess.PIPE,
+                stderr=stderr if isinstance(stderr, int) else subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 start_new_session=True,
@@ -288,7 +295,8 @@ class SupervisedProcess:
         Raises: ToolError, if it could not be started, or if its launcher was killed or stopped.
         """
         loop = asyncio.get_running_loop()
-        for pipe, stream in zip(self._pipes, (self._process.stdout, self._process.stderr), strict=True):
+        streams = [stream for stream in (self._process.stdout, self._process.stderr) if stream is not None]
+        for pipe, stream in zip(self._pipes, streams, strict=True):
             await loop.connect_read_pipe(lambda pipe=pipe: pipe, stream)
         is_late = False
         timeout_s = self._command.timeout_s
@@ -305,13 +313,13 @@ class SupervisedProcess:
         if not self._report:
             raise ToolError("the script's supervisor was killed or stopped from outside; the script was killed")
         # Only a process that was given a pipe and is not of the tree can keep it open.
-        await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=_PIPE_GRACE_S)
+        if self._pipes:
+            await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=_PIPE_GRACE_S)
         report = marshal.loads(self._report)
         if "failure" in report:
             raise self._command.start_error(*report["failure"])
         if not report["is_started"] and not is_late:
-            errors = self._pipes[1]
-            raise self._command.sandbox_error(errors.text() if isinstance(errors, Capture) else "")
+            raise self._command.sandbox_error("" if self._errors is None else self._errors.text())
         status: int | None = report["status"]
         code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
         return ProcessEnd(

@@ -1,4 +1,4 @@
-"""For tests of backends: the conformance suite, and a loopback server that misbehaves on demand.
+"""For tests: the conformance suite of backends, a loopback server that misbehaves on demand, and a fake clock.
 
 No other part of the package imports it, and it needs no test framework.
 """
@@ -14,6 +14,7 @@ from evaluator.testing.backends import (
     a_request,
     check_backend,
 )  # fmt: skip
+from evaluator.testing.clock import FakeClock
 from evaluator.testing.loopback import (
     Answer,
     HttpReply,
@@ -26,6 +27,6 @@ from evaluator.testing.loopback import (
 )  # fmt: skip
 
 __all__ = [
-    "CHECKS", "KEY", "MODEL", "TOOL", "Answer", "BackendCase", "CallOutcome", "Check", "HttpReply", "LoopbackServer",
-    "a_request", "check_backend", "chunk", "error_reply", "event", "json_reply", "stream_reply",
+    "CHECKS", "KEY", "MODEL", "TOOL", "Answer", "BackendCase", "CallOutcome", "Check", "FakeClock", "HttpReply",
+    "LoopbackServer", "a_request", "check_backend", "chunk", "error_reply", "event", "json_reply", "stream_reply",
 ]  # fmt: skip

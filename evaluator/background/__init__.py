@@ -1,0 +1,11 @@
+"""Tasks that run in the background: started in one process, seen and ended from any other, also after a restart.
+
+`manager` runs the tasks that this process started, `store` holds the state of all, `tasks` declares what a task is.
+"""
+
+from evaluator.background.manager import BackgroundTasks
+from evaluator.background.scripts import ScriptWork
+from evaluator.background.store import BackgroundStore
+from evaluator.background.tasks import BackgroundTask, End, TaskType
+
+__all__ = ["BackgroundStore", "BackgroundTask", "BackgroundTasks", "End", "ScriptWork", "TaskType"]

@@ -1,0 +1,39 @@
+"""Delivers the notifications of a task that no session takes: to a command of the user, or to a callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluator.background.notifications import Notice
+from evaluator.background.store import BackgroundStore
+from evaluator.background.tasks import BackgroundTask
+from evaluator.errors import ToolError
+from evaluator.processes.scripts import run_script
+
+COMMAND_S = 60.0
+NoticeCallback = Callable[[Notice], None]
+
+
+async def deliver(
+    store: BackgroundStore, task: BackgroundTask, callback: NoticeCallback | None = None
+) -> list[str]:  # fmt: skip
+    """Claims the notifications of `task` and passes each to the task's command and to `callback`.
+
+    Without either, they stay for the session that started the task. Returns: a warning for each failed command.
+    """
+    if task.notify_command is None and callback is None:
+        return []
+    warnings: list[str] = []
+    for notice in store.claim(task_id=task.id):
+        if callback is not None:
+            callback(notice)
+        if task.notify_command is None:
+            continue
+        try:
+            result = await run_script(task.notify_command, stdin=notice.xml, timeout_s=COMMAND_S)
+        except ToolError as error:
+            warnings.append(f"the notification command of {task.id} cannot be run: {error}")
+        else:
+            if result.exit_code != 0:
+                warnings.append(f"the notification command of {task.id} failed: {result.stderr.strip()[:500]}")
+    return warnings

@@ -1,0 +1,69 @@
+"""Notifications: what the session that started a task is told about it, as XML.
+
+The end of a task has exactly one, with the task's status. A notice about a prompt that waits for an answer has no
+`status` element, because the task has not ended.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from xml.sax.saxutils import escape
+
+from evaluator.background.tasks import BackgroundTask, Priority
+
+NoticeKind = Literal["end", "stall"]
+# Characters that XML 1.0 does not allow, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notification. `next` is delivered with the next tool result, `later` with the next message of the user."""
+
+    number: int
+    task_id: str
+    kind: NoticeKind
+    session: str | None
+    priority: Priority
+    xml: str
+
+
+def end_notice(task: BackgroundTask) -> str:
+    """The notification of a task that has ended."""
+    return _xml(task, task.status, end_summary(task))
+
+
+def stall_notice(task: BackgroundTask, hint: str) -> str:
+    """The notification of a task whose output stopped at a prompt."""
+    return _xml(task, None, hint)
+
+
+def end_summary(task: BackgroundTask) -> str:
+    """One line about the end of a task."""
+    facts = [task.reason or ""]
+    facts += [] if task.exit_code is None else [f"exit code {task.exit_code}"]
+    facts += [] if task.signal is None else [f"signal {task.signal}"]
+    how = "; ".join(fact for fact in facts if fact)
+    line = (
+        f"{task.description!r} {'was killed' if task.status == 'killed' else task.status}{f' ({how})' if how else ''}"
+    )
+    return f"{line}\n{task.summary}" if task.summary else line
+
+
+def _xml(task: BackgroundTask, status: str | None, summary: str) -> str:
+    fields = {
+        "task_id": task.id,
+        "tool_use_id": task.tool_use_id,
+        "output_file": task.output_file,
+        "status": status,
+        "summary": summary,
+    }
+    lines = [f"<{name}>{_text(value)}</{name}>" for name, value in fields.items() if value is not None]
+    return "\n".join(["<task_notification>", *lines, "</task_notification>"])
+
+
+def _text(value: str) -> str:
+    # A carriage return that is not escaped is read as a line feed.
+    return escape(_NOT_XML.sub("\ufffd", value), {"\r": "&#13;"})

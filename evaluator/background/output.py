@@ -1,0 +1,66 @@
+"""The output file of a task: written by descriptor, read by anybody at any time.
+
+The file is created new, never through a link, readable by its owner only. Its name is the task's id, so nothing that
+another program created before is ever written to.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.files.open_below import FILE
+from evaluator.files.private_folder import open_private_folder
+
+MAX_BYTES = 1 << 30
+"""The size of an output at which its task is killed."""
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An open output file."""
+
+    path: Path
+    descriptor: int
+
+    @classmethod
+    def create(cls, folder: Path, name: str) -> Output:
+        """Creates the file. Raises: FileExistsError; OSError; RecordError, if others may change the folder."""
+        parent = open_private_folder(folder)
+        try:
+            return cls(folder / name, os.open(name, _FLAGS, 0o600, dir_fd=parent))
+        finally:
+            os.close(parent)
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self.descriptor).st_size
+
+    def cut(self, max_bytes: int) -> None:
+        """Removes what is past `max_bytes`; nothing may write to the file any more."""
+        if self.size() > max_bytes:
+            os.ftruncate(self.descriptor, max_bytes)
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`. Raises: OSError."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+
+    def tail(self, max_bytes: int) -> bytes:
+        """The last bytes."""
+        return read_output(self.path, max(0, self.size() - max_bytes), max_bytes)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
+    """At most `max_bytes` of the file from `offset`; empty past its end. Raises: OSError, also for a link."""
+    descriptor = os.open(path, FILE)
+    try:
+        return os.pread(descriptor, max_bytes, offset)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""Type `b`: a script process, whose output goes straight to its file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evaluator.background.output import Output
+from evaluator.background.tasks import End, TaskType
+from evaluator.errors import ToolError
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.supervisor import MEMORY_BYTES, Command, ProcessEnd, SupervisedProcess
+
+_REASONS = {
+    "timeout": "stopped at its time limit",
+    "processes": "killed for too many processes",
+    "memory": "killed for too much memory",
+}
+
+
+class ScriptWork:
+    """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with the same limits.
+
+    Its standard input is empty; with `has_input` it stays open, and `write` sends to it. When the task ends, nothing
+    that the script started is running.
+    """
+
+    type: TaskType = "b"
+    is_watched = True
+
+    def __init__(
+        self,
+        argv: Sequence[str] | str,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = float("inf"),
+        memory_bytes: int | None = MEMORY_BYTES,
+        sandbox: Sandbox = NO_SANDBOX,
+        has_input: bool = False,
+    ) -> None:
+        words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
+        self._command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, sandbox=sandbox)
+        self._has_input = has_input
+        self._process: SupervisedProcess | None = None
+        self._input: asyncio.WriteTransport | None = None
+        self._is_killed = False
+
+    async def run(self, output: Output) -> End:
+        """Runs the script to its end. A script that cannot be started has failed."""
+        if self._is_killed:
+            return End("killed")
+        try:
+            process = SupervisedProcess(
+                self._command, output.descriptor, output.descriptor, has_input=self._has_input
+            )  # fmt: skip
+        except ToolError as error:
+            return End("failed", reason=str(error))
+        try:
+            if self._has_input:
+                self._input = await process.open_input()
+            self._process = process
+            if self._is_killed:
+                process.kill()
+            return _end(await process.run())
+        except ToolError as error:
+            return End("killed" if self._is_killed else "failed", reason=str(error))
+        finally:
+            self._process = self._input = None
+            await process.end()
+
+    def kill(self) -> None:
+        self._is_killed = True
+        if self._process is not None:
+            self._process.kill()
+
+    def write(self, data: bytes) -> None:
+        """Sends `data` to the script's standard input. Raises: ToolError, if it has none or has ended."""
+        if self._input is None:
+            raise ToolError("the script has no open standard input")
+        self._input.write(data)
+
+
+def _end(end: ProcessEnd) -> End:
+    reason = _REASONS.get(end.reason)
+    if end.survivors:
+        left = f"{end.survivors} processes of another user could not be killed"
+        reason = f"{reason}; {left}" if reason else left
+    status = "completed" if end.exit_code == 0 and end.reason == "ended" else "failed"
+    if end.reason == "killed":
+        status = "killed"
+    return End(status, end.exit_code, end.signal, reason)

@@ -1,0 +1,202 @@
+"""The states of all background tasks of a folder, and their notifications: an SQLite database that processes share.
+
+Every change of a state is one transaction that first looks whether the change is allowed, so that of several processes
+that end a task at once exactly one succeeds; it adds the notification in the same transaction. A process that dies
+leaves the state of its tasks as it was; the next one that looks finds that their owner is gone and ends them.
+
+A notification is claimed before it is delivered, in one statement. It is therefore never delivered twice; if a
+process dies between the two, it stays readable here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluator.background.notifications import Notice, NoticeKind, end_notice
+from evaluator.background.tasks import FINAL, BackgroundTask, End, Priority, check_id
+from evaluator.errors import UsageError
+from evaluator.files import database
+from evaluator.files.database import transaction
+from evaluator.files.private_folder import open_private_folder
+from evaluator.record.owner import is_gone
+from evaluator.record.steps import Owner
+
+_FIELDS = tuple(field.name for field in fields(BackgroundTask))
+_TABLES = f"""
+CREATE TABLE task ({", ".join("id TEXT PRIMARY KEY" if name == "id" else name for name in _FIELDS)}) WITHOUT ROWID;
+CREATE INDEX task_status ON task (status);
+CREATE INDEX task_session ON task (session);
+CREATE TABLE notice (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, kind TEXT NOT NULL, session TEXT,
+    priority TEXT NOT NULL, xml TEXT NOT NULL, created REAL NOT NULL, claimed REAL
+);
+CREATE UNIQUE INDEX notice_end ON notice (task_id) WHERE kind = 'end';
+CREATE INDEX notice_open ON notice (session) WHERE claimed IS NULL
+"""
+FORMAT = database.Format("background tasks", 0x45764267, 1, _TABLES, "name another folder")
+FILE_NAME = "background.sqlite"
+GONE = "the process that ran it is gone; its output up to then is kept"
+_BUSY_S = 30.0
+_NOTICE = "number, task_id, kind, session, priority, xml"
+Requested = Literal["requested", "killed", "ended"]
+
+
+class BackgroundStore:
+    """The background tasks of `folder`, which is created if it is missing.
+
+    Raises: RecordError, if other users may change the folder; ConfigurationError; OSError; sqlite3.Error.
+    """
+
+    def __init__(self, folder: str | Path, *, now: Callable[[], float] = time.time) -> None:
+        self.folder = Path(folder).absolute()
+        os.close(open_private_folder(self.folder))
+        self._connection = database.connect(self.folder / FILE_NAME, FORMAT, _BUSY_S)
+        self._now = now
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def version(self) -> int:
+        """A number that changes when another process has changed something."""
+        return self._connection.execute("PRAGMA data_version").fetchone()[0]
+
+    # -- states ---------------------------------------------------------------------------------------------
+
+    def add(self, task: BackgroundTask) -> None:
+        """Records a new task, which is pending."""
+        values = [_to_sql(getattr(task, name)) for name in _FIELDS]
+        self._connection.execute(f"INSERT INTO task VALUES ({', '.join('?' * len(values))})", values)
+
+    def begin(self, task_id: str) -> bool:
+        """pending → running. False: the task was killed meanwhile, and must not be started."""
+        sql = "UPDATE task SET status = 'running', started_at = ? WHERE id = ? AND status = 'pending'"
+        return self._connection.execute(sql, (self._now(), task_id)).rowcount == 1
+
+    def end(self, task_id: str, end: End) -> BackgroundTask | None:
+        """Ends a task and adds its notification. A task that somebody asked to kill ends as killed, however it ended.
+
+        Returns: the ended task; None if it had ended before, which changes nothing.
+        """
+        with transaction(self._connection):
+            task = self._find(task_id)
+            return None if task is None or task.has_ended else self._end(task, end)
+
+    def request_kill(self, task_id: str, reason: str) -> Requested:
+        """Asks the owner of a task to kill it. A pending task, and one whose owner is gone, is killed at once.
+
+        Raises: UsageError, if there is no such task.
+        """
+        with transaction(self._connection):
+            task = self.get(task_id)
+            if task.has_ended:
+                return "ended"
+            reason = task.kill_reason or reason
+            self._connection.execute("UPDATE task SET kill_reason = ? WHERE id = ?", (reason, task_id))
+            if task.status == "running" and not is_gone(task.owner):
+                return "requested"
+            self._end(self.get(task_id), End("killed", reason=reason))
+            return "killed"
+
+    def end_orphans(self) -> list[BackgroundTask]:
+        """Ends the tasks whose owner is gone: as failed, or as killed if somebody had asked for that."""
+        orphans = [task for task in self.list(ended=False) if is_gone(task.owner)]
+        ended = [self.end(task.id, End("failed", reason=GONE)) for task in orphans]
+        return [task for task in ended if task is not None]
+
+    def set_waiting(self, task_id: str, is_waiting: bool) -> None:
+        """Notes whether the task waits at a prompt."""
+        self._connection.execute("UPDATE task SET is_waiting = ? WHERE id = ?", (is_waiting, task_id))
+
+    def set_tokens(self, task_id: str, input_tokens: int | None, output_tokens: int | None) -> None:
+        """Notes the tokens that the task has used so far."""
+        sql = "UPDATE task SET input_tokens = ?, output_tokens = ? WHERE id = ?"
+        self._connection.execute(sql, (input_tokens, output_tokens, task_id))
+
+    def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
+        values = {**asdict(end), "ended_at": self._now(), "is_waiting": False}
+        if task.kill_reason is not None:
+            values |= {"status": "killed", "reason": task.kill_reason}
+        names = ", ".join(f"{name} = ?" for name in values)
+        self._connection.execute(f"UPDATE task SET {names} WHERE id = ?", [*values.values(), task.id])
+        ended = self.get(task.id)
+        self.add_notice(ended, "end", ended.priority, end_notice(ended))
+        return ended
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def get(self, task_id: str) -> BackgroundTask:
+        """The task. Raises: UsageError, if there is none of that id."""
+        task = self._find(check_id(task_id))
+        if task is None:
+            raise UsageError(f"there is no background task {task_id} in {self.folder}. See: evaluator ps --all")
+        return task
+
+    def list(self, *, ended: bool | None = None, session: str | None = None) -> list[BackgroundTask]:
+        """The tasks, oldest first: all, only those that have ended or not, only those of a session."""
+        marks = ", ".join("?" * len(FINAL))
+        where = {None: "1", True: f"status IN ({marks})", False: f"status NOT IN ({marks})"}[ended]
+        values: list[Any] = [] if ended is None else list(FINAL)
+        if session is not None:
+            where, values = f"{where} AND session = ?", [*values, session]
+        rows = self._connection.execute(f"SELECT * FROM task WHERE {where} ORDER BY created_at, id", values)
+        return [_task(row) for row in rows]
+
+    def kill_requests(self, owner: Owner) -> list[str]:
+        """The running tasks of `owner` that somebody asked to kill."""
+        sql = "SELECT id FROM task WHERE status = 'running' AND kill_reason IS NOT NULL AND owner = ?"
+        return [row[0] for row in self._connection.execute(sql, (_to_sql(owner),))]
+
+    def _find(self, task_id: str) -> BackgroundTask | None:
+        row = self._connection.execute("SELECT * FROM task WHERE id = ?", (task_id,)).fetchone()
+        return None if row is None else _task(row)
+
+    # -- notifications --------------------------------------------------------------------------------------
+
+    def add_notice(self, task: BackgroundTask, kind: NoticeKind, priority: Priority, xml: str) -> None:
+        """Adds a notification for the session of `task`. Raises: sqlite3.IntegrityError, for a second end."""
+        self._connection.execute(
+            "INSERT INTO notice (task_id, kind, session, priority, xml, created) VALUES (?, ?, ?, ?, ?, ?)",
+            (task.id, kind, task.session, priority, xml, self._now()),
+        )
+
+    def notices(self, task_id: str) -> list[Notice]:
+        """All notifications of a task, oldest first, claimed or not."""
+        sql = f"SELECT {_NOTICE} FROM notice WHERE task_id = ? ORDER BY number"
+        return [Notice(*row) for row in self._connection.execute(sql, (task_id,))]
+
+    def claim(
+        self,
+        *,
+        session: str | None = None,
+        task_id: str | None = None,
+        priorities: Sequence[Priority] = ("next", "later"),
+    ) -> list[Notice]:
+        """The notifications of a session, or of a task, that nobody has claimed; from now on they are claimed."""
+        field, value = ("task_id", task_id) if task_id is not None else ("session", session)
+        marks = ", ".join("?" * len(priorities))
+        sql = (
+            f"UPDATE notice SET claimed = ? WHERE claimed IS NULL AND {field} = ? AND priority IN ({marks}) "
+            f"RETURNING {_NOTICE}"
+        )
+        rows = self._connection.execute(sql, (self._now(), value, *priorities)).fetchall()
+        return sorted((Notice(*row) for row in rows), key=lambda notice: notice.number)
+
+
+def _to_sql(value: Any) -> Any:
+    if isinstance(value, Owner):
+        return json.dumps(asdict(value))
+    return json.dumps(value) if isinstance(value, tuple) else value
+
+
+def _task(row: Sequence[Any]) -> BackgroundTask:
+    values = dict(zip(_FIELDS, row, strict=True))
+    command = values["notify_command"]
+    values["notify_command"] = None if command is None else tuple(json.loads(command))
+    values |= {"owner": Owner(**json.loads(values["owner"])), "is_waiting": bool(values["is_waiting"])}
+    return BackgroundTask(**values)

@@ -1,0 +1,37 @@
+"""A clock that stands still until a test advances it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+
+
+class FakeClock:
+    """A time in seconds that only `advance` changes. `sleep` returns when the time has come."""
+
+    def __init__(self, start: float = 1_000.0) -> None:
+        self._now = start
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def time(self) -> float:
+        """The current time."""
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits until the clock has advanced by `seconds`."""
+        self._count += 1
+        wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._now + seconds, self._count, wake))
+        await wake
+
+    async def advance(self, seconds: float) -> None:
+        """Moves the time forward, waking each sleeper at its own time, in order, and letting it run."""
+        until = self._now + seconds
+        while self._waiting and self._waiting[0][0] <= until:
+            self._now, _, wake = heapq.heappop(self._waiting)
+            if not wake.done():
+                wake.set_result(None)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        self._now = until

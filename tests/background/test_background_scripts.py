@@ -1,0 +1,252 @@
+"""Scripts in the background: real processes, whose output is in their file and whose end is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from evaluator.background import BackgroundTasks, ScriptWork
+from evaluator.background.output import read_output
+from evaluator.background.stall import prompt_hint
+from evaluator.testing import FakeClock
+
+DETACHED = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("pid.new", "w").write(str(os.getpid())); os.rename("pid.new", "pid")
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until(condition, timeout_s: float = 60.0):
+    async with asyncio.timeout(timeout_s):
+        while not (found := condition()):  # noqa: ASYNC110  (the condition is that of another process)
+            await asyncio.sleep(0.01)
+    return found
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "code", "number"),
+    [("echo out; echo err >&2", "completed", 0, None), ("exit 3", "failed", 3, None),
+     ("kill -TERM $$", "failed", None, 15), ("/nowhere/at/all", "failed", 127, None)],
+)  # fmt: skip
+def test_a_script_ends_with_its_exit_code(tmp_path, script, status, code, number):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            task = tasks.start(ScriptWork(script, cwd=tmp_path), "a script")
+            assert task.status == "pending" and task.id[0] == "b"
+            ended = await tasks.wait(task.id)
+            assert (ended.status, ended.exit_code, ended.signal) == (status, code, number)
+            assert len(tasks.store.notices(task.id)) == 1
+            return read_output(Path(task.output_file), 0, 1000)
+
+    output = run(work())
+    assert script.startswith("echo") is (output == b"out\nerr\n")
+
+
+def test_a_program_that_cannot_be_started_has_failed(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path) as tasks:
+            ended = await tasks.wait(tasks.start(ScriptWork(["/nowhere/at/all"]), "nothing").id)
+            assert ended.status == "failed" and "program not found" in (ended.reason or "")
+
+    run(work())
+
+
+def test_output_can_be_read_while_the_script_runs_and_its_input_is_closed(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path) as tasks:
+            task = tasks.start(ScriptWork("cat; echo first; sleep 600"), "slow")
+            await until(lambda: read_output(Path(task.output_file), 0, 100) == b"first\n")
+            killed = await tasks.kill(task.id, "not needed any more")
+            assert (killed.status, killed.signal, killed.reason) == ("killed", 9, "not needed any more")
+            again = await tasks.kill(task.id, "once more")
+            assert again == killed and len(tasks.store.notices(task.id)) == 1
+
+    run(work())
+
+
+def test_input_is_open_where_it_was_asked_for(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path) as tasks:
+            script = ScriptWork("read answer; echo got $answer", has_input=True)
+            task = tasks.start(script, "asks")
+            await until(lambda: script._input is not None)
+            script.write(b"yes\n")
+            assert (await tasks.wait(task.id)).status == "completed"
+            assert read_output(Path(task.output_file), 0, 100) == b"got yes\n"
+
+    run(work())
+
+
+def test_too_much_output_kills_and_the_file_is_cut(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path, max_output_bytes=10_000) as tasks:
+            task = tasks.start(ScriptWork("exec yes"), "endless")
+            ended = await tasks.wait(task.id)
+            assert (ended.status, ended.signal) == ("killed", 9)
+            assert "output passed 10,000 bytes" in (ended.reason or "")
+            assert len(read_output(Path(task.output_file), 0, 20_000)) == 10_000
+
+    run(work())
+
+
+def test_the_end_of_a_session_ends_what_it_started_detached_processes_too(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            mine = tasks.start(ScriptWork([sys.executable, "-c", DETACHED], cwd=tmp_path), "mine", session="one")
+            other = tasks.start(ScriptWork("sleep 600"), "other", session="two")
+            await until((tmp_path / "pid").exists)
+            pid = int((tmp_path / "pid").read_text())
+            assert is_running(pid)
+            await tasks.end_session("one")
+            assert not is_running(pid)
+            assert tasks.store.get(mine.id).status == "killed"
+            await until(lambda: tasks.store.get(other.id).status == "running")
+
+    run(work())
+
+
+def test_another_process_kills_a_task_and_sees_that_its_owner_is_gone(tmp_path):
+    code = (
+        "import asyncio, sys\n"
+        "from evaluator.background import BackgroundTasks, ScriptWork\n"
+        "async def main():\n"
+        "    async with BackgroundTasks(sys.argv[1]) as tasks:\n"
+        "        for _ in range(2): print(tasks.start(ScriptWork('echo here; sleep 600'), 'x').id, flush=True)\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def work():
+        owner = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, str(tmp_path), stdout=asyncio.subprocess.PIPE
+        )
+        assert owner.stdout is not None
+        ids = [(await owner.stdout.readline()).decode().strip() for _ in range(2)]
+        async with BackgroundTasks(tmp_path) as tasks:
+            outputs = [Path(tasks.store.get(each).output_file) for each in ids]
+            await until(lambda: all(read_output(path, 0, 10) == b"here\n" for path in outputs))
+            killed = await tasks.kill(ids[0], "from elsewhere", timeout_s=60)
+            assert (killed.status, killed.signal, killed.reason) == ("killed", 9, "from elsewhere")
+            owner.send_signal(signal.SIGKILL)
+            await owner.wait()
+            gone = await tasks.wait(ids[1], 60)
+            assert gone.status == "failed" and "is gone" in (gone.reason or "")
+            assert read_output(outputs[1], 0, 10) == b"here\n"
+            assert [len(tasks.store.notices(each)) for each in ids] == [1, 1]
+
+    run(work())
+
+
+def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_path):
+    class Instant:
+        """Ends by itself after `turns` turns of the loop, unless it is killed before."""
+
+        type = "b"
+        is_watched = False
+
+        def __init__(self, turns: int) -> None:
+            self.turns, self.is_killed = turns, False
+
+        async def run(self, output):
+            from evaluator.background import End
+
+            while self.turns and not self.is_killed:
+                self.turns -= 1
+                await asyncio.sleep(0)
+            return End("killed" if self.is_killed else "completed", 0)
+
+        def kill(self) -> None:
+            self.is_killed = True
+
+    async def work():
+        told = []
+        async with BackgroundTasks(tmp_path, callback=told.append) as tasks:
+            started = [tasks.start(Instant(n % 5), str(n), session="s").id for n in range(200)]
+            kills = [tasks.kill(each, "race") for each in started for _ in range(2)]
+            await asyncio.gather(*kills)
+            found = [tasks.store.get(each) for each in started]
+            assert all(task.status in ("completed", "killed") for task in found)
+            assert sorted(notice.task_id for notice in told) == sorted(started)
+            assert all((task.status == "killed") == (task.kill_reason == "race") for task in found)
+
+    run(work())
+
+
+def test_a_command_gets_the_notification(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path) as tasks:
+            command = ["/bin/sh", "-c", f"cat > {tmp_path}/told"]
+            ended = await tasks.wait(tasks.start(ScriptWork("exit 4"), "a & b", notify_command=command).id)
+            assert ended.status == "failed"
+            assert tasks.store.claim(task_id=ended.id) == []
+
+    run(work())
+    told = (tmp_path / "told").read_text()
+    assert "<status>failed</status>" in told and "a &amp; b" in told
+
+
+def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+            script = ScriptWork("printf 'Overwrite? [y/N] '; read answer; echo $answer", has_input=True)
+            asks = tasks.start(script, "asks")
+            quiet = tasks.start(ScriptWork("echo working; sleep 600"), "quiet")
+            await until(lambda: all(Path(each.output_file).stat().st_size for each in (asks, quiet)))
+            await clock.advance(44)
+            assert tasks.store.notices(asks.id) == []
+            await clock.advance(11)
+            (notice,) = tasks.store.notices(asks.id)
+            assert notice.kind == "stall" and "<status>" not in notice.xml and "yes or no" in notice.xml
+            assert tasks.store.get(asks.id).is_waiting and tasks.store.get(asks.id).status == "running"
+            assert tasks.store.notices(quiet.id) == []
+            await clock.advance(300)
+            assert len(tasks.store.notices(asks.id)) == 1
+            script.write(b"y\n")
+            assert (await tasks.wait(asks.id)).status == "completed"
+            assert [notice.kind for notice in tasks.store.notices(asks.id)] == ["stall", "end"]
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("tail", "hint"),
+    [
+        ("[sudo] password for me: ", "password"), ("Enter passphrase for key '/x': ", "password"),
+        ("Passwort: ", "password"), ("Mot de passe : ", "password"), ("Contraseña: ", "password"),
+        ("密码：", "password"), ("パスワード: ", "password"), ("Введите пароль: ", "password"),
+        ("Continue? [y/N] ", "yes or no"), ("Do you want to continue? (yes/no) ", "yes or no"),
+        ("Fortfahren? [J/n] ", "yes or no"), ("Voulez-vous continuer ? [O/n] ", "yes or no"),
+        ("¿Desea continuar? [S/n] ", "yes or no"), ("Продолжить? [Д/н] ", "yes or no"), ("继续吗？", "yes or no"),
+        ("(yes/no/[fingerprint])? ", "yes or no"), ("Press any key to continue . . .", "key"),
+        ("Press ENTER to continue:", "key"), ("--More--", "key"), ("Drücken Sie eine beliebige Taste...", "key"),
+        ("Appuyez sur une touche pour continuer...", "key"), ("\x1b[1mUsername: \x1b[0m", "entry"),
+        ("Please enter a number (1-3): ", "entry"),
+        ("password changed\n", None), ("compiling 3/7", None), ("", None), ("done.\n$ ", None),
+        ("Downloading model...", None), ("epoch 3, loss: ", None),
+    ],
+)  # fmt: skip
+def test_prompts_are_recognised(tail, hint):
+    found = prompt_hint(tail.encode())
+    assert (found is None) if hint is None else (found is not None and hint in found)
