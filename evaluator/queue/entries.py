@@ -6,12 +6,13 @@ that would leave it raises UsageError. The functions know no store and no clock.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from evaluator.errors import UsageError
 
@@ -33,6 +34,9 @@ TRANSITIONS: Mapping[EntryStatus, frozenset[EntryStatus]] = MappingProxyType(
 """The states that may follow each state."""
 TERMINAL: frozenset[EntryStatus] = frozenset({"done", "blocked", "skipped"})
 """The states in which an entry has `completed_at` and can be archived."""
+
+TOOL = "evaluator"
+"""The `tool` of the attempts that this package records."""
 
 _ID = re.compile(r"T-(0[1-9]|[1-9][0-9]+)")
 
@@ -73,6 +77,35 @@ class QueueEntry:
     user_action_required: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryOptions:
+    """When and how an entry runs. Kept in the store only: `task-queue.json` has no fields for it.
+
+    Higher `priority` first. `not_before`: seconds since the epoch. `needs`: ids of entries that must be done first.
+    `every`: a cron expression; the end of an entry adds the next one. `template` and `inputs`: what is evaluated, in
+    place of a template that fits the words. `guidance`: what the user added with each retry. `tried`: the templates
+    that failed since the entry was added or retried.
+    """
+
+    priority: int = 0
+    not_before: float = 0.0
+    needs: tuple[str, ...] = ()
+    every: str | None = None
+    template: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    guidance: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> EntryOptions:
+        values: dict[str, Any] = json.loads(text)
+        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("needs", "guidance", "tried")}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)

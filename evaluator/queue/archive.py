@@ -1,0 +1,56 @@
+"""Moves entries that ended long ago into `archive/YYYY-MM.json`, by the month of their `completed_at`.
+
+A file of the archive has the form of `task-queue.json`. It is written before the entries leave the store, so a crash in
+between leaves them in both, and the next run replaces them in the file. `lastId` does not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from evaluator.errors import RecordError
+from evaluator.files.atomic import write_atomic
+from evaluator.queue.document import document_bytes, read_document
+from evaluator.queue.entries import QueueEntry, entry_number, parse_timestamp
+from evaluator.queue.publication import read_limited
+from evaluator.queue.tables import QueueTables
+
+FOLDER = "archive"
+_DAY_S = 86_400.0
+
+
+def archive(store: QueueTables, folder: Path, days: float | None = None) -> dict[str, list[str]]:
+    """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month.
+
+    Raises: RecordError or UsageError, if a file of the archive cannot be read or written; its entries stay then.
+    """
+    moved: dict[str, list[str]] = {}
+    days = store.settings().archive_days if days is None else days
+    old = sorted(store.completed_before(store.clock() - days * _DAY_S), key=_month)
+    for month, group in groupby(old, key=_month):
+        path = folder / FOLDER / f"{month}.json"
+        with store.transaction():  # no worker and no user changes an entry meanwhile
+            still = [entry for entry in group if store.is_current(entry)]
+            if still:
+                _write(path, store, still)
+                store.move_to_archive(month, still)
+                moved[month] = [entry.id for entry in still]
+    return moved
+
+
+def _month(entry: QueueEntry) -> str:
+    assert entry.completed_at is not None
+    return parse_timestamp(entry.completed_at).strftime("%Y-%m")
+
+
+def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        before = read_document(read_limited(path), str(path)).tasks if path.exists() else ()
+    except OSError as error:
+        raise RecordError(f"{path}: the archive cannot be read: {error.strerror or error}") from error
+    merged = {entry.id: entry for entry in (*before, *added)}
+    tasks = tuple(sorted(merged.values(), key=lambda entry: entry_number(entry.id)))
+    write_atomic(path, document_bytes(replace(store.settings(), tasks=tasks)))

@@ -1,0 +1,246 @@
+"""The entries of a queue, their order, dependencies and leases; several processes use one store at once.
+
+Each transition is one transaction that holds only if the entry is still in the state, and under the lease, that the
+caller saw. A lease ends with its time, or with its process: then the entry returns to the queue with its attempt
+recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from evaluator.errors import UsageError
+from evaluator.queue import entries
+from evaluator.queue.document import parse_entry
+from evaluator.queue.entries import (
+    TOOL,
+    EntryOptions,
+    EntryType,
+    QueueEntry,
+    StrategyAttempt,
+    entry_id,
+    entry_number,
+    timestamp,
+)
+from evaluator.queue.recurrence import next_time
+from evaluator.queue.tables import QueueTables
+from evaluator.record.owner import current_owner, is_gone
+from evaluator.record.steps import Owner
+
+_DONE = "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived WHERE number = needs))"
+_IS_READY = (
+    "status = 'pending' AND not_before <= ?"
+    f" AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND {_DONE} IS NOT 'done')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A running entry and the lease under which its worker may change it."""
+
+    entry: QueueEntry
+    options: EntryOptions
+    lease: str
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that runs under this lease."""
+        return len(self.entry.strategies_tried) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry with its options, and the ids of the entries that it still waits for."""
+
+    entry: QueueEntry
+    options: EntryOptions
+    waits_for: tuple[str, ...] = ()
+
+
+class QueueStore(QueueTables):
+    """The entries of a queue. Threads share one store."""
+
+    def add(
+        self, description: str, goal: str, kind: EntryType, options: EntryOptions, max_retries: int | None = None
+    ) -> QueueEntry:
+        """A new pending entry with the next id. Raises: UsageError, if it needs an entry that does not exist."""
+        with self.transaction() as db:
+            last, default = db.execute("SELECT last_number, max_retries FROM queue").fetchone()
+            for needed in options.needs:
+                self._check_exists(entry_number(needed))
+            entry = QueueEntry(
+                entry_id(last + 1), description, goal, kind, "pending", 0,
+                default if max_retries is None else max_retries, timestamp(self.clock()),
+            )  # fmt: skip
+            db.execute("UPDATE queue SET last_number = last_number + 1")
+            self.insert(entry, options)
+        return entry
+
+    def get(self, number: int) -> StoredEntry:
+        """The entry with this number. Raises: UsageError, if there is none, or if it is archived."""
+        with self.transaction("DEFERRED") as db:
+            row = db.execute("SELECT document, options FROM entry WHERE number = ?", (number,)).fetchone()
+            if row is None:
+                raise self._missing(number)
+            return StoredEntry(parse_entry(row[0]), EntryOptions.from_json(row[1]), self._waits_for(db, number))
+
+    def counts(self) -> dict[str, int]:
+        """How many entries are in each state, and how many are archived."""
+        with self.transaction("DEFERRED") as db:
+            found = dict(db.execute("SELECT status, count(*) FROM entry GROUP BY status"))
+            archived = db.execute("SELECT count(*) FROM archived").fetchone()[0]
+        return {status: found.get(status, 0) for status in entries.STATUSES} | {"archived": archived}
+
+    def count_ready(self) -> int:
+        """How many pending entries could run now: their time has come, and what they need is done."""
+        with self.transaction("DEFERRED") as db:
+            return db.execute(f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)).fetchone()[0]
+
+    def skip(self, number: int) -> QueueEntry:
+        """pending → skipped. A recurring entry does not return. Raises: UsageError, for another state."""
+        return self._change(number, lambda entry: entries.skip(entry, self._now()))
+
+    def retry(self, number: int, guidance: str | None = None) -> QueueEntry:
+        """blocked → pending, with what the user adds for the next attempt. Raises: UsageError, for another state."""
+
+        def options(old: EntryOptions) -> EntryOptions:
+            return replace(old, tried=(), guidance=old.guidance + (() if guidance is None else (guidance,)))
+
+        return self._change(number, entries.retry, options=options)
+
+    # Leases
+
+    def claim(self, lease_s: float) -> Claim | None:
+        """Starts the pending entry that is next: highest priority, then lowest id; None if there is none.
+
+        At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the queue first.
+        """
+        with self.transaction() as db:
+            self.recover()
+            running, limit = db.execute(
+                "SELECT (SELECT count(*) FROM entry WHERE status = 'running'), max_concurrent FROM queue"
+            ).fetchone()
+            if running >= limit:
+                return None
+            row = db.execute(
+                f"SELECT number, document, options FROM entry WHERE {_IS_READY} ORDER BY priority DESC, number LIMIT 1",
+                (self.clock(),),
+            ).fetchone()
+            if row is None:
+                return None
+            owner, lease = current_owner(), secrets.token_hex(8)
+            entry = entries.start(parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now())
+            self.put(row[0], entry)
+            db.execute(
+                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, strategy = NULL WHERE number = ?",
+                (lease, self.clock() + lease_s, json.dumps(asdict(owner)), row[0]),
+            )
+        return Claim(entry, EntryOptions.from_json(row[2]), lease)
+
+    def extend(self, claim: Claim, lease_s: float) -> bool:
+        """Renews the lease. False: it is lost, and the attempt has to stop."""
+        with self.transaction() as db:
+            done = db.execute(
+                "UPDATE entry SET lease_until = ? WHERE number = ? AND lease = ? AND status = 'running'",
+                (self.clock() + lease_s, entry_number(claim.entry.id), claim.lease),
+            )
+        return done.rowcount == 1
+
+    def note_strategy(self, claim: Claim, strategy: str) -> bool:
+        """Stores what the attempt tries, for the case that its process ends. False: the lease is lost."""
+        with self.transaction() as db:
+            done = db.execute(
+                "UPDATE entry SET strategy = ? WHERE number = ? AND lease = ? AND status = 'running'",
+                (strategy, entry_number(claim.entry.id), claim.lease),
+            )
+        return done.rowcount == 1
+
+    def end(
+        self, claim: Claim, change: Callable[[QueueEntry], QueueEntry], *, tried: str | None = None
+    ) -> QueueEntry | None:
+        """Ends the attempt: `change` gives the entry's next state. None: the lease is lost, and nothing is changed.
+
+        `tried` is a strategy that this round need not try again.
+        """
+        number = entry_number(claim.entry.id)
+
+        def options(old: EntryOptions) -> EntryOptions:
+            return old if tried is None or tried in old.tried else replace(old, tried=(*old.tried, tried))
+
+        with self.transaction() as db:
+            if not db.execute("SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)).fetchone():
+                return None
+            return self._change(number, change, options=options)
+
+    def recover(self) -> list[QueueEntry]:
+        """Returns entries to the queue whose lease is over or whose process is gone; the attempt counts as failed."""
+        found: list[QueueEntry] = []
+        with self.transaction() as db:
+            rows = db.execute(
+                "SELECT number, lease_until, owner, strategy FROM entry WHERE status = 'running'"
+            ).fetchall()
+            for number, until, owner, strategy in rows:
+                gone = owner is None or is_gone(Owner(**json.loads(owner)))
+                if gone or until <= self.clock():
+                    what = "the worker's process ended" if gone else "the worker did not renew its lease"
+                    found.append(self._change(number, lambda entry, w=what, s=strategy: self._lose(entry, w, s)))
+        return found
+
+    def _lose(self, entry: QueueEntry, what: str, strategy: str | None) -> QueueEntry:
+        now = self._now()
+        attempt = StrategyAttempt(
+            len(entry.strategies_tried) + 1, strategy or "unknown", TOOL, now, f"interrupted: {what}"
+        )
+        return entries.fail(
+            entry, attempt, now, reason=f"{what} in the last of {entry.retries + 1} attempts",
+            action=f"1. Find out why workers end (memory, time limits)\n2. Run: evaluator queue retry {entry.id}",
+        )  # fmt: skip
+
+    def _now(self) -> str:
+        return timestamp(self.clock())
+
+    def _check_exists(self, number: int) -> None:
+        if self.archived_month(number) is None:
+            self.get(number)
+
+    def _missing(self, number: int) -> UsageError:
+        month = self.archived_month(number)
+        if month is not None:
+            return UsageError(f"{entry_id(number)} is in the archive, in archive/{month}.json")
+        return UsageError(f"there is no entry {entry_id(number)}; see: evaluator queue list")
+
+    def _waits_for(self, db: sqlite3.Connection, number: int) -> tuple[str, ...]:
+        rows = db.execute(
+            f"SELECT needs FROM dependency WHERE number = ? AND {_DONE} IS NOT 'done' ORDER BY needs", (number,)
+        )
+        return tuple(entry_id(row[0]) for row in rows)
+
+    def _change(
+        self,
+        number: int,
+        change: Callable[[QueueEntry], QueueEntry],
+        options: Callable[[EntryOptions], EntryOptions] = lambda old: old,
+    ) -> QueueEntry:
+        """A transition: reads the entry, changes it, and ends its lease, in one transaction."""
+        with self.transaction() as db:
+            stored = self.get(number)
+            entry, kept = change(stored.entry), options(stored.options)
+            if entry.status in ("done", "blocked") and kept.every is not None:
+                self._recur(entry, kept)
+                kept = replace(kept, every=None)
+            self.put(number, entry, kept)
+            db.execute(
+                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, strategy = NULL WHERE number = ?",
+                (number,),
+            )
+        return entry
+
+    def _recur(self, entry: QueueEntry, options: EntryOptions) -> None:
+        """Adds the next occurrence of a recurring entry."""
+        assert options.every is not None
+        following = replace(options, not_before=next_time(options.every, self.clock()), tried=(), needs=())
+        self.add(entry.description, entry.goal, entry.type, following, entry.max_retries)
