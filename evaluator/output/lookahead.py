@@ -40,16 +40,21 @@ _COMMA = ",，;；"
 _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
 
 _GAP_AT = re.compile(_GAP)
-# After a comma, and where one may be missing. A quote counts unless the text that it opens ends in the wrong way.
-_NEXT_MEMBER = re.compile(
-    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{COLON}|[=,，}}\]]|\Z|//|/\*)){QUOTE}"
+# What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it opens ends well.
+_BARE_MEMBER = (
+    rf"{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf"|{_END}|\{{|\w{{1,64}}+\Z"
+)
+_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{_END}|\w{{1,64}}+\Z"
+_NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_MEMBER})")
+_NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_ITEM})")
+_NEXT_MEMBER_IN_QUOTES = re.compile(
+    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){QUOTE}"
     rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
-    rf"|{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
-    rf"|{_END}|\{{|\w{{1,64}}+\Z)"
-)  # fmt: skip
-_NEXT_ITEM = re.compile(
-    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{QUOTE}|[+:,，;；}}\]):\[{{]|\Z|//|/\*|\#)){QUOTE}"
-    rf"|{QUOTE}{_OPEN}|[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{_END}|\w{{1,64}}+\Z)"
+    rf"|{_BARE_MEMBER})"
+)
+_NEXT_ITEM_IN_QUOTES = re.compile(
+    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{QUOTE}|[+:,，;；}}\]):\[{{]|\Z|//|/\*|\#)){QUOTE}|{QUOTE}{_OPEN}|{_BARE_ITEM})"
 )
 _MEMBER_AFTER_GAP = re.compile(
     rf"{QUOTED}{WS}*+(?:{COLON}|=)|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
@@ -90,8 +95,11 @@ class Lookahead:
         if self.scanner.steps < 0:
             raise Unreadable("the text needs too many repairs", at, len(self.text), True)
 
-    def after_value(self, at: int, level: int) -> bool:
-        """Whether a value may end at `at` while `level` containers are open."""
+    def after_value(self, at: int, level: int, *, in_quotes: bool = False) -> bool:
+        """Whether a value may end at `at` while `level` containers are open.
+
+        With `in_quotes` it is a string in which an unescaped quote was opened, which this one may close.
+        """
         text = self.text
         if _BLANK_LINE.match(text, at):
             return True
@@ -113,7 +121,11 @@ class Lookahead:
                 continue
             is_object = self.kinds[level - 1] == "{"
             if char in _COMMA:
-                return (_NEXT_MEMBER if is_object else _NEXT_ITEM).match(text, at + 1) is not None
+                if in_quotes:
+                    following = _NEXT_MEMBER_IN_QUOTES if is_object else _NEXT_ITEM_IN_QUOTES
+                else:
+                    following = _NEXT_MEMBER if is_object else _NEXT_ITEM
+                return following.match(text, at + 1) is not None
             if is_object and _LINE_KEY.match(text, start):
                 return True
             return (_MEMBER_AFTER_GAP if is_object else _ITEM_AFTER_GAP).match(text, at) is not None

@@ -16,6 +16,7 @@ from evaluator.output.rewrites import rewrite
 from evaluator.output.scalars import (
     find_answer,
     find_boolean,
+    find_first_word,
     find_labelled,
     find_number,
     find_only_word,
@@ -195,6 +196,9 @@ def _read_text(inner: str, schema: Schema) -> Conformed:
             found = conform(value, schema, f"the string was read from the text at {where}")
             if found.error is None:
                 return found
+    value = find_first_word(answer[0], values) if answer is not None else None
+    if value is not None:
+        return conform(value, schema, "the string was read from the beginning of the labelled answer")
     value = find_only_word(inner, values)
     if value is not None:
         return conform(value, schema, "the string was read from the only one of the allowed words in the text")

@@ -55,6 +55,7 @@ _COLON = re.compile(rf":=|=>|{COLON}(?:{WS}*+[:=])?|=")
 _KEY_IN_ARRAY = re.compile(rf"{QUOTED}{WS}*+{COLON}")
 _SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
 _TUPLE = re.compile(rf"\({WS}*+(?:{QUOTE}|[\[{{()\d-]|(?i:{LITERAL}))")
+_ESCAPED_QUOTES = re.compile(r'\\"((?:[^"\\\n]|\\(?!")){0,2000}+)\\"(?=\s*+[,}\]])')
 _PREFIX = re.compile(r"[bBrRuUfF]{1,2}(?=[\"'](?!\s*[,\]}:]))")
 _JOIN = re.compile(rf"{WS}*+\+{WS}*+(?={QUOTE})")
 _STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
@@ -270,6 +271,10 @@ class BlockReader:
             self._close()
             self._comma = True
             return position
+        if char == "\\" and (escaped := _ESCAPED_QUOTES.match(text, position)) is not None:
+            self.repairs["escape"] = None
+            self._put(escaped[1])
+            return escaped.end()
         if (prefix := _PREFIX.match(text, position)) is not None:
             self.repairs["prefix"] = None
             position = prefix.end()

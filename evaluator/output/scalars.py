@@ -36,6 +36,7 @@ _TAGGED = re.compile(r"<(answer|final_answer|final|result|output|response)>([^<]
 _ANY_LABEL = re.compile(r"[^\n:：]{1,60}[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
 _NOT_WORD = re.compile(r"[\W_]+")
 _NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
+_ALTERNATIVE = re.compile(r" (?:or|and|oder|ou|to) ")
 _MAX_MENTION = 400
 
 
@@ -124,6 +125,16 @@ def find_word(text: str, values: list[str]) -> str | None:
     folded = _folded(text[:_MAX_LENGTH])
     found = [value for value in values if folded and _folded(value) == folded]
     return found[0] if len(found) == 1 else None
+
+
+def find_first_word(text: str, values: list[str]) -> str | None:
+    """The one of `values` with which a text begins, unless it names an alternative to it (`B or C`)."""
+    folded = _folded(text[:_MAX_LENGTH])
+    for value in sorted(values, key=len, reverse=True):
+        word = _folded(value)
+        if word and (folded + " ").startswith(word + " "):
+            return None if _ALTERNATIVE.match(folded, len(word)) else value
+    return None
 
 
 def find_labelled(text: str) -> str:

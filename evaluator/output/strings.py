@@ -16,6 +16,10 @@ _TRIPLE = re.compile(r'"""|\'\'\'')
 # A key with a quote of another kind at its end, one without the closing quote, and one with quotes inside.
 _MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+[:：=])")
 _OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+[:：]{WS}*+{VALUE})")
+_CLOSED_LATER = re.compile(r"[^\"}\]]{0,2000}+[\"}\]]")
+_APOSTROPHE = re.compile(r"\w['’]\w")
+# The end of a text whose last string has no closing quote.
+_LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 _AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
 
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
@@ -111,11 +115,11 @@ class ReadString:
         exact = _up_to(self._quote, in_line=True).match(text, begin)
         stop = exact.end() if exact is not None else begin
         is_closed = text[stop : stop + 1] == self._quote
-        if is_closed and ahead.after_key(stop + 1):
+        if is_closed and (ahead.after_key(stop + 1) or not text[stop + 1 : stop + 80].strip()):
             return self._take(begin, stop, stop + 1)
-        if (match := _MIXED_KEY.match(text, begin)) is not None:
+        if (match := _MIXED_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
             return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
-        if (match := _OPEN_KEY.match(text, begin)) is not None:
+        if (match := _OPEN_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
             return self._take(begin, match.end(1), match.end(1), "missing_quote")
         if is_closed and ahead.after_key(stop + 1, is_weak=True):
             return self._take(begin, stop, stop + 1)
@@ -164,6 +168,9 @@ class ReadString:
         if rejected is not None and text.find("}", rejected) + text.find("]", rejected) > -2:
             after = _AFTER_TEXT.match(text, rejected + 1)
             return self._take(begin, rejected, after.end() if after is not None else rejected + 1, "text_after")
+        last = _LAST_LINE.search(text, max(begin, len(text) - 400))
+        if last is not None:
+            return self._take(begin, last.start(), last.start(), "missing_quote").rstrip(" \t\r,")
         self.cut = True
         self._mark_inner(text[begin:])
         return _without_partial(self._take(begin, len(text), len(text)))
@@ -171,7 +178,7 @@ class ReadString:
     def _walk(self, begin: int, level: int, ends: str) -> tuple[str | None, int | None]:
         """The string up to the first of `ends` that may end it, and the first that may not."""
         text, ahead, at = self._text, self._ahead, begin
-        until, rejected = _until(ends), None
+        until, rejected, in_quotes = _until(ends), None, False
         while (match := until.match(text, at)) is not None:
             stop = match.end()
             if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
@@ -179,13 +186,14 @@ class ReadString:
             if text[stop] == "<":
                 self.stopped, self.end = True, stop
                 return None, rejected
-            if ahead.after_value(stop + 1, level):
+            if ahead.after_value(stop + 1, level, in_quotes=in_quotes):
                 raw = self._take(begin, stop, stop + 1)
                 self._mark_inner(raw)
                 return raw, None
             if stop > begin and ahead.opens_next(stop):
                 return self._before_next(begin, stop), None
             rejected = stop if rejected is None else rejected
+            in_quotes ^= not _APOSTROPHE.match(text, stop - 1)
             at = stop + 1
         return None, rejected
 
