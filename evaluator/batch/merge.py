@@ -30,7 +30,7 @@ from evaluator.record.journal import now
 # Everything that has to be equal in the manifests of shards of one batch.
 _SAME = (
     "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
-    "thresholds", "cluster", "group_by", "reducers",
+    "limited", "thresholds", "cluster", "group_by", "reducers",
 )  # fmt: skip
 _SAME_ARGUMENTS = ("inputs", "id", "target", "metadata")
 

@@ -14,10 +14,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from evaluator.batch.limited import COUNTABLE, COUNTED, Limited
 from evaluator.batch.rows import Selection
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
-from evaluator.errors.results import FailureReason
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.processes.sandboxes import HELP, Sandbox
 
@@ -152,7 +152,9 @@ def _thresholds(name: str, value: Any) -> tuple[Any, ...]:
 
 def _reasons(name: str, value: Any) -> tuple[str, ...]:
     reasons = check_texts(name, value)
-    check_names(reasons, get_args(FailureReason), f"{name}: ")
+    if reasons == ("none",):
+        return ()
+    check_names(reasons, COUNTABLE, f"{name}: ")
     return reasons
 
 
@@ -216,7 +218,8 @@ def options_to_dict(options: Any) -> dict[str, Any]:
             value = {f.name: v for f in fields(value) if (v := getattr(value, f.name)) != f.default}
         elif isinstance(value, tuple):
             value = list(cast("tuple[Any, ...]", value))
-        if each.metadata.get("in_file") and value not in (None, [], {}, ""):
+        is_default = value in (None, [], {}, "") and not (value == [] and each.default)
+        if each.metadata.get("in_file") and not is_default:
             found[each.name] = value
     return found
 
@@ -326,9 +329,14 @@ class BatchOptions:
         Flag("--threshold", "A condition on the numbers, e.g. 'accuracy >= 0.8'.", "CONDITION", several=True),
     )  # fmt: skip
     count_as_failed: tuple[str, ...] = option(
-        (), _reasons,
-        Flag("--count-as-failed", "Errors with this reason count as failed answers, e.g. output_format_failure.",
-             "REASON", several=True),
+        COUNTED, _reasons,
+        Flag("--count-as-failed", "Errors of this type or with this reason count as failed answers; none: no error. "
+             "Default: output_format_failure.", "REASON", several=True),
+    )  # fmt: skip
+    limited: Limited = option(
+        "scored", _one_of(get_args(Limited)),
+        Flag("--limited", "What an answer is that a limit cut off: scored like any other, failed, or an error.",
+             choices=get_args(Limited), default="scored"),
     )  # fmt: skip
     limits: BatchLimits = option(BatchLimits(), _limits)
     output: str | None = option(

@@ -61,7 +61,8 @@ class BatchPlan:
     @property
     def scoring_part(self) -> str:
         """The hash of everything that judges; empty without scorers."""
-        return digest([self.scorer_parts, sorted(self.options.count_as_failed)]) if self.scorers else ""
+        options = self.options
+        return digest([self.scorer_parts, sorted(options.count_as_failed), options.limited]) if self.scorers else ""
 
     @property
     def total(self) -> int | None:
@@ -208,6 +209,7 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "scorers": dict(plan.scorer_parts),
         "judges": dict(plan.judges.models),
         "count_as_failed": sorted(options.count_as_failed),
+        "limited": options.limited,
         "limits": {name: value for name, value in asdict(options.limits).items() if value is not None},
         "thresholds": [str(threshold) for threshold in plan.thresholds],
         "cluster": options.cluster,

@@ -19,8 +19,8 @@ class Declared:
 
     `total` is how many there will be; None if unknown. `unfinished` is why the batch is not finished; empty if it is.
     `cluster` is the metadata field by which it is clustered. `scorers` is what determines the judgements of each
-    scorer, by its name, and `count_as_failed` which errors count as failed; None if the manifest has neither.
-    `judges` are the models that a scorer asks, by its name, as far as they are known.
+    scorer, by its name, `count_as_failed` which errors count as failed, and `limited` what a cut-off answer is; None if
+    the manifest has none. `judges` are the models that a scorer asks, by its name, as far as they are known.
     """
 
     total: int | None = None
@@ -28,6 +28,7 @@ class Declared:
     cluster: str | None = None
     scorers: Mapping[str, Mapping[str, Any]] | None = None
     count_as_failed: tuple[str, ...] | None = None
+    limited: str | None = None
     judges: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
 
 
@@ -92,6 +93,7 @@ class Batch:
             self.cluster,
             None if scorers is None else {name: _with_handlers(part, handlers) for name, part in scorers.items()},
             None if reasons is None else tuple(reasons),
+            manifest.get("limited"),
             {name: _models(by_handler, handlers) for name, by_handler in manifest.get("judges", {}).items()},
         )
 

@@ -4,8 +4,8 @@ Each result has exactly one of four verdicts:
 
 - passed: every scorer passed it.
 - failed: at least one scorer failed it.
-- error: the task or a scorer ended with an error. Errors are counted separately. They are never scored as zero and
-  never dropped.
+- error: the task or a scorer ended with an error, other than one that counts as a failed answer. Errors are counted
+  separately. They are never scored as zero and never dropped.
 - unscored: no scorer failed the answer, but one could not judge it (no target), or there is no scorer.
 """
 
@@ -84,19 +84,22 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why there is no answer. `kind` is the TaskError's reason, or its type if it has no reason."""
+    """The reason why there is no complete answer. `kind` is the TaskError's reason, or its type if it has no reason;
+    `resource` is the limit that ended the task, such as `output`. The verdict may be passed or failed anyway, see
+    `evaluator.batch.limited`."""
 
     type: str
     kind: str
     message: str
     retryable: bool = False
+    resource: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:
-        return cls(data["type"], data["kind"], data["message"], data["retryable"])
+        return cls(data["type"], data["kind"], data["message"], data["retryable"], data.get("resource"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
+from evaluator.batch.limited import COUNTED, Limited
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
@@ -98,7 +99,8 @@ async def run_batch(
     models: str | Sequence[str] = (),
     handlers: str | Sequence[str] = (),
     thresholds: str | Sequence[str | Threshold] = (),
-    count_as_failed: str | Sequence[str] = (),
+    count_as_failed: str | Sequence[str] = COUNTED,
+    limited: Limited = "scored",
     limits: BatchLimits | Mapping[str, Any] | None = None,
     cluster: str | None = None,
     group_by: str | None = None,
@@ -122,8 +124,9 @@ async def run_batch(
 
     `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
     rows. `scorers`: names, tables or functions. Each of `models` is combined with each of `handlers`. `thresholds`:
-    conditions such as `"accuracy >= 0.8"`. `count_as_failed`: reasons of errors that count as failed answers. `cluster`
-    and `group_by` name metadata fields: equal values of `cluster` are not independent (clustered standard errors);
+    conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types and reasons of errors that count as failed answers.
+    `limited`: whether an answer that a limit cut off is "scored" like any other, "failed" or an "error". `cluster` and
+    `group_by` name metadata fields: equal values of `cluster` are not independent (clustered standard errors);
     numbers are shown for each value of `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`,
     `pass@3`, `pass^3`).
 
@@ -270,7 +273,7 @@ async def _run_session(
             unrecorded = find_unrecorded(store, earlier)
         worker = Worker(
             own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
-            options.count_as_failed, unrecorded, options.unfinished,
+            options.count_as_failed, options.limited, unrecorded, options.unfinished,
         )  # fmt: skip
         for line in (*plan.judges.notices, *notices):
             display.show("notice", line)

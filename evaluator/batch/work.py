@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.batch.identity import Cell, Identity
+from evaluator.batch.limited import Limited, counts_as_failed, is_limited, limited_answer
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
 from evaluator.batch.scorers.computing import GivenBack
@@ -21,6 +22,8 @@ from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,
+    Resource,
+    ResourceName,
     Status,
     TaskError,
     TaskId,
@@ -31,7 +34,7 @@ from evaluator.errors.results import (
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
-from evaluator.nodes import Function, TopLevel
+from evaluator.nodes import Function, Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -96,6 +99,7 @@ class Worker:
     scorers: Sequence[Scorer]
     budget_ended: Callable[[], str | None]
     count_as_failed: Collection[str] = ()
+    limited: Limited = "scored"
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
 
@@ -129,13 +133,14 @@ class Worker:
         if isinstance(outcome, TaskError) and (reason := _rejection(outcome) or self.budget_ended()) is not None:
             return Done(work, None, reason)
         failure = failure_of(outcome)
+        answer = self._answer_of(work, outcome)
         scores: dict[str, Score] = {}
-        if isinstance(outcome, TaskResult):
+        if isinstance(answer, TaskResult):
             rejected: list[str] = []
             judged: dict[str, int] = {}
             for scorer in self.scorers:
                 try:
-                    scored = self._scored(work, scorer, outcome, rejected, judged)
+                    scored = self._scored(work, scorer, answer, rejected, judged)
                     scores[scorer.name] = await run_scorer(scorer, scored)
                 except MachineError as error:
                     return Done(work, None, f"scorer {scorer.name!r}: {error}")
@@ -148,16 +153,35 @@ class Worker:
                 return Done(work, None, rejected[0])
             if any(score.error for score in scores.values()) and (reason := self.budget_ended()) is not None:
                 return Done(work, None, reason)
-        verdict = verdict_of(failure, scores.values())
-        if failure is not None and failure.kind in self.count_as_failed:
-            explanation = f"counted as failed: {failure.kind}"
-            scores = {scorer.name: Score(0.0, False, explanation=explanation) for scorer in self.scorers}
-            verdict = Verdict.FAILED
-        return Done(work, self._result(work, outcome, verdict, scores, failure, started, duration_s))
+        elif answer is not None:
+            scores = {scorer.name: Score(0.0, False, explanation=answer) for scorer in self.scorers}
+        verdict = verdict_of(failure if answer is None else None, scores.values())
+        parsed = None if answer is None or isinstance(answer, str) else answer.parsed_content
+        return Done(work, self._result(work, outcome, parsed, verdict, scores, failure, started, duration_s))
+
+    def _answer_of(self, work: Work, outcome: Outcome) -> TaskResult | str | None:
+        """The answer to score; why it counts as failed; or None for an error, which nothing scores."""
+        if isinstance(outcome, TaskResult):
+            return outcome
+        if not self.scorers:
+            return None
+        failure = failure_of(outcome)
+        if self.limited != "error" and is_limited(outcome):
+            ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
+            if self.limited == "failed":
+                return ended
+            node = self.evaluator.library.get(work.cell.template).node
+            answer = limited_answer(outcome, node.output if isinstance(node, Task) else None)
+            return (
+                f"{ended}: {answer}" if isinstance(answer, str) else replace(answer, parsed_content=answer.parsed_data)
+            )
+        if failure is not None and counts_as_failed(failure, self.count_as_failed):
+            return f"counted as failed: {failure.kind}"
+        return None
 
     def _result(
-        self, work: Work, outcome: Outcome, verdict: Verdict, scores: Mapping[str, Score], failure: Failure | None,
-        started: str, duration_s: float,
+        self, work: Work, outcome: Outcome, parsed: Any, verdict: Verdict, scores: Mapping[str, Score],
+        failure: Failure | None, started: str, duration_s: float,
     ) -> SampleResult:  # fmt: skip
         sample, cell, notes = work.sample, work.cell, outcome.notes
         store = self.evaluator.services.store
@@ -165,7 +189,7 @@ class Worker:
         return SampleResult(
             identity=work.identity.value, sample_id=sample.id, place=sample.place, epoch=work.epoch,
             template=cell.template, variant=cell.variant, verdict=verdict, inputs=sample.inputs, target=sample.target,
-            metadata=sample.metadata, model=notes.get("model"), content=outcome.content, parsed=outcome.parsed_content,
+            metadata=sample.metadata, model=notes.get("model"), content=outcome.content, parsed=parsed,
             scores=scores, failure=failure, usage=outcome.usage, duration_s=duration_s, started=started,
             task_id=number, task_file=None if number is None or store is None else f"tasks/done/TASK-{number}.md",
             cached_calls=notes.get("cached_calls", 0), warnings=tuple(map(str, notes.get("warnings", ()))),
@@ -213,7 +237,7 @@ class Worker:
             )
         if earlier.failure is None:
             return TaskResult(Status.COMPLETE, earlier.content, earlier.parsed, usage=earlier.usage)
-        return error_of(earlier.failure, earlier.usage)
+        return replace(error_of(earlier.failure, earlier.usage), content=earlier.content)
 
     def _recording(self, task_id: int | None) -> Recording | None:
         store = self.evaluator.services.store
@@ -273,13 +297,18 @@ def failure_of(outcome: Outcome) -> Failure | None:
     """Why there is no answer; None if there is one."""
     if isinstance(outcome, TaskResult):
         return None
-    return Failure(outcome.type, outcome.reason or outcome.type, outcome.message, outcome.retryable)
+    resource = None if outcome.resource is None else outcome.resource.name
+    return Failure(outcome.type, outcome.reason or outcome.type, outcome.message, outcome.retryable, resource)
 
 
 def error_of(failure: Failure, usage: Usage) -> TaskError:
     """The error that `failure` was made from, without its details."""
     reason = None if failure.kind == failure.type else cast("FailureReason", failure.kind)
-    return TaskError(cast("ErrorType", failure.type), failure.message, reason, usage=usage, retryable=failure.retryable)
+    # The line of a result has the limit's name, but not its figures.
+    resource = None if failure.resource is None else Resource(cast("ResourceName", failure.resource), 0, 0)
+    return TaskError(
+        cast("ErrorType", failure.type), failure.message, reason, resource, usage=usage, retryable=failure.retryable
+    )
 
 
 def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:

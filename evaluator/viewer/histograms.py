@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.batch.records import SampleResult
+from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.statistics import percentiles
 
 BINS = 24
@@ -31,7 +31,7 @@ class Distributions:
         """Adds a result. Unknown counts are in no bin, and neither are errors."""
         group = (batch, result.template, result.variant)
         self._of[group] = self._of.get(group, 0) + 1
-        if result.failure is not None:
+        if result.verdict is Verdict.ERROR:
             return
         found = {
             "duration_s": result.duration_s,

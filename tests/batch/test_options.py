@@ -15,7 +15,7 @@ import pytest
 from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
 from evaluator.batch.definition import BatchDefinition, definition_from
 from evaluator.batch.engines import ENGINES
-from evaluator.batch.options import SELECT_FLAGS, flags_of
+from evaluator.batch.options import SELECT_FLAGS, flags_of, options_to_dict
 from evaluator.cli.batch import batch as command
 from evaluator.errors import UsageError
 
@@ -49,7 +49,8 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "templates": ["a", "b"], "rows": "rows.jsonl", "name": "n", "inputs": {"a": "b"}, "id": "i", "target": "t",
         "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
         "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
-        "count_as_failed": ["output_format_failure"], "limits": {"max_cost": 1.5}, "output": "o", "cache": "c",
+        "count_as_failed": ["tool_failure", "TASK_FAILURE"], "limited": "error", "limits": {"max_cost": 1.5},
+        "output": "o", "cache": "c",
         "engine": "processes", "workers": 3, "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
     }  # fmt: skip
     in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}
@@ -60,6 +61,12 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
     assert definition_from(given, Path("/p")).to_dict() == given | {
         "rows": "/p/rows.jsonl", "output": "/p/o", "cache": "/p/c", "library": ["/p/l"], "roots": ["/p/r"],
     }  # fmt: skip
+
+
+def test_no_error_that_counts_as_failed_is_stored_too() -> None:
+    options = BatchOptions(count_as_failed=["none"])
+    assert options.count_as_failed == () and BatchOptions().count_as_failed == ("output_format_failure",)
+    assert BatchOptions(**options_to_dict(options)) == options
 
 
 @pytest.mark.parametrize(

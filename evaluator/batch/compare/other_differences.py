@@ -43,6 +43,9 @@ def _scorers(a: SideSamples, b: SideSamples) -> Iterator[str]:
     reasons = [declared.count_as_failed for declared in (a.declared, b.declared)]
     if reasons[0] is not None and reasons[1] is not None and (only := set(reasons[0]) ^ set(reasons[1])):
         yield f"only one side counts the error {', '.join(sorted(only))} as failed"
+    limited = [declared.limited for declared in (a.declared, b.declared)]
+    if None not in limited and limited[0] != limited[1]:
+        yield f"cut-off answers are {limited[0]} on one side and {limited[1]} on the other"
 
 
 def _settings(a: Mapping[str, Any], b: Mapping[str, Any], judges: Sequence[Collection[str]]) -> Iterator[str]:

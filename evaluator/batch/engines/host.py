@@ -80,7 +80,7 @@ class Host:
         self._worker = Worker(
             evaluator.with_limiter(self._limiter, tasks, recipe.cache),
             [pickle.loads(scorer) for scorer in recipe.scorers],
-            lambda: self._budget_ended, recipe.count_as_failed, self._unrecorded, recipe.unfinished,
+            lambda: self._budget_ended, recipe.count_as_failed, recipe.limited, self._unrecorded, recipe.unfinished,
         )  # fmt: skip
         return Opened(shares_folder, current_owner().boot_id)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.limited import Limited
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.interpreter.recovery import OnUnfinished
@@ -44,6 +45,7 @@ class Recipe:
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
     count_as_failed: Sequence[str]
+    limited: Limited
     unfinished: OnUnfinished
     tasks: str
     cache: str | None
@@ -66,8 +68,8 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     cache = None if evaluator.cache is None else os.path.abspath(evaluator.cache.path)
     profiles = [*evaluator.services.profiles.values(), evaluator.services.default_profile]
     recipe = Recipe(
-        arguments, scorers, tuple(worker.count_as_failed), worker.unfinished, os.path.abspath(store.root), cache,
-        dict(_variables(profiles, also)), os.getcwd(),
+        arguments, scorers, tuple(worker.count_as_failed), worker.limited, worker.unfinished,
+        os.path.abspath(store.root), cache, dict(_variables(profiles, also)), os.getcwd(),
     )  # fmt: skip
     return recipe, store
 

@@ -29,7 +29,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import as_text, clean
-from evaluator.batch.records import SampleResult, Score
+from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import GroupSummary, ScorerSummary
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
@@ -168,7 +168,7 @@ def _sample(result: SampleResult) -> dict[str, Any]:
         ],
         "output": {
             "model": model,
-            "choices": [{"message": {"role": "assistant", "content": content}, "stop_reason": "stop"}],
+            "choices": [{"message": {"role": "assistant", "content": content}, "stop_reason": _stop_reason(result)}],
             "usage": _usage(result.usage),
         },
         "metadata": {**result.metadata, "evaluator": own},
@@ -183,13 +183,18 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     if started := _moment(result.started):
         sample["started_at"] = started
         sample["completed_at"] = _moment(result.started, result.duration_s)
-    if (failure := result.failure) is not None:
+    failure = result.failure
+    if failure is not None and result.verdict is Verdict.ERROR:
         message = f"{failure.type} ({failure.kind}): {failure.message}"
         sample["error"] = {"message": message, "traceback": message, "traceback_ansi": message}
         sample["output"]["error"] = message
     else:
         sample["scores"] = {name: _score(score) for name, score in result.scores.items()}
     return sample
+
+
+def _stop_reason(result: SampleResult) -> str:
+    return "max_tokens" if result.failure is not None and result.failure.resource == "output" else "stop"
 
 
 def _score(score: Score) -> dict[str, Any]:

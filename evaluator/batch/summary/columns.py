@@ -285,6 +285,8 @@ class Columns:
         """The number of the error's kind, NONE without an error; keeps the message as the kind's example."""
         if result.failure is not None:
             kind, message = result.failure.kind, result.failure.message
+            if result.verdict is not Verdict.ERROR and result.failure.resource is not None:
+                kind = f"{result.failure.resource} limit, not an error"
         else:
             faults = ((name, fault_of(score)) for name, score in result.scores.items())
             found = next(((name, fault) for name, fault in faults if fault is not None), None)
