@@ -1,12 +1,15 @@
 """What the documentation shows is true: its Python runs, its XML is valid, its commands print what stands there.
 
-Markers are HTML comments on the line before a block: `file: PATH` saves it for the blocks after it, `not run`
-leaves it alone, `not valid` demands an error, `output` demands that the commands before printed just that.
+Every block runs as it is pasted, in an empty folder, after the blocks before it on its page. Markers are HTML comments
+on the line before a block: `file: PATH` saves it for the blocks after it, `not run` leaves it alone, `not valid` demands an
+error, `exit: N` demands that the last command ends with that code (default: 0), `output` demands that the commands before
+printed just that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
 import io
 import json
@@ -31,7 +34,8 @@ from evaluator.xml.source import read_source
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)])
 _FENCE = re.compile(r"(`{3,})([\w{}-]*)\s*")
-_MARK = re.compile(r"<!-- (file|not run|not valid|output)(?:: (\S+))? -->")
+_MARK = re.compile(r"<!-- (file|not run|not valid|output|exit)(?:: (\S+))? -->")
+_HERE_DOCUMENT = re.compile(r"^cat > (\S+) <<'(\w+)'\n(.*?)^\2\n", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -77,8 +81,11 @@ def named(*languages: str) -> list[Block]:
 
 def commands(block: Block) -> Iterator[list[str]]:
     """The words of each line that runs `evaluator`, up to a pipe or a redirection."""
-    for line in block.text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
+    text = _HERE_DOCUMENT.sub("", block.text).replace("\\\n", " ")
+    for line in text.splitlines():
+        if block.language == "console" and not line.startswith("$ "):
+            continue  # output
+        words = shlex.split(line.removeprefix("$ "), comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             words = words[1:]
         if words and words[0] == "evaluator":
@@ -87,21 +94,22 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 def save(block: Block, folder: Path) -> None:
-    name = block.marks.get("file")
-    if name is not None:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text, encoding="utf-8")
+    """Writes the file that a block is, or those that its commands write from here-documents."""
+    files = {block.marks.get("file"): block.text} | {found[1]: found[3] for found in _HERE_DOCUMENT.finditer(block.text)}
+    for name, text in files.items():
+        if name is not None:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python blocks of a page run in order, as one program; its commands where it shows their output."""
+    """The Python blocks and the commands of a page run in order, the Python as one program."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", hub())
     (tmp_path / "templates").mkdir()
     found = blocks(page)
-    runs_commands = any("output" in block.marks for block in found)
     scope: dict[str, Any] = {"__name__": "page"}
     printed = ""
     for block in found:
@@ -111,8 +119,11 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pyte
         if block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(block.text, str(block), "exec"), scope)
-        elif block.language == "sh" and runs_commands:
-            printed = "".join(run(words) for words in commands(block))
+        elif block.language in ("sh", "console"):
+            ran = [run(words) for words in commands(block)]
+            printed = "".join(out for out, _ in ran)
+            codes = [code for _, code in ran]
+            assert codes == [*[0] * (len(ran) - 1), int(block.marks.get("exit") or 0)][: len(ran)], f"{block}: {printed}"
         elif "output" in block.marks:
             assert printed == block.text, f"{block}: the page shows another output"
 
@@ -130,12 +141,12 @@ def hub() -> ModuleType:
     return module
 
 
-def run(words: list[str]) -> str:
-    """What a command prints, on either stream, in the order in which it was printed."""
+def run(words: list[str]) -> tuple[str, int]:
+    """What a command prints, on either stream, in the order in which it was printed, and its exit code."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
-        main(words)
-    return out.getvalue()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.raises(SystemExit) as ended:
+        main([path for word in words for path in (sorted(glob.glob(word)) or [word])])
+    return out.getvalue(), int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize("block", named("xml"), ids=str)
@@ -162,7 +173,7 @@ def test_xml_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
     assert bool(own) is ("not valid" in block.marks), "\n".join(own) or "this was to show an error"
 
 
-@pytest.mark.parametrize("block", named("sh"), ids=str)
+@pytest.mark.parametrize("block", named("sh", "console"), ids=str)
 def test_commands_that_are_shown_can_be_given(block: Block) -> None:
     for words in commands(block):
         command: click.Command = cli
