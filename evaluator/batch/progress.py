@@ -7,7 +7,6 @@ never text of a model or a row.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -16,10 +15,10 @@ from math import ceil
 from typing import IO, Any, Literal, Protocol
 
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.errors.logs import LOGGER
 from evaluator.errors.messages import visible
 from evaluator.errors.results import Usage
 
-_log = logging.getLogger("evaluator")
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0
 _RATE_OVER_S = 30.0
@@ -157,7 +156,7 @@ class SafeDisplay:
             name = type(self._display).__name__
             self._display = NoDisplay()
             reason = visible(f"{type(error).__name__}: {error}")
-            _log.warning("the display %s of the batch failed and is not called again: %s", name, reason)
+            LOGGER.warning("the display %s of the batch failed and is not called again: %s", name, reason)
 
 
 class PlainDisplay(NoDisplay):

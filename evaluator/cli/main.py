@@ -16,6 +16,7 @@ import click
 
 from evaluator.cli.echo import echo
 from evaluator.cli.stderr import batch_stderr, json_stderr
+from evaluator.cli.verbose import add_verbose_option, verbose_option
 from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean
 
@@ -60,7 +61,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"evaluator.cli.{COMMANDS[cmd_name][0]}")
-        return getattr(module, cmd_name.rpartition(" ")[2])
+        command: click.Command = getattr(module, cmd_name.rpartition(" ")[2])
+        add_verbose_option(command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -92,6 +95,9 @@ def cli() -> None:
     3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is incomplete;
     130 interrupted (Ctrl-C or SIGTERM).
     """
+
+
+cli.params.append(verbose_option())
 
 
 def main(argv: list[str] | None = None) -> Any:

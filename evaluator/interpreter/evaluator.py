@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
+from evaluator.errors.logs import LOGGER
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError, TaskId
 from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.logged import LoggedTracer
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED
@@ -163,7 +164,7 @@ class Evaluator:
             max_depth=max_depth,
             reparse=reparse,
             trust=trust,
-            tracer=UNTRACED if tracer is None else _given_tracer(tracer, redactor),
+            tracer=LoggedTracer(UNTRACED if tracer is None else _given_tracer(tracer, redactor), redactor),
             resume=resume_within,
             sandbox=self.init_args.sandbox,
         )
@@ -519,7 +520,7 @@ def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...
 
 
 def _log_notice(line: str) -> None:
-    logging.getLogger("evaluator").warning("%s", visible(line))
+    LOGGER.warning("%s", visible(line))
 
 
 def _check_flag(name: str, value: object) -> None:

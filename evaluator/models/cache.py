@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import sqlite3
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from evaluator.errors import ConfigurationError, RecordError
+from evaluator.errors.logs import LOGGER
 from evaluator.errors.results import Usage
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
@@ -84,7 +84,7 @@ class ResponseCache:
             raise ConfigurationError(f"a cache's max_bytes is {max_bytes!r}, expected an integer, 1 or more")
         self.path = Path(path)
         self._max_bytes = max_bytes
-        self._notice = notice or logging.getLogger("evaluator").warning
+        self._notice = notice or LOGGER.warning
         self._lock = threading.Lock()
         self._is_off = False
         self._reader: sqlite3.Connection | None = None

@@ -95,7 +95,9 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 def save(block: Block, folder: Path) -> None:
     """Writes the file that a block is, or those that its commands write from here-documents."""
-    files = {block.marks.get("file"): block.text} | {found[1]: found[3] for found in _HERE_DOCUMENT.finditer(block.text)}
+    files = {block.marks.get("file"): block.text} | {
+        found[1]: found[3] for found in _HERE_DOCUMENT.finditer(block.text)
+    }
     for name, text in files.items():
         if name is not None:
             path = folder / name
@@ -123,7 +125,9 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pyte
             ran = [run(words) for words in commands(block)]
             printed = "".join(out for out, _ in ran)
             codes = [code for _, code in ran]
-            assert codes == [*[0] * (len(ran) - 1), int(block.marks.get("exit") or 0)][: len(ran)], f"{block}: {printed}"
+            assert codes == [*[0] * (len(ran) - 1), int(block.marks.get("exit") or 0)][: len(ran)], (
+                f"{block}: {printed}"
+            )
         elif "output" in block.marks:
             assert printed == block.text, f"{block}: the page shows another output"
 

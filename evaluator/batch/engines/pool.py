@@ -10,7 +10,6 @@ that one is lost too, the sample is the cause: its result is an error.
 from __future__ import annotations
 
 import asyncio
-import logging
 import pickle
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -30,6 +29,7 @@ from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, 
 from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Done, Work, Worker
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
+from evaluator.errors.logs import LOGGER
 from evaluator.record.owner import current_owner
 from evaluator.record.store import TaskStore
 
@@ -37,7 +37,6 @@ SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3
 CLOSE_S = 10.0
 _NO_PROCESS = "no process is left to evaluate in; finished samples are stored: resume the batch"
-_log = logging.getLogger("evaluator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ class Pool:
         elif kind == "release":
             member.proxy.release(*rest)
         elif kind == "notice":
-            _log.warning("%s: %s", member.node.name, rest[0])
+            LOGGER.warning("%s: %s", member.node.name, rest[0])
         else:
             job = member.jobs.pop(rest[0])
             member.is_asked = False
@@ -272,7 +271,7 @@ class Pool:
         elif isinstance(error, EvaluatorError):
             self._fail(error)
         else:
-            _log.info("a process on %s did not start: %s", node.name, error)
+            LOGGER.info("a process on %s did not start: %s", node.name, error)
             self._discard(remote)
             self._restart(node, has_failed=True)
             self._check_anyone_left(error)
@@ -321,7 +320,7 @@ class Pool:
         if not isinstance(error, Lost):
             self._fail(portable_error(error))
             return
-        _log.info("a process on %s was lost: %s", member.node.name, error)
+        LOGGER.info("a process on %s was lost: %s", member.node.name, error)
         self._members.remove(member)
         self._discard(member.link.remote)
         member.proxy.close()

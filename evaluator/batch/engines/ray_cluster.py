@@ -21,6 +21,7 @@ from evaluator.batch.engines.link import Lost
 from evaluator.batch.engines.pool import Node
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
+from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
@@ -111,7 +112,7 @@ class RayHost:
             self._ray.kill(self._actor)
         except Exception as error:
             # The actor or the cluster is gone already.
-            logging.getLogger("evaluator").debug("an actor could not be ended: %s", error)
+            LOGGER.debug("an actor could not be ended: %s", error)
 
     async def _await(self, reference: Awaitable[Any]) -> Any:
         try:
@@ -212,7 +213,7 @@ async def _disconnect(ray: Any) -> None:
         await asyncio.gather(task, return_exceptions=True)
         raise
     except TimeoutError:
-        logging.getLogger("evaluator").warning("Ray did not disconnect within %g s", _DISCONNECT_S)
+        LOGGER.warning("Ray did not disconnect within %g s", _DISCONNECT_S)
 
 
 def endpoint_of(address: str) -> tuple[str, int] | None:

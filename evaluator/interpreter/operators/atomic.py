@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from logging import WARNING
 
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors.logs import log
 from evaluator.errors.results import Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
@@ -67,6 +69,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
         outcome = await handler.run(messages)
     finally:
         prepared.warnings.extend(handler.warnings)
+        for warning in handler.warnings:
+            log("models", WARNING, services.redactor, "%s: %s", task.name or "task", warning)
         if handler.has_answer:
             prepared.budget.add_model(choice.label)
         if tools is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from logging import INFO
 from typing import Any
 
+from evaluator.errors.logs import log
 from evaluator.errors.results import Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, join
@@ -36,6 +38,8 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
     parsed = parse_output(result.content, wanted.type, wanted.schema)
     warnings = list(parsed.warnings)
     error = parsed.error
+    for warning in warnings:
+        log("output", INFO, run.services.redactor, "%s: %s", path or "task", warning)
     run.steps.note(
         join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
         {"warnings": warnings}, error=error.message if error else None,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import EvaluatorError, MissingExtra, ToolError
+from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.content import ToolListing, listing_of
@@ -152,7 +153,7 @@ class Connection:
         except (ListenNotSupportedError, SubscriptionLost):
             return
         except Exception:
-            logging.getLogger("evaluator").debug("MCP server %s announces no changes", self.server.name, exc_info=True)
+            LOGGER.debug("MCP server %s announces no changes", self.server.name, exc_info=True)
 
     async def _handle_message(self, message: Any) -> None:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
