@@ -145,7 +145,10 @@ class ModelCaller:
     async def _response(self, call: _TurnCall) -> ModelResponse:
         recorded = self._log.steps.recorded(call.path, "model", call.fingerprint, call.args)
         if recorded is not None:
-            return _recorded_response(recorded, call.budget)
+            try:
+                return _recorded_response(recorded, call.budget)
+            except ProviderError as error:
+                raise self._located(error) from None
         cache, settings = self._choice.cache, self._settings
         if cache is None:
             return await self._attempts(call)
@@ -208,18 +211,24 @@ class ModelCaller:
                 attempts, waited = attempts + 1, None
                 continue
             if not result.retryable or retries == len(waits):
-                host = host_of(choice.endpoint)
-                result.where = choice.label if host == choice.endpoint else f"{choice.label} at {host}"
-                raise result
+                raise self._located(result)
             # A limiter holds the endpoint for the `Retry-After`, for all its calls.
             waited = max(waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0)
             retries += 1
             await self._wait(waited, result, budget)
 
+    def _located(self, error: ProviderError) -> ProviderError:
+        """`error` with the model and the host that it comes from."""
+        host = host_of(self._choice.endpoint)
+        error.where = self._choice.label if host == self._choice.endpoint else f"{self._choice.label} at {host}"
+        return error
+
     async def _prepare(self, budget: Budget) -> None:
         """Lets the backend load what it needs, which does not count as this task's time."""
-        with budget.paused():
-            await prepare(self._choice.backend)
+        loading = prepare(self._choice.backend)
+        if loading is not None:
+            with budget.paused():
+                await loading
 
     async def _acquire(self, call: _TurnCall) -> Permit:
         """Waits until the next attempt may be made. The wait does not count as this task's time."""

@@ -171,7 +171,8 @@ class Backend(Protocol):
     cancellation passes through). It ends within `request.timeout_s` whatever the other side does. With
     `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
 
-    A backend may have an `async prepare()`, which is awaited before each call; its time does not count as the task's.
+    A backend may have a `prepare()`, which is called before each call and returns what to await while the backend
+    loads, or None; that time does not count as the task's.
     """
 
     @property
@@ -184,8 +185,7 @@ class Backend(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def prepare(backend: Backend) -> None:
-    """Lets `backend` load what it needs, if it has a `prepare`."""
-    own: Callable[[], Awaitable[None]] | None = getattr(backend, "prepare", None)
-    if own is not None:
-        await own()
+def prepare(backend: Backend) -> Awaitable[None] | None:
+    """What to await while `backend` loads what it needs; None if it is ready."""
+    own: Callable[[], Awaitable[None] | None] | None = getattr(backend, "prepare", None)
+    return None if own is None else own()

@@ -16,7 +16,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -104,14 +104,17 @@ class LiteLLMBackend:
             parts.append("api_key='***'")
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    async def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         """Imports LiteLLM, which takes seconds, at the first call."""
-        if self._litellm is None:
-            self._litellm = await asyncio.to_thread(load_litellm)
+        return self._load() if self._litellm is None else None
+
+    async def _load(self) -> None:
+        self._litellm = await asyncio.to_thread(load_litellm)
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
-        await self.prepare()
+        if self._litellm is None:
+            await self._load()
         _active.add(self)
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
         async with limited_time(

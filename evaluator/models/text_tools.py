@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
@@ -86,8 +86,8 @@ class TextToolsBackend:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
-    async def prepare(self) -> None:
-        await prepare(self.inner)
+    def prepare(self) -> Awaitable[None] | None:
+        return prepare(self.inner)
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt of `inner`. Raises: as `inner`."""

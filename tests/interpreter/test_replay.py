@@ -162,7 +162,7 @@ def test_another_result_of_the_same_answers_is_a_divergence(recorded):
 
 def test_a_failed_run_fails_again_as_it_did(make_evaluator, scripted):
     xml = """<task name="t" type="atomic"><description>t</description><instructions>Do</instructions></task>"""
-    down = ProviderError("the key is wrong", kind="auth", status=401)
+    down = ProviderError("the key is wrong", kind="authentication", status=401)
     error = asyncio.run(make_evaluator(xml, script=lambda r: down).evaluate("t"))
     assert isinstance(error, TaskError)
     replay = make_evaluator(xml, backend=Silent()).replay_sync(1)
