@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
     "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
     "report": ("results", "Write one self-contained HTML page of batches."),
+    "view": ("view", "Show runs and batches in the browser, also while they run."),
     "export": ("results", "Write a batch's results in another format."),
     "cache": ("cache", "Show or clear a file of responses."),
     "compile": ("compile", "Turn a description into a task in XML, and show it before it is run."),

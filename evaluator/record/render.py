@@ -73,7 +73,7 @@ class _Renderer(Painter):
         children = ", ".join(f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child)
         if children:
             yield from self.field("subtasks", children)
-        if recording.summary is None and (used := _total_usage(recording.steps)):
+        if recording.summary is None and (used := total_usage(recording.steps)):
             yield from self.field("used so far", _usage_text(used))
         for step in recording.steps:
             yield ""
@@ -272,7 +272,7 @@ def _has_lines(value: Any) -> bool:
     return False
 
 
-def _total_usage(steps: Iterable[Step]) -> dict[str, Any]:
+def total_usage(steps: Iterable[Step]) -> dict[str, Any]:
     """The sum of what ended steps used; None for what is unknown for one of them."""
     total: dict[str, Any] = {}
     for step in steps:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import get_args
+from typing import cast, get_args
 
 from evaluator.errors import UsageError
 from evaluator.record.steps import RunStatus
@@ -65,6 +65,36 @@ def models_of(task: TaskSummary) -> tuple[str, ...]:
     return () if task.header is None or task.header.model is None else (task.header.model,)
 
 
+def make_filter(
+    *,
+    status: str | None = None,
+    template: str | None = None,
+    model: str | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    error: str | None = None,
+    parent: int | None = None,
+) -> TaskFilter:
+    """The filter for these conditions. `since` and `until` may be texts: see `read_time`; a day counts from its
+    beginning and to its end.
+
+    Raises: UsageError, for an invalid status or time.
+    """
+    statuses = get_args(RunStatus)
+    if status is not None and status not in statuses:
+        raise UsageError(f"a status is one of {', '.join(statuses)}, not {status!r}")
+    texts = {"template": template, "model": model, "error": error}
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{name} is {value!r}, expected text")
+    if parent is not None and type(parent) is not int:
+        raise UsageError(f"parent is {parent!r}, expected a whole number")
+    return TaskFilter(
+        cast("RunStatus | None", status),
+        template, model, _bound("since", since), _bound("until", until, is_end=True), error, parent,
+    )  # fmt: skip
+
+
 def find(
     store: TaskStore,
     *,
@@ -77,29 +107,21 @@ def find(
     parent: int | None = None,
     limit: int | None = None,
 ) -> Iterator[TaskSummary]:
-    """The tasks that match all conditions (see `TaskFilter`), newest first, at most `limit`.
+    """The tasks that match all conditions (see `make_filter`), newest first, at most `limit`.
 
-    Reads one file after the other, on demand. `since` and `until` may
-    be texts: see `read_time`; a day counts from its beginning and to its end.
+    Reads one file after the other, on demand.
 
-    Raises: UsageError, for an invalid status or time, and a negative limit; RecordError, while reading,
-    if the folder cannot be listed.
+    Raises: UsageError, as `make_filter` and for a negative limit; RecordError, while reading, if the folder cannot be
+    listed.
     """
-    if status is not None and status not in get_args(RunStatus):
-        raise UsageError(f"a status is one of {', '.join(get_args(RunStatus))}, not {status!r}")
-    texts = {"template": template, "model": model, "error": error}
-    for name, value in texts.items():
-        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{name} is {value!r}, expected text")
-    for name, number in {"parent": parent, "limit": limit}.items():
-        if number is not None and type(number) is not int:
-            raise UsageError(f"{name} is {number!r}, expected a whole number")
+    if limit is not None and type(limit) is not int:
+        raise UsageError(f"limit is {limit!r}, expected a whole number")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}, expected 0 or more")
-    wanted = TaskFilter(
-        status, template, model, _bound("since", since), _bound("until", until, is_end=True), error, parent
+    wanted = make_filter(
+        status=status, template=template, model=model, since=since, until=until, error=error, parent=parent
     )
-    return islice(filter(wanted.matches, store.list(status=status)), limit)
+    return islice(filter(wanted.matches, store.list(status=wanted.status)), limit)
 
 
 def _bound(name: str, value: datetime | str | None, *, is_end: bool = False) -> datetime | None:

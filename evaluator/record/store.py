@@ -233,12 +233,18 @@ class TaskStore:
                 return path
         raise RecordError(f"{self.root}: there is no task {task_id}")
 
-    def list(self, status: RunStatus | None = None, limit: int | None = None) -> Iterator[TaskSummary]:
-        """Tasks, newest first, with the checksums of their files checked; unreadable ones too, empty ones not."""
+    def list(
+        self, status: RunStatus | None = None, limit: int | None = None, *, before: int | None = None
+    ) -> Iterator[TaskSummary]:
+        """Tasks, newest first, with the checksums of their files checked; unreadable ones too, empty ones not.
+
+        `before`: only those with a lower id.
+        """
         # Only finished tasks are in done/: their files need not be read.
         folders = (_FLAT, "active") if status in ("running", "interrupted") else (_FLAT, "active", "done")
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
-        items = (self._look(task_id, found[task_id]) for task_id in sorted(found, reverse=True))
+        ids = sorted((task_id for task_id in found if before is None or task_id < before), reverse=True)
+        items = (self._look(task_id, found[task_id]) for task_id in ids)
         yield from islice((item for item in items if item is not None and status in (None, item.status)), limit)
 
     def unnumbered(self) -> list[str]:

@@ -110,7 +110,7 @@ def _task_line(node: TaskNode, painter: Painter) -> str:
 
 def _step_lines(node: TaskNode, painter: Painter, indent: str) -> Iterator[str]:
     steps = () if node.recording is None else node.recording.steps
-    for depth, label, index in _rows(steps):
+    for depth, label, index in step_rows(steps):
         margin = indent + "  " * depth
         label = painter.paint(visible(label, one_line=True), "label")
         if index is None:
@@ -153,7 +153,7 @@ class _Place:
     below: dict[str, _Place] = field(default_factory=dict[str, "_Place"])
 
 
-def _rows(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, int | None]]:
+def step_rows(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, int | None]]:
     """Depth, label and step index (None for a segment without a step), from the top down."""
     top = _Place("")
     for index, step in enumerate(steps):

@@ -1,0 +1,5 @@
+"""The local viewer: a server on 127.0.0.1 that shows the runs and batches of a folder, and changes nothing in it."""
+
+from evaluator.viewer.server.app import make_app, serve
+
+__all__ = ["make_app", "serve"]

@@ -1,0 +1,134 @@
+"""The server: routes to pages, which are made in threads; errors become pages that say what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from evaluator.errors import EvaluatorError, UsageError
+from evaluator.viewer.server.access import Guard, Handler, new_token
+from evaluator.viewer.server.project import NoSuchPage, Project
+from evaluator.viewer.server.rendering import Page, make_environment
+from evaluator.viewer.server.runs import run_page, runs_page
+
+HOST = "127.0.0.1"
+MAX_FORM_BYTES = 10_000_000
+# Name in the address → file in `evaluator.viewer`, and its type.
+_ASSETS = {
+    "report.css": ("assets/report.css", "text/css"),
+    "view.css": ("server/static/view.css", "text/css"),
+    "view.js": ("server/static/view.js", "text/javascript"),
+}
+MakePage = Callable[[Project, Mapping[str, str]], Page]
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    project: Project
+    render: Callable[[Page], str]
+
+
+def make_app(root: Path, token: str) -> web.Application:
+    """The application for the folder `root`. It listens nowhere yet."""
+    environment = make_environment()
+    project = Project(root)
+
+    def render(page: Page) -> str:
+        return environment.get_template(page.template).render(root=str(project.root), **page.values)
+
+    site = _Site(project, render)
+    app = web.Application(middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES)
+    app.router.add_get("/", _home)
+    app.router.add_get("/assets/{name}", _asset)
+    routes: dict[str, MakePage] = {
+        "/runs": runs_page,
+        "/run/{folder}/{task}": run_page,
+    }
+    for path, make in routes.items():
+        app.router.add_get(path, partial(_page, site, make))
+    return app
+
+
+async def serve(root: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serves `root` until it is cancelled. `ready` gets the address, with the token, once requests are answered.
+
+    Raises: UsageError, if the port is not free.
+    """
+    token = new_token()
+    runner = web.AppRunner(make_app(root, token), access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, HOST, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"--port {port}: {error.strerror}; choose another port, or 0 for any") from error
+        ready(f"http://{HOST}:{runner.addresses[0][1]}/?token={token}")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _home(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=303, headers={"Location": "/runs"})
+
+
+async def _asset(request: web.Request) -> web.StreamResponse:
+    found = _ASSETS.get(request.match_info["name"])
+    if found is None:
+        raise web.HTTPNotFound
+    path, kind = found
+    data = (files("evaluator.viewer") / path).read_bytes()
+    return web.Response(body=data, content_type=kind, charset="utf-8")
+
+
+async def _page(site: _Site, make: MakePage, request: web.Request) -> web.StreamResponse:
+    """The page for a request; 304 if the browser has it already, as a page that updates itself asks every second."""
+    query = {**request.query, **request.match_info}
+    page, body = await asyncio.to_thread(_made, site, make, query)
+    tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers={"ETag": tag})
+    return _html(body, page.status, {"ETag": tag})
+
+
+def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
+    page = make(site.project, query)
+    return page, site.render(page).encode("utf-8", "backslashreplace")
+
+
+def _html(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=body, status=status, headers=headers, content_type="text/html", charset="utf-8")
+
+
+def _problems(site: _Site) -> Any:
+    """Shows an error as a page."""
+
+    def page(status: int, message: str) -> web.Response:
+        shown = site.render(Page("problem.html", {"title": "Not shown", "message": message}))
+        return _html(shown.encode("utf-8", "backslashreplace"), status)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except NoSuchPage as error:
+            return page(404, str(error))
+        except UsageError as error:
+            return page(400, str(error))
+        except (EvaluatorError, OSError) as error:
+            return page(500, str(error))
+        except web.HTTPException as error:
+            return page(error.status, "There is no such page." if error.status == 404 else error.reason)
+        except Exception as error:
+            return page(500, f"This is a bug of evaluator: {type(error).__name__}: {error}")
+
+    return middleware

@@ -1,0 +1,109 @@
+"""The folders that the viewer shows: task folders and batches below one folder, found by looking.
+
+An address names a folder by a hash of its relative path, so that no address leads outside what was found. Links are not
+followed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from evaluator.batch.folder import MANIFEST, TASKS
+from evaluator.errors import EvaluatorError
+from evaluator.record.store import TaskStore
+
+MAX_DEPTH, MAX_FOLDERS = 4, 5_000
+_SKIPPED = frozenset({"active", "done", "blobs", "node_modules", "__pycache__"})
+
+
+class NoSuchPage(EvaluatorError):
+    """An address names a folder, a run or a sample that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Task folders and batches by id, in the order of their paths. `is_cut`: there were more folders to look into."""
+
+    stores: Mapping[str, Path]
+    batches: Mapping[str, Path]
+    is_cut: bool
+
+
+class Project:
+    """The folder `root` and what is in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._found = Folders({}, {}, False)
+
+    def folders(self) -> Folders:
+        """Looks again."""
+        stores: dict[str, Path] = {}
+        batches: dict[str, Path] = {}
+        count = 0
+        for path, names in _walk(self.root):
+            count += 1
+            if MANIFEST in names and (path / MANIFEST).is_file():
+                batches[self.id_of(path)] = path
+            elif is_store(names):
+                stores[self.id_of(path)] = path
+            if count == MAX_FOLDERS:
+                break
+        self._found = Folders(stores, batches, count == MAX_FOLDERS)
+        return self._found
+
+    def id_of(self, folder: Path) -> str:
+        return blake2b(os.fsencode(os.path.relpath(folder, self.root)), digest_size=6).hexdigest()
+
+    def name_of(self, folder: Path) -> str:
+        """The path from the root."""
+        relative = os.path.relpath(folder, self.root)
+        return folder.name if relative == "." else relative
+
+    def batch(self, folder_id: str) -> Path:
+        """Raises: NoSuchPage."""
+        found = self._found.batches.get(folder_id) or self.folders().batches.get(folder_id)
+        if found is None:
+            raise NoSuchPage(f"{self.root}: there is no such batch now; open the list of batches")
+        return found
+
+    def store(self, folder_id: str) -> TaskStore:
+        """The task folder with that id, or that of the batch with that id. Raises: NoSuchPage."""
+        for found in (self._found, self.folders()):
+            if folder_id in found.stores:
+                return TaskStore(found.stores[folder_id])
+            if folder_id in found.batches and not (found.batches[folder_id] / TASKS).is_symlink():
+                return TaskStore(found.batches[folder_id] / TASKS)
+        raise NoSuchPage(f"{self.root}: there is no such task folder now; open the list of runs")
+
+
+def is_store(names: set[str]) -> bool:
+    """Whether a folder with these entries holds task files, of this program or of another."""
+    return bool({"active", "done"} & names) or any(name.startswith("TASK-") and name.endswith(".md") for name in names)
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
+    """Each folder with the names in it, level by level. A folder that cannot be listed has none."""
+    level = [root]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            names: set[str] = set()
+            inside: list[str] = []
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        names.add(entry.name)
+                        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                            inside.append(entry.name)
+            except OSError:
+                continue
+            yield folder, names
+            # The task files of a batch belong to the batch.
+            left_out = _SKIPPED | {TASKS} if MANIFEST in names else _SKIPPED
+            below += [folder / name for name in sorted(inside) if name not in left_out]
+        level = below

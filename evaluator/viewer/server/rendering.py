@@ -1,0 +1,103 @@
+"""Pages from Jinja2 templates. Every value is text: control characters are made visible, then markup is escaped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, Undefined
+from markupsafe import Markup
+
+from evaluator.errors.messages import visible
+from evaluator.record.render import cost_text, duration_text, tokens_text
+from evaluator.record.steps import plain_json
+
+MAX_TEXT_CHARS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page to be rendered: the file in `pages/`, its values, and the status of the response."""
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    status: int = 200
+
+
+def make_environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "pages"),
+        autoescape=True,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "address": with_query,
+        "brief": brief,
+        "cost": lambda usage: cost_text(_usage(usage)),
+        "count": lambda number: f"{number:,}",
+        "duration": _duration,
+        "minute": lambda time: str(time or "")[:16].replace("T", " "),
+        "pretty": pretty,
+        "tokens": lambda usage: tokens_text(_usage(usage)),
+    }
+    return environment
+
+
+def _finalized(value: Any) -> Any:
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return ""
+    text = str(value)
+    if len(text) > MAX_TEXT_CHARS:
+        text = f"{text[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(text):,} characters)"
+    return visible(text)
+
+
+def pretty(value: Any) -> str:
+    """Text as it is, anything else as indented JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, Undefined):
+        return ""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=2, default=plain_json)
+    except RecursionError:
+        return "[nested too deeply to show]"
+
+
+def brief(value: Any, limit: int = 120) -> str:
+    """A value in one line of at most `limit` characters."""
+    text = value if isinstance(value, str) else "" if value is None else pretty(value)
+    text = " ".join(text[: 4 * limit].split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def with_query(path: str, **values: Any) -> str:
+    """`path` with a query; empty values and None are left out."""
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be anything."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """`value` if it is a JSON array, else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _duration(seconds: float | None) -> str:
+    return "" if seconds is None else duration_text(seconds)
+
+
+def _usage(value: Any) -> Mapping[str, Any] | None:
+    return mapping(value) if isinstance(value, Mapping) else None

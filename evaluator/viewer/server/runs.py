@@ -1,0 +1,197 @@
+"""The list of runs, and one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, get_args
+
+from evaluator.errors import RecordError, UsageError
+from evaluator.record.conversation import conversations
+from evaluator.record.render import total_usage
+from evaluator.record.search import make_filter, models_of
+from evaluator.record.steps import Recording, RunStatus, Step
+from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.tree import TaskNode, read_tree, step_rows
+from evaluator.viewer.server.excerpts import findings
+from evaluator.viewer.server.project import Folders, NoSuchPage, Project
+from evaluator.viewer.server.rendering import Page, brief, mapping, pretty
+
+RUNS_PER_PAGE = 50
+MAX_FILES = 5_000
+"""Files that one request reads; a page says where it stopped, and the next continues there."""
+MAX_ROWS = 2_000
+FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
+LIVE_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the tree: a step, a subtask's file, or a part of a path. `share` is the part of the longest step's
+    duration, in percent."""
+
+    depth: int
+    label: str
+    step: Step | None = None
+    task: TaskNode | None = None
+    anchor: str = ""
+    share: float = 0.0
+
+
+def runs_page(project: Project, query: Mapping[str, str]) -> Page:
+    """Runs of a task folder, the newest first."""
+    folders = project.folders()
+    chosen = query.get("folder") or _first(project, folders)
+    conditions = {name: query.get(name, "").strip() for name in FILTERS}
+    shown: dict[str, Any] = {
+        "title": "Runs", "folders": [(key, project.name_of(path)) for key, path in folders.stores.items()],
+        "chosen": chosen, "conditions": conditions, "statuses": get_args(RunStatus), "runs": [], "more": None,
+        "searched": 0, "unnumbered": [], "problem": "", "live_ms": 0, "models_of": models_of,
+        "is_cut": folders.is_cut, "name": "",
+    }  # fmt: skip
+    if chosen is None:
+        return Page("runs.html", shown)
+    store = project.store(chosen)
+    shown["name"] = project.name_of(store.root)
+    try:
+        shown |= _listed(store, conditions, query.get("before", ""))
+    except UsageError as error:
+        shown["problem"] = str(error)
+    return Page("runs.html", shown)
+
+
+def _first(project: Project, folders: Folders) -> str | None:
+    """The folder `tasks`, else the first one."""
+    usual = project.id_of(project.root / "tasks")
+    return usual if usual in folders.stores else next(iter(folders.stores), None)
+
+
+def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dict[str, Any]:
+    """Raises: UsageError, for a condition that is not valid."""
+    wanted = make_filter(
+        status=conditions["status"] or None, template=_pattern(conditions["template"]),
+        model=_pattern(conditions["model"]), since=conditions["since"] or None, until=conditions["until"] or None,
+    )  # fmt: skip
+    least, text = _cost(conditions["cost"]), conditions["text"].casefold()
+    if before and not (before.isascii() and before.isdigit() and len(before) <= 18):
+        raise UsageError(f"before is {before[:50]!r}, expected a task id")
+    found: list[TaskSummary] = []
+    searched, more = 0, None
+    tasks: Iterator[TaskSummary] = store.list(status=wanted.status, before=int(before) if before else None)
+    for task in tasks:
+        if searched == MAX_FILES or len(found) == RUNS_PER_PAGE:
+            more = task.id + 1
+            break
+        searched += 1
+        if wanted.matches(task) and _costs(task) >= least and (not text or text in _text_of(task)):
+            found.append(task)
+    is_live = any(task.status == "running" for task in found) and not before
+    return {
+        "runs": found, "more": more, "searched": searched, "unnumbered": store.unnumbered(),
+        "live_ms": LIVE_MS if is_live else 0,
+    }  # fmt: skip
+
+
+def _pattern(text: str) -> str | None:
+    """A text without wildcards may be any part of the name."""
+    if not text:
+        return None
+    return text if any(sign in text for sign in "*?[") else f"*{text}*"
+
+
+def _cost(text: str) -> float:
+    if not text:
+        return float("-inf")
+    try:
+        return float(text.removeprefix("$"))
+    except ValueError:
+        raise UsageError(f"the least cost is {text[:50]!r}, expected US dollars, as in 0.05") from None
+
+
+def _costs(task: TaskSummary) -> float:
+    """The cost of an ended run; unknown costs count as 0 here, so that a least cost leaves them out."""
+    cost = mapping(None if task.summary is None else task.summary.usage).get("cost_usd")
+    return float(cost) if isinstance(cost, (int, float)) else 0.0
+
+
+def _text_of(task: TaskSummary) -> str:
+    header, summary = task.header, task.summary
+    parts: list[Any] = [task.error, summary and summary.reason]
+    if header is not None:
+        parts += [header.request, header.template, pretty(header.inputs)]
+    return "\n".join(str(part) for part in parts if part).casefold()
+
+
+def run_page(project: Project, query: Mapping[str, str]) -> Page:
+    """One run: its outcome, steps and conversations."""
+    folder, store = query["folder"], project.store(query["folder"])
+    recording = store.read(_task(store, query["task"]))
+    tree = read_tree(store, recording)
+    rows = list(islice(_rows(tree, 0), MAX_ROWS + 1))
+    result = mapping(None if recording.summary is None else recording.summary.result)
+    header = recording.header
+    return Page(
+        "run.html",
+        {
+            "title": f"TASK-{query['task']}",
+            "folder": folder,
+            "name": project.name_of(store.root),
+            "recording": recording,
+            "header": header,
+            "summary": recording.summary,
+            "result": result,
+            "notes": mapping(result.get("notes")),
+            "findings": findings(result, project.root),
+            "usage": recording.summary.usage if recording.summary else total_usage(recording.steps),
+            "tree": tree,
+            "rows": _with_shares(rows[:MAX_ROWS]),
+            "is_cut": len(rows) > MAX_ROWS,
+            "conversations": conversations(recording),
+            "parses": [step for step in recording.steps if step.start.kind == "parse"],
+            "brief": brief,
+            "live_ms": LIVE_MS if recording.status == "running" else 0,
+        },
+    )
+
+
+def _task(store: TaskStore, name: str) -> Any:
+    """The file of a task. Raises: NoSuchPage."""
+    if name.isascii() and name.isdigit() and len(name) <= 18:
+        try:
+            return store.path_of(int(name))
+        except RecordError as error:
+            raise NoSuchPage(str(error)) from error
+    if f"TASK-{name}.md" in store.unnumbered():
+        return store.root / f"TASK-{name}.md"
+    raise NoSuchPage(f"{store.root}: there is no task {name[:100]!r}")
+
+
+def _rows(tree: TaskNode, depth: int) -> Iterator[Row]:
+    recording: Recording | None = tree.recording
+    steps = () if recording is None else recording.steps
+    for level, label, index in step_rows(steps):
+        at = depth + level
+        if index is None:
+            yield Row(at, label)
+            continue
+        yield Row(at, label, steps[index], anchor="" if depth else f"step-{index}")
+        child = tree.children.get(index)
+        if child is not None:
+            yield Row(at + 1, f"TASK-{child.id}", task=child)
+            yield from _rows(child, at + 2)
+
+
+def _with_shares(rows: list[Row]) -> list[Row]:
+    """Adds the lengths of the bars."""
+
+    def duration(row: Row) -> float:
+        return row.step.end.duration_s if row.step is not None and row.step.end is not None else 0.0
+
+    longest = max(map(duration, rows), default=0.0)
+    if longest <= 0:
+        return rows
+    return [
+        Row(row.depth, row.label, row.step, row.task, row.anchor, round(100 * duration(row) / longest, 1))
+        for row in rows
+    ]

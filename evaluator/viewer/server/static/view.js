@@ -1,0 +1,60 @@
+"use strict";
+// Pages work without this script. It updates a page of something that runs, and adds the arrow keys.
+
+const live = () => document.getElementById("live");
+let tag = "";
+
+function note(text) {
+  const place = document.getElementById("connection");
+  place.hidden = text === "";
+  if (place.textContent !== text) place.textContent = text;
+}
+
+// Replaces the part that changes. What the reader has opened, and the focus, stay.
+function replace(part) {
+  const old = live();
+  const open = [...old.querySelectorAll("details[open][id]")].map((each) => each.id);
+  const focus = document.activeElement && document.activeElement.id;
+  old.replaceWith(part);
+  for (const id of open) {
+    const each = document.getElementById(id);
+    if (each) each.open = true;
+  }
+  const focused = focus && document.getElementById(focus);
+  if (focused) focused.focus({ preventScroll: true });
+}
+
+async function update() {
+  const part = live();
+  const wait = part ? Number(part.dataset.live) : 0;
+  if (!wait) return;
+  if (!document.hidden) {
+    try {
+      const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+      note(answer.ok || answer.status === 304 ? "" : `The server answers ${answer.status}; this page is not updated.`);
+      if (answer.ok) {
+        tag = answer.headers.get("ETag") || "";
+        const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+        if (found) replace(found);
+      }
+    } catch {
+      note("The server does not answer; this page is not updated.");
+    }
+  }
+  setTimeout(update, wait);
+}
+
+function openTarget() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, pre")) return;
+  const rel = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  const link = rel && document.querySelector(`a[rel="${rel}"]`);
+  if (link) link.click();
+});
+addEventListener("hashchange", openTarget);
+openTarget();
+setTimeout(update, live() ? Number(live().dataset.live) : 0);

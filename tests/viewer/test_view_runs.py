@@ -1,0 +1,255 @@
+"""The list of runs and one run, from real task files: whole, damaged, foreign, running and hostile ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import Evaluator, TemplateLibrary
+from evaluator.record.steps import StepEnd, StepStart, Summary
+from evaluator.record.store import TaskStore
+from tests.batch.export.results import HOSTILE
+from tests.viewer.site import Site, assert_harmless, page, pages, visit
+
+XML = """<library>
+<task name="rate" type="atomic"><description>rates</description><inputs><input name="text"/></inputs>
+<instructions>Rate {{ text }}</instructions>
+<output_format type="json" schema="object"/></task>
+<task name="twice" type="sequential"><description>two steps</description><inputs><input name="text"/></inputs>
+<steps><task name="one"><description>d</description><instructions>First {{ text }}</instructions></task>
+<task name="two"><description>d</description><instructions>Then {{ steps.one.content }}</instructions></task></steps></task>
+</library>"""
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, make_evaluator: Any) -> Iterator[Any]:
+    """`evaluate(name, text, answer)`: runs a template with an answer of the model, recorded in `tasks/`."""
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "own.xml").write_text(XML, encoding="utf-8")
+    library = TemplateLibrary.load(tmp_path / "templates", shipped=False)
+
+    def run(name: str, text: str, answer: str) -> Any:
+        evaluator = Evaluator(library, "offline", tasks_dir=tmp_path / "tasks", roots=[tmp_path])
+        return evaluator.evaluate_sync(name, {"text": text}, target=answer)
+
+    return run
+
+
+def run_links(text: str) -> list[str]:
+    return re.findall(r'<th scope="row"><a href="(/run/[^"]*)"', text)
+
+
+def test_an_empty_folder_says_how_runs_get_there(tmp_path: Path) -> None:
+    assert "There are no task files here yet" in page(tmp_path, "/runs").text
+
+
+def test_a_run_shows_its_prompt_its_raw_and_parsed_answer_its_repairs_and_its_steps(
+    tmp_path: Path, evaluate: Any
+) -> None:
+    evaluate("rate", "tin & <zinc>", "```json\n{'score': 1,}\n```")
+    (link,) = run_links(page(tmp_path, "/runs").text)
+    text = page(tmp_path, link).text
+    assert "Rate tin &amp; &lt;zinc&gt;" in text
+    assert "{&#39;score&#39;: 1,}" in text, "the raw text"
+    assert "&#34;score&#34;: 1" in text, "the parsed value"
+    assert "a trailing comma was left out" in text
+    assert 'href="#step-1">turn[1]</a>' in text and 'id="step-1"' in text
+
+
+def test_a_failed_run_shows_the_error_with_the_line_of_the_template(tmp_path: Path, evaluate: Any) -> None:
+    outcome = evaluate("rate", "tin", "no JSON here")
+    assert not outcome.ok
+    (link,) = run_links(page(tmp_path, "/runs").text)
+    text = page(tmp_path, link).text
+    assert "INVALID_OUTPUT" in text
+    assert re.search(r'class="place"[^>]*> +4  &lt;output_format type=&#34;json&#34;', text)
+
+
+def test_steps_of_a_sequence_are_a_tree_and_each_conversation_is_shown(tmp_path: Path, evaluate: Any) -> None:
+    evaluate("twice", "tin", "fine")
+    (link,) = run_links(page(tmp_path, "/runs").text)
+    text = page(tmp_path, link).text
+    assert "steps[1]" in text and 'class="depth-1"' in text
+    assert text.count('<section class="conversation">') == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("", 3), ("status=failed", 1), ("status=running", 0), ("template=rate", 2), ("template=*w*", 1),
+        ("model=simulated", 3), ("model=gpt", 0), ("text=ZINC", 1), ("since=2000-01-01", 3), ("until=2000-01-01", 0),
+        ("cost=0.01", 0), ("template=rate&status=completed", 1),
+    ],
+)  # fmt: skip
+def test_filters_combine(tmp_path: Path, evaluate: Any, query: str, count: int) -> None:
+    evaluate("rate", "zinc", '{"a": 1}')
+    evaluate("rate", "tin", "nothing")
+    evaluate("twice", "lead", "fine")
+    text = page(tmp_path, f"/runs?{query}").text
+    assert len(run_links(text)) == count
+    assert f"{count} runs shown" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("status=gone", "a status is one of"), ("since=yesterday-ish", "yesterday-ish"),
+        ("cost=much", "expected US dollars"), ("before=-1", "expected a task id"), ("before=%EF%BC%91", "expected a task id"),
+    ],
+)  # fmt: skip
+def test_an_invalid_filter_is_reported_on_the_page(tmp_path: Path, evaluate: Any, query: str, message: str) -> None:
+    evaluate("rate", "zinc", '{"a": 1}')
+    answer = page(tmp_path, f"/runs?{query}")
+    assert answer.status == 200
+    assert message in re.search(r'role="alert">([^<]*)', answer.text)[1]  # type: ignore[index]
+
+
+def test_long_lists_continue_on_a_page_of_older_runs(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    for _ in range(60):
+        store.create("r").close(Summary("completed", 0, 0, 0.1))
+    first = page(tmp_path, "/runs")
+    older = next(link for link in first.links if "before=" in link)
+    second = page(tmp_path, older)
+    seen = [link.rpartition("/")[2] for link in run_links(first.text) + run_links(second.text)]
+    assert seen == [str(number) for number in range(60, 0, -1)]
+
+
+def test_a_running_task_is_shown_as_far_as_it_is_and_its_page_updates_itself(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    journal = store.create("r", template="slow")
+    number = journal.begin(StepStart("turn[1]", "model", "m", {"messages": [{"role": "user", "content": "Hello?"}]}))
+    journal.flush()
+
+    async def steps(site: Site) -> None:
+        (link,) = run_links((await site.get("/runs")).text)
+        before = await site.get(link)
+        assert 'data-live="2000"' in before.text and "Hello?" in before.text
+        assert "There is no result yet" in before.text
+        tag = {"If-None-Match": before.headers["ETag"]}
+        assert (await site.get(link, headers=tag)).status == 304
+        journal.end(number, StepEnd("success", {"content": "Hi."}, 0.1))
+        journal.close(Summary("completed", 1, 0, 0.1, result={"content": "Hi."}))
+        after = await site.get(link, headers=tag)
+        assert after.status == 200 and 'data-live="0"' in after.text
+
+    visit(tmp_path, steps)
+
+
+def test_subtasks_link_to_their_own_pages(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    parent = store.create("parent")
+    child = store.create("child", template="inner", parent=parent.id)
+    parent.note(StepStart("turn[1]/tool[1]", "subtask", "inner", {"task_id": child.id}), StepEnd("success", "x", 0.2))
+    child.close(Summary("completed", 0, 0, 0.1))
+    parent.close(Summary("completed", 1, 0, 0.3))
+    links = run_links(page(tmp_path, "/runs").text)
+    child_page, parent_page = pages(tmp_path, *links)
+    assert f'href="{links[1]}">TASK-1</a>' in child_page.text
+    assert f'href="{links[0]}">TASK-2</a>' in parent_page.text
+
+
+def test_a_damaged_file_is_listed_and_its_page_says_what_is_wrong(tmp_path: Path, evaluate: Any) -> None:
+    evaluate("rate", "zinc", '{"a": 1}')
+    (path,) = (tmp_path / "tasks" / "done").iterdir()
+    path.write_bytes(path.read_bytes().replace(b"zinc", b"tinc", 1))
+    listed = page(tmp_path, "/runs")
+    assert "unreadable" in listed.text
+    answer = page(tmp_path, run_links(listed.text)[0])
+    assert answer.status == 500
+    assert re.search(r'role="alert">[^<]*TASK-1\.md:\d+: ', answer.text)
+
+
+def test_files_of_other_programs_are_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "TASK-abc.md").write_text("# TASK-abc\n\n- **Status**: completed\n", encoding="utf-8")
+    listed = page(tmp_path, "/runs")
+    (link,) = (link for link in listed.links if link.startswith("/run/"))
+    assert link.endswith("/abc")
+    assert page(tmp_path, link).status in (200, 500)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/000000000000/1",
+        "/run/../etc",
+        "/run/{store}/99",
+        "/run/{store}/..%2f..%2fetc",
+        "/run/{store}/x" + "9" * 300,
+    ],
+)
+def test_an_address_leads_nowhere_but_to_what_was_found(tmp_path: Path, evaluate: Any, path: str) -> None:
+    evaluate("rate", "zinc", '{"a": 1}')
+    store = run_links(page(tmp_path, "/runs").text)[0].split("/")[2]
+    assert page(tmp_path, path.format(store=store)).status == 404
+
+
+def test_links_to_folders_outside_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    TaskStore(outside / "tasks").create("secret").close(Summary("completed", 0, 0, 0.1))
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "tasks").symlink_to(outside / "tasks")
+    assert "There are no task files here yet" in page(tmp_path / "inside", "/runs").text
+
+
+def test_a_template_outside_the_project_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    secret = tmp_path / "secret.xml"
+    secret.write_text("first\nthe secret\n", encoding="utf-8")
+    result = {"type": "VALIDATION_ERROR", "message": "bad", "location": {"file": str(secret), "line": 2, "column": 1}}
+    store = TaskStore(tmp_path / "project" / "tasks")
+    store.create("r").close(Summary("failed", 0, 0, 0.1, result=result))
+    project = tmp_path / "project"
+    text = page(project, run_links(page(project, "/runs").text)[0]).text
+    assert "secret.xml:2:1" in text
+    assert "the secret" not in text
+
+
+def hostile_values(text: str) -> dict[str, Any]:
+    message = {
+        "role": text, "content": text, "reasoning": text, "tool_call_id": text, "attachments": [text],
+        "tool_calls": [{"name": text, "id": text, "arguments": text}, text],
+    }  # fmt: skip
+    return {"model": text, "settings": {text: text}, "messages": [message, {"role": "tool", "content_of": text}]}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    journal = store.create(text, {text: text}, template=text, model=text, extra={text: text})
+    start = StepStart(text, "model", text, hostile_values(text))
+    journal.note(start, StepEnd("success", {"content": text, "reasoning": text}, 0.1, usage={text: text}))
+    journal.note(
+        StepStart(f"{text}/parse", "parse", text, {text: text}), StepEnd("failed", {text: text}, 0.1, error=text)
+    )
+    finding = {"message": text, "hint": text, "file": text, "line": 1, "column": 1}
+    result = {
+        "type": text, "reason": text, "message": text, "content": text, "parsed_content": {text: text},
+        "notes": {"warnings": [text]}, "location": finding, "violations": [finding, text],
+    }  # fmt: skip
+    journal.close(Summary("failed", 2, 0, 0.1, result=result, reason=text))
+    listed = page(
+        tmp_path,
+        "/runs",
+    )
+    answer = page(tmp_path, run_links(listed.text)[0])
+    assert (listed.status, answer.status) == (200, 200)
+    assert_harmless(listed.text, forms=1)
+    assert_harmless(answer.text)
+
+
+@pytest.mark.parametrize(
+    "result", [None, [], "text", 3, {"notes": [], "violations": {}, "location": [1], "content": {}}]
+)
+def test_a_result_of_another_shape_is_shown(tmp_path: Path, result: Any) -> None:
+    TaskStore(tmp_path / "tasks").create("r").close(
+        Summary("failed", 0, 0, 0.1, result=result, usage={"cost_usd": "x"})
+    )
+    (link,) = run_links(page(tmp_path, "/runs").text)
+    assert page(tmp_path, link).status == 200
