@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-from evaluator.library.matching import UNKNOWN_CAP, Reason
+from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, stem, words
 from evaluator.memory.describe import Description
 
@@ -29,8 +29,8 @@ _BM25_MOST = 2.2
 _MAX_WORDS, _MAX_WORD_CHARS = 2_000, 40
 # In a smaller index rarity says nothing about a word.
 _SMALL_INDEX = 20
-# As in matching: the weight of a word that no file has, and what is added to the most that a file could reach.
-_UNKNOWN_FACTOR, _PRIOR = 0.4, 0.5
+# The weight of a word that no file has, how many of them count, and what is added to the most that a file could reach.
+_UNKNOWN_FACTOR, _UNKNOWN_CAP, _PRIOR = 0.4, 2.0, 0.5
 # Of a long request only the most telling words are looked up.
 _MAX_TERMS = 24
 # A word in nearly every file adds less than a score is rounded to.
@@ -113,7 +113,7 @@ def _weighted(connection: sqlite3.Connection, terms: Sequence[QueryTerm], size: 
             known.append(_Term(term.shown, term.stem, row[0], term.weight * idf(row[0])))
     known = sorted(known, key=lambda each: (-each.weight, each.shown))[:_MAX_TERMS]
     total = sum(term.weight for term in known)
-    total += (min(unknown, UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0)
+    total += (min(unknown, _UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0)
     return [term for term in known if term.weight >= _LEAST_PART * total], total
 
 

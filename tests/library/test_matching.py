@@ -204,8 +204,58 @@ def test_any_text_gives_ordered_scores_between_0_and_1_and_the_same_again(reques
 def test_a_better_covered_request_scores_higher_across_requests() -> None:
     ranker = LexicalRanker(LIBRARY)
     whole = ranker.rank("translate a text into another language")[0].score
-    half = ranker.rank("translate the opera backstage tomorrow")[0].score
-    assert whole > half > LOW_SCORE
+    half = ranker.rank("translate the opera")[0].score
+    quarter = ranker.rank("translate the opera backstage poster")[0].score
+    assert whole > half > LOW_SCORE > quarter > 0
+
+
+def test_a_request_for_several_things_finds_a_template_for_each() -> None:
+    assert set(names(LexicalRanker(LIBRARY).rank("translate the letter, then classify it", 2))) == {
+        "translate",
+        "classify",
+    }
+
+
+def test_a_match_names_the_words_that_the_template_does_not_hold() -> None:
+    match = LexicalRanker(LIBRARY).rank("please translate the libretto of an opera")[0]
+    assert match.missed == ("libretto", "opera")
+
+
+def test_unknown_words_count_in_full() -> None:
+    scores = [
+        LexicalRanker(LIBRARY).rank("translate" + more)[0].score
+        for more in ("", " zebras", " zebras gallop northwards")
+    ]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 2 * scores[2]
+
+
+def test_words_like_an_unknown_word_stand_in_for_it() -> None:
+    assert best("photographic", atomic("p", "Retouch photographs")) == "p"
+
+
+def test_words_without_content_tell_equal_examples_apart() -> None:
+    def example(request: str) -> Example:
+        return Example({"request": request}, "", Span())
+
+    when = atomic("when", "Ask", examples=(example("when does the train leave"),))
+    where = atomic("where", "Ask", examples=(example("where does the train leave"),))
+    assert best("when does the train leave", where, when) == "when"
+    assert best("where does the train leave", where, when) == "where"
+
+
+def test_a_node_finds_the_template_with_its_inputs() -> None:
+    left = atomic("left", "Compute a value", inputs=(declared("rate"), declared("years")))
+    right = atomic("right", "Compute a value", inputs=(declared("rate"), declared("months")))
+    node = Atomic(description=text("Compute a value"), inputs=(declared("months"), declared("rate")))
+    assert best(node, left, right) == "right"
+
+
+def test_general_questions_go_to_templates_that_name_question_words() -> None:
+    quiz = atomic("quiz", "Reply briefly", criteria=text("trivia, what, who"))
+    assert best("what is the boiling point of radon?", quiz) == "quiz"
+    assert best("what is my boiling point?", quiz) is None
+    assert best("what is the boiling point of radon?") is None
 
 
 def test_other_scripts_are_matched_too() -> None:

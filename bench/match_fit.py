@@ -1,0 +1,106 @@
+"""Fits the coefficients of `evaluator/library/calibration.py` on the train parts of public collections.
+
+    python bench/match_fit.py --data . [--sample 1500]
+
+See `match_public.py` for the data. Each collection has the same weight. The label is whether the first match is right;
+for an unrelated request none is. Printed are the coefficients and, for thresholds, what they would refuse and let run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from figures import parser_for
+from match_public import COLLECTIONS, Collection, sampled
+
+from evaluator.library.calibration import Evidence, Logistic
+from evaluator.library.index import Index
+from evaluator.library.indexed import texts
+from evaluator.library.matching import INTERNAL
+from evaluator.library.request_terms import read_node, read_text
+from evaluator.nodes import Atomic
+
+RIDGE = 1e-3
+# (evidence, whether the first match is right, whether anything fits, weight)
+Row = tuple[Evidence, bool, bool, float]
+
+
+def rows_of(collection: Collection, most: int) -> list[Row]:
+    templates = sorted(collection.templates, key=lambda t: t.name)
+    templates = [t for t in templates if isinstance(t.node, Atomic) and t.node.subtype not in INTERNAL]
+    index = Index([t.node for t in templates], [t.name for t in templates])
+    chosen = sampled(collection.rows, "train", most)
+    found: list[Row] = []
+    for row in chosen:
+        if isinstance(row.request, str):
+            readings = read_text(row.request)
+        else:
+            readings = [read_node(row.request, list(texts(row.request, row.request.name or "")))]
+        if not (hits := index.search(readings[0], 1)):
+            continue
+        right = templates[hits[0].document].name in row.wanted
+        found.append((hits[0].evidence, right, bool(row.wanted), 1 / len(chosen)))
+    return found
+
+
+def fit(rows: Sequence[Row], rounds: int = 30) -> Logistic:
+    """Newton's method for a logistic with a small ridge; the weights of coverage and margin stay positive."""
+    size = 6
+    weights = [0.0] * size
+    total = sum(row[3] for row in rows)
+    for _ in range(rounds):
+        gradient = [-RIDGE * w for w in weights]
+        hessian = [[RIDGE * (i == j) for j in range(size)] for i in range(size)]
+        for evidence, right, _, weight in rows:
+            x = (*evidence, 1.0)
+            p = 1 / (1 + math.exp(-max(-30.0, min(30.0, sum(a * b for a, b in zip(weights, x, strict=True))))))
+            share = weight / total
+            for i in range(size):
+                gradient[i] += share * (right - p) * x[i]
+                for j in range(size):
+                    hessian[i][j] += share * p * (1 - p) * x[i] * x[j]
+        weights = [w + step for w, step in zip(weights, solved(hessian, gradient), strict=True)]
+    return Logistic(*(round(w, 2) for w in weights))
+
+
+def solved(matrix: list[list[float]], vector: Sequence[float]) -> list[float]:
+    """Solves a linear system by Gaussian elimination with pivots."""
+    rows = [[*row, value] for row, value in zip(matrix, vector, strict=True)]
+    size = len(rows)
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(size):
+            if r != i:
+                factor = rows[r][i] / rows[i][i]
+                rows[r] = [a - factor * b for a, b in zip(rows[r], rows[i], strict=True)]
+    return [rows[i][size] / rows[i][i] for i in range(size)]
+
+
+def main() -> None:
+    parser = parser_for(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds the clones")
+    parser.add_argument("--sample", type=int, default=1500, help="at most so many requests of each collection")
+    arguments = parser.parse_args()
+    collections = [c for _, read in COLLECTIONS.values() for c in read(arguments.data)]
+    by_name = {c.name: rows_of(c, arguments.sample) for c in collections}
+    nodes = [row for name, rows in by_name.items() if "node" in name for row in rows]
+    textual = {name: rows for name, rows in by_name.items() if "node" not in name}
+    logistic = fit([row for rows in textual.values() for row in rows])
+    print("TEXT =", logistic)
+    print("NODE =", fit([*nodes, *(row for rows in textual.values() for row in rows)]))
+    for threshold in (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5):
+        print(f"threshold {threshold:.2f}: " + "; ".join(_at(threshold, logistic, n, r) for n, r in textual.items()))
+
+
+def _at(threshold: float, logistic: Logistic, name: str, rows: Sequence[Row]) -> str:
+    runs = [logistic.probability(r[0]) >= threshold for r in rows if not r[2]]
+    refused = [logistic.probability(r[0]) < threshold for r in rows if r[2]]
+    ran = f"{100 * sum(runs) / len(runs):.0f} % run" if runs else "-"
+    return f"{name[:12]}{'-' if 'left' in name else ''} {ran}, {100 * sum(refused) / len(refused):.0f} % refused"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The index behind `LexicalRanker`: which templates hold a term, with precomputed weights.
+
+A template is scored by BM25F over its fields, as a share of the most that it could reach for the request. Terms are
+stems, bigrams and subtypes. A word that no template has counts as the words of the library that resemble it. Words
+without content are compared in examples only, for the templates that other words found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop, nlargest
+from itertools import pairwise
+from typing import NamedTuple
+
+from evaluator.library.calibration import Evidence
+from evaluator.library.indexed import FIELDS, answers_questions, count_terms
+from evaluator.library.request_terms import Reading, Word, bigram, input_name
+from evaluator.library.similar import SimilarWords
+from evaluator.nodes import Task
+
+# By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
+_WEIGHTS = (3.0, 1.5, 2.5, 2.0, 1.2, 0.8, 0.5)
+_DISCOUNT = (0.2, 0.0, 0.4, 0.4, 0.5, 0.5, 0.8)
+_K1 = 1.0
+# How much counts, relative to one word: a bigram, a word without content in an example, the best part of a request,
+# equal names of inputs, and an unknown word in a question of general knowledge.
+_BIGRAM, _NO_CONTENT, _PART, _INPUTS, _ASKED = 0.4, 0.5, 0.3, 1.0, 0.8
+# In a smaller library rarity says nothing about a word.
+_SMALL_LIBRARY = 100
+# Added to the most that a template could reach, in rare words: one weak word is little evidence.
+_PRIOR = 0.7
+# So many templates are compared in detail.
+_CANDIDATES = 40
+
+
+@dataclass(slots=True)
+class _Postings:
+    """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most of it."""
+
+    idf: float = 0.0
+    impacts: dict[int, float] = field(default_factory=dict[int, float])
+    fields: dict[int, int] = field(default_factory=dict[int, int])
+
+
+class _Term(NamedTuple):
+    """A term of a request: as written, its weight if a template holds it whole, and where it is held."""
+
+    shown: str
+    mass: float
+    held: tuple[tuple[float, _Postings], ...]
+
+    def weight(self, document: int) -> float:
+        total = 0.0
+        for weight, postings in self.held:
+            total += weight * postings.impacts.get(document, 0.0)
+        return total
+
+    def field(self, document: int) -> str:
+        return next(FIELDS[p.fields[document]] for _, p in self.held if document in p.fields)
+
+
+class Hit(NamedTuple):
+    """A template that a search found: its number, the evidence, the terms that counted with their fields and their
+    shares of the coverage, and the words of the request that it does not hold."""
+
+    document: int
+    evidence: Evidence
+    why: list[tuple[str, str, float]]
+    missed: tuple[str, ...]
+
+
+class Index:
+    """An index over templates, given as nodes with their names."""
+
+    def __init__(self, nodes: Sequence[Task], names: Sequence[str]) -> None:
+        self._size = len(nodes)
+        self._inputs = [frozenset(input_name(each.name) for each in node.inputs) for node in nodes]
+        self._with_input: dict[str, list[int]] = {}
+        for document, declared in enumerate(self._inputs):
+            for name in declared:
+                self._with_input.setdefault(name, []).append(document)
+        self._asked = frozenset(d for d, node in enumerate(nodes) if answers_questions(node))
+        seen: set[str] = set()
+        counted = [count_terms(node, name, seen) for node, name in zip(nodes, names, strict=True)]
+        averages = [sum(column) / self._size or 1.0 for column in zip(*(n for _, n in counted), strict=True)]
+        self._postings: dict[str, _Postings] = {}
+        for document, (counts, lengths) in enumerate(counted):
+            self._add(document, counts, [n / average for n, average in zip(lengths, averages, strict=True)])
+        for postings in self._postings.values():
+            postings.idf = self._idf(len(postings.impacts))
+        self._rare = self._idf(0)
+        self._similar = SimilarWords(seen)
+
+    def _add(self, document: int, counts: Mapping[str, Mapping[int, int]], relative: Sequence[float]) -> None:
+        factors = [
+            weight / (1 - discount + discount * length)
+            for weight, discount, length in zip(_WEIGHTS, _DISCOUNT, relative, strict=True)
+        ]
+        for term, by_field in counts.items():
+            total, best, best_field = 0.0, 0.0, 0
+            for index, count in by_field.items():
+                part = factors[index] * count
+                total += part
+                if part > best:
+                    best, best_field = part, index
+            postings = self._postings.setdefault(term, _Postings())
+            postings.impacts[document] = total / (total + _K1)
+            postings.fields[document] = best_field
+
+    def _idf(self, documents: int) -> float:
+        size = max(self._size, _SMALL_LIBRARY)
+        return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
+
+    def search(self, reading: Reading, limit: int) -> list[Hit]:
+        """Returns the best `limit` templates, best first, equal ones by their numbers."""
+        query = _Query(reading, self)
+        scores = query.scores()
+        asked = self._asked if reading.is_general_question else frozenset[int]()
+        for document in asked:
+            scores[document] = scores.get(document, 0.0) + _ASKED * query.unknown
+        equal = self._equal_inputs(reading.inputs or frozenset())
+        most = query.mass + _PRIOR * self._rare
+        best = self._best(query, scores, equal, most, max(limit, 2))
+        hits: list[Hit] = []
+        for place, (coverage, negative) in enumerate(best[:limit]):
+            other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
+            unknown = query.unknown * (1 - _ASKED if -negative in asked else 1.0)
+            evidence = Evidence(
+                coverage,
+                coverage - other,
+                unknown / query.mass if query.mass else 1.0,
+                math.log1p(query.length),
+                math.log(self._size),
+            )
+            hits.append(Hit(-negative, evidence, *query.explain(-negative, most)))
+        return hits
+
+    def _best(
+        self, query: _Query, scores: Mapping[int, float], equal: Mapping[int, float], most: float, count: int
+    ) -> list[tuple[float, int]]:
+        """Returns the `count` best coverages with the negative numbers of their templates.
+
+        The templates are compared in detail in the order of their scores, until no other can be among the best.
+        """
+        best: list[tuple[float, int]] = []
+        by_score = nlargest(_CANDIDATES, scores, key=lambda d: (scores[d], -d))
+        by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
+        for document in dict.fromkeys((*by_inputs, *by_score)):
+            score, inputs = scores.get(document, 0.0), _INPUTS * equal.get(document, 0.0)
+            if len(best) == count and query.bound(score) / most + inputs < best[0][0]:
+                continue
+            found = ((score + query.details(document)) / most + inputs, -document)
+            if found[0] <= 0:
+                continue
+            if len(best) < count:
+                heappush(best, found)
+            else:
+                heappushpop(best, found)
+        return sorted(best, reverse=True)
+
+    def _equal_inputs(self, names: frozenset[str]) -> dict[int, float]:
+        """Compares the names of a node's inputs: for each template that has one, the weight shared of all."""
+
+        def weight(some: frozenset[str]) -> float:
+            return sum(self._idf(len(self._with_input.get(name, ()))) for name in sorted(some))
+
+        found = {document for name in names for document in self._with_input.get(name, ())}
+        return {d: weight(names & self._inputs[d]) / weight(names | self._inputs[d]) for d in found}
+
+    def term(self, word: Word) -> _Term:
+        """What the library knows of a word."""
+        postings = self._postings.get(word.stem)
+        if postings is not None:
+            mass = word.weight * postings.idf
+            return _Term(word.shown, mass, ((mass, postings),))
+        near = [(share, self._postings[stem]) for share, stem in self._similar.find(word.shown)]
+        held = tuple((word.weight * share * postings.idf, postings) for share, postings in near)
+        return _Term(word.shown, word.weight * self._rare, held)
+
+    def known(self, term: str, shown: str, weight: float) -> _Term | None:
+        """A term that adds to the score of templates that hold it; None if there is none."""
+        postings = self._postings.get(term)
+        return None if postings is None else _Term(shown, 0.0, ((weight * postings.idf, postings),))
+
+    def without_content(self, word: str) -> _Term | None:
+        """A word without content that examples hold; one that many hold says little, in a small library too."""
+        postings = self._postings.get(word)
+        if postings is None:
+            return None
+        held = len(postings.impacts)
+        idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
+        return _Term(word, 0.0, ((_NO_CONTENT * idf, postings),))
+
+    def is_unknown(self, word: Word) -> bool:
+        return word.stem not in self._postings
+
+
+class _Query:
+    """A reading, looked up: its terms, their mass, and the mass of those that no template has."""
+
+    def __init__(self, reading: Reading, index: Index) -> None:
+        self._terms: dict[str, _Term] = {}
+        self._parts: list[list[_Term]] = []
+        self.mass = self.unknown = 0.0
+        self.length = 0
+        for part in reading.parts:
+            self._parts.append(self._look_up(part, index))
+        for word in reading.extra:
+            if word.stem not in self._terms and (term := index.known(word.stem, word.shown, word.weight)) is not None:
+                self._terms[word.stem] = term
+        without = (index.without_content(word) for word in sorted(reading.function_words))
+        self._without_content = [term for term in without if term is not None]
+        self._most_without_content = sum(term.held[0][0] for term in self._without_content)
+        if not self._terms:
+            # Nothing else was asked for: then these words are the request.
+            self._terms = {term.shown: term for term in self._without_content}
+            self._without_content = []
+            self.mass += sum(term.held[0][0] for term in self._terms.values())
+
+    def _look_up(self, part: Sequence[Word], index: Index) -> list[_Term]:
+        found: dict[str, _Term] = {}
+        for word in part:
+            if word.stem not in self._terms:
+                self._terms[word.stem] = term = index.term(word)
+                self.length += 1
+                self.mass += term.mass
+                if index.is_unknown(word):
+                    self.unknown += term.mass
+            found[word.stem] = self._terms[word.stem]
+        for a, b in pairwise(part):
+            key = bigram(a.stem, b.stem)
+            if key not in self._terms:
+                term = index.known(key, f"{a.shown} {b.shown}", _BIGRAM)
+                if term is None:
+                    continue
+                self._terms[key] = term
+            found[key] = self._terms[key]
+        return list(found.values())
+
+    def scores(self) -> dict[int, float]:
+        """The weight of the terms in each template that holds one."""
+        scores: dict[int, float] = {}
+        for term in self._terms.values():
+            for weight, postings in term.held:
+                for document, impact in postings.impacts.items():
+                    scores[document] = scores.get(document, 0.0) + weight * impact
+        return scores
+
+    def bound(self, score: float) -> float:
+        """The most that a template with this score can reach with the details."""
+        return score * (1 + _PART) + self._most_without_content
+
+    def details(self, document: int) -> float:
+        """What is compared only for candidates: the best part of several, and words without content."""
+        more = sum(term.weight(document) for term in self._without_content)
+        if len(self._parts) > 1:
+            more += _PART * max(sum(term.weight(document) for term in part) for part in self._parts)
+        return more
+
+    def explain(self, document: int, most: float) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
+        """The terms that counted for a template with their shares of the coverage, and the words that it misses."""
+        why: list[tuple[str, str, float]] = []
+        missed: list[str] = []
+        for term in (*self._terms.values(), *self._without_content):
+            weight = term.weight(document)
+            if weight > 0:
+                why.append((term.shown, term.field(document), weight / most))
+            elif term.mass > 0:
+                missed.append(term.shown)
+        return why, tuple(missed)
