@@ -3,9 +3,10 @@
 `manager` runs the tasks that this process started, `store` holds the state of all, `tasks` declares what a task is.
 """
 
+from evaluator.background.evaluations import EvaluationWork
 from evaluator.background.manager import BackgroundTasks
 from evaluator.background.scripts import ScriptWork
 from evaluator.background.store import BackgroundStore
 from evaluator.background.tasks import BackgroundTask, End, TaskType
 
-__all__ = ["BackgroundStore", "BackgroundTask", "BackgroundTasks", "End", "ScriptWork", "TaskType"]
+__all__ = ["BackgroundStore", "BackgroundTask", "BackgroundTasks", "End", "EvaluationWork", "ScriptWork", "TaskType"]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +38,7 @@ class _Running:
     session: str | None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     flood: bool = False
+    tokens: tuple[int | None, int | None] = (None, None)
 
 
 class BackgroundTasks:
@@ -191,7 +192,7 @@ class BackgroundTasks:
         if not running.flood:
             return end
         limit = f"killed because its output passed {self._max_output_bytes:,} bytes"
-        return End("killed", end.exit_code, end.signal, limit, end.summary, end.task_file)
+        return replace(end, status="killed", reason=limit)
 
     # -- watching -------------------------------------------------------------------------------------------
 
@@ -214,6 +215,9 @@ class BackgroundTasks:
                     self.store.set_waiting(running.task_id, False)
                 if is_check and running.work.is_watched:
                     self._check_stall(running)
+                if is_check and running.work.tokens != running.tokens:
+                    running.tokens = running.work.tokens
+                    self.store.set_tokens(running.task_id, *running.tokens)
             if is_check:
                 next_check = self._clock.time() + CHECK_S
             await self._clock.sleep(LOOK_S)

@@ -15,6 +15,8 @@ from evaluator.files.private_folder import open_private_folder
 
 MAX_BYTES = 1 << 30
 """The size of an output at which its task is killed."""
+WINDOW_MESSAGES = 50
+_BLOCK_BYTES = 1 << 16
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -64,3 +66,23 @@ def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
         return os.pread(descriptor, max_bytes, offset)
     finally:
         os.close(descriptor)
+
+
+def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
+    """The offset of the last `messages` lines of a transcript. Reads only as much of the file as these take."""
+    with open(os.open(path, FILE), "rb") as file:
+        start = file.seek(0, os.SEEK_END)
+        seen = 0
+        while start > 0:
+            size = min(_BLOCK_BYTES, start)
+            start -= size
+            block = os.pread(file.fileno(), size, start)
+            lines = block.count(b"\n")
+            if seen + lines <= messages:
+                seen += lines
+                continue
+            end = len(block)
+            for _ in range(messages + 1 - seen):
+                end = block.rindex(b"\n", 0, end)
+            return start + end + 1
+    return 0

@@ -28,6 +28,7 @@ class ScriptWork:
 
     type: TaskType = "b"
     is_watched = True
+    tokens = (None, None)
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from evaluator.limits.budget import UNKNOWN_USAGE, Budget
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
-from evaluator.models.backend import Hints, ModelRequest, ModelResponse, prepare
+from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, prepare
 from evaluator.models.cache_key import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
@@ -35,16 +35,25 @@ from evaluator.record.steps import StepEnd
 MAYBE_BILLED = "an attempt without an answer may have been billed: tokens and cost are not known in full"
 Sleep = Callable[[float], Any]
 OnText = Callable[[str], None]
+OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The outputs of a session: its record, with steps below `path`, its trace, and `on_text` for streamed text."""
+    """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for streamed text, and
+    `on_message` for each message with the path."""
 
     steps: StepLog
     path: str = ""
     tracer: Tracer = UNTRACED
     on_text: OnText | None = None
+    on_message: OnMessage | None = None
+
+    def note(self, message: Message, usage: Usage | None = None) -> None:
+        """Passes on a message of the conversation, with the usage of an answer."""
+        if self.on_message is not None:
+            used = {} if usage is None else {"usage": usage.to_dict()}
+            self.on_message(self.path, {**message.to_dict(), **used})
 
     def path_of(self, segment: str) -> str:
         return f"{self.path}/{segment}" if self.path else segment

@@ -56,6 +56,7 @@ class Handler:
         self.budget = budget
         self.turns = 0
         self._config = config
+        self._log = log
         self._closed = False
         counts_tokens = choice.limiter is not None or config.max_cost_usd is not None or budget.has_cost_limit
         specs = () if tools is None else tools[0].specs()
@@ -104,6 +105,7 @@ class Handler:
         try:
             for message in messages:
                 conversation.add(message)
+                self._log.note(message)
             response = await self._answer()
         except BaseException:
             conversation.rewind(position)
@@ -126,13 +128,17 @@ class Handler:
             conversation.check_context(self.budget.partial)
             response = await self._caller.call(self.turns, self.budget)
             conversation.add_response(response)
+            self._log.note(response.message(), response.usage)
             if not response.tool_calls:
                 return response
             if self._tools is None:
                 names = ", ".join(call.name for call in response.tool_calls)
                 conversation.warn(f"the model called {names}, but this task offers no tool")
                 return response
-            conversation.add_answers(await self._tools.run(response.tool_calls, self.turns, self.budget))
+            answers = await self._tools.run(response.tool_calls, self.turns, self.budget)
+            conversation.add_answers(answers)
+            for message, _ in answers:
+                self._log.note(message)
 
     def close(self) -> None:
         """Ends the session: a later `say` raises SessionClosed."""

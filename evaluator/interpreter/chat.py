@@ -92,7 +92,8 @@ class Chat:
         tools = await tools_for(run, _TASK, prepared, choice.endpoint)
         context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes, config.sandbox)
         handler = Handler(
-            config, choice, SessionLog(run.steps, "", services.tracer, run.options.on_text), budget,
+            config, choice,
+            SessionLog(run.steps, "", services.tracer, run.options.on_text, run.options.on_message), budget,
             settings=CallSettings(hints_for(run, _TASK, {}), epoch=run.options.epoch),
             tools=None if tools is None else (tools, context),
         )  # fmt: skip

@@ -16,6 +16,7 @@ from evaluator.errors.results import TaskError, TaskId
 from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.logged import LoggedTracer
+from evaluator.handler.model_caller import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED
@@ -259,6 +260,7 @@ class Evaluator:
         labels: Mapping[str, str] | None = None,
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
+        on_message: OnMessage | None = None,
     ) -> Outcome:
         """Evaluates a template's name, a request in words, a task as XML text, or a node.
 
@@ -271,7 +273,8 @@ class Evaluator:
         has neither name nor instructions is a request, matched like words. `model` and `handler` (a profile's name)
         replace the evaluator's; `model_roles` are added to it and come first. `target` is the answer that a
         simulated model gives. `epoch`, from 1, distinguishes repetitions for the cache. `labels` are written into the
-        task file's header. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start.
+        task file's header. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start;
+        `on_message` `(path, message)` each message of a conversation with a model.
 
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
@@ -283,7 +286,7 @@ class Evaluator:
         services = self.services
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
-            ask_model, labels, on_text, on_event,
+            ask_model, labels, on_text, on_event, on_message,
         )  # fmt: skip
         try:
             spec = spec_of(services.library, request, cast("dict[str, Any]", plain(dict(inputs or {}))), ask_model)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.files.user_folder import user_folder
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.model_caller import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
@@ -49,6 +50,7 @@ class RunOptions:
     labels: Mapping[str, str] | None = None
     on_text: Callable[[str], None] | None = None
     on_event: EventCallback | None = None
+    on_message: OnMessage | None = None
 
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, and `target` is its own."""

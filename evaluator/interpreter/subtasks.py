@@ -15,6 +15,7 @@ from typing import Any, cast
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
 from evaluator.errors.results import Resource, TaskError, TaskResult
+from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.frame import Outcome, Run
 from evaluator.interpreter.prepared import Prepared
@@ -99,8 +100,10 @@ class Spawner:
     provider: str
     offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
 
-    async def spawn(self, request: SubtaskRequest, context: ToolContext) -> Outcome:
-        """Runs one subtask for the tool call of `context`.
+    async def spawn(
+        self, request: SubtaskRequest, context: ToolContext, on_message: OnMessage | None = None
+    ) -> Outcome:
+        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its conversation.
 
         Raises: ToolError, for a request that is refused, with the reason for the model.
         """
@@ -126,7 +129,8 @@ class Spawner:
             run, context.step_path, prepared.budget, prepared.context.items, identity, max_depth,
             prepared.frame.sandbox, authority,
         )  # fmt: skip
-        outcome = await record_run(run.services, spec, run.options.inner(), parent=parent)
+        options = replace(run.options.inner(), on_message=on_message)
+        outcome = await record_run(run.services, spec, options, parent=parent)
         if run.budget.refused is not None:
             # The outcome is not an answer, and nothing may continue from it.
             raise run.budget.refused

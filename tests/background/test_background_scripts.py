@@ -164,6 +164,7 @@ def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_pat
 
         type = "b"
         is_watched = False
+        tokens = (None, None)
 
         def __init__(self, turns: int) -> None:
             self.turns, self.is_killed = turns, False

@@ -53,7 +53,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     schema = native_schema(task.output) if prepared.config.native_output else None
     handler = Handler(
         prepared.config, choice,
-        SessionLog(run.steps, frame.path, services.tracer, run.options.on_text), prepared.budget,
+        SessionLog(run.steps, frame.path, services.tracer, run.options.on_text, run.options.on_message),
+        prepared.budget,
         settings=CallSettings(hints_for(run, task, prepared.values), schema, run.options.epoch),
         tools=None if tools is None else (tools, ToolContext(
             services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes,

@@ -1,0 +1,103 @@
+"""Types `a` and `w`: a Handler of one atomic task, and a composite template, in this process.
+
+The output file is a transcript in JSON lines: each message of each conversation as it is added, then the outcome. The
+task file, which the last line names, has the whole record. A kill aborts the evaluation, which closes its record as
+aborted and ends the scripts and subtasks that it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from evaluator.background.output import Output
+from evaluator.background.tasks import End
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.handler.model_caller import OnMessage
+from evaluator.nodes import Atomic, Node
+from evaluator.record.redact import Redactor
+
+_SUMMARY_CHARS = 500
+Evaluate = Callable[[OnMessage], Awaitable[TaskResult | TaskError]]
+EvaluationType = Literal["a", "w"]
+
+
+def type_of(node: Node) -> EvaluationType:
+    """The type of the background task that evaluates `node`."""
+    return "a" if isinstance(node, Atomic) else "w"
+
+
+class EvaluationWork:
+    """Evaluates one task: `evaluate` gets the callback for messages and returns the outcome."""
+
+    is_watched = False
+
+    def __init__(self, kind: EvaluationType, evaluate: Evaluate, redactor: Redactor) -> None:
+        self._type: EvaluationType = kind
+        self._evaluate = evaluate
+        self._redactor = redactor
+        self._evaluation: asyncio.Future[TaskResult | TaskError] | None = None
+        self._is_killed = False
+        self._inputs: dict[str, int | None] = {}
+        self._outputs: list[int | None] = []
+
+    @property
+    def type(self) -> EvaluationType:
+        return self._type
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Input tokens of the last request of each session, summed; output tokens of all turns. None: unknown."""
+        return _sum(self._inputs.values()), _sum(self._outputs)
+
+    async def run(self, output: Output) -> End:
+        """Evaluates the task to its end."""
+        if self._is_killed:
+            return End("killed")
+
+        def note(path: str, message: Mapping[str, Any]) -> None:
+            usage = message.get("usage")
+            if usage is not None:
+                self._inputs[path] = usage["input_tokens"]
+                self._outputs.append(usage["output_tokens"])
+            self._write(output, {"type": "message", "path": path, **message})
+
+        evaluation = self._evaluation = asyncio.ensure_future(self._evaluate(note))
+        try:
+            await asyncio.wait([evaluation])
+        except asyncio.CancelledError:
+            evaluation.cancel()
+            raise
+        if evaluation.cancelled():
+            self._write(output, {"type": "aborted"})
+            used, made = self.tokens
+            return End("killed", input_tokens=used, output_tokens=made)
+        outcome = evaluation.result()
+        self._write(output, {"type": "outcome", **outcome.to_dict()})
+        return self._end(outcome)
+
+    def kill(self) -> None:
+        self._is_killed = True
+        if self._evaluation is not None:
+            self._evaluation.cancel()
+
+    def _end(self, outcome: TaskResult | TaskError) -> End:
+        used, made = self.tokens
+        number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
+        if isinstance(outcome, TaskError):
+            return End("failed", None, None, self._redactor.redact(str(outcome)), "", number, used, made)
+        content = self._redactor.redact(outcome.content)
+        more = "…" if len(content) > _SUMMARY_CHARS else ""
+        return End("completed", None, None, None, content[:_SUMMARY_CHARS] + more, number, used, made)
+
+    def _write(self, output: Output, record: Mapping[str, Any]) -> None:
+        shown = self._redactor.redact_value({"time": round(time.time(), 3), **record})
+        output.write(json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _sum(counts: Any) -> int | None:
+    found = list(counts)
+    return None if not found or None in found else sum(found)

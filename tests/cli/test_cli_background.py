@@ -1,0 +1,113 @@
+"""`evaluator start`, `ps`, `logs`, `wait` and `kill`, each in a process of its own, as a user has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluator.background import BackgroundStore
+
+
+def state(folder, task_id):
+    store = BackgroundStore(folder / "tasks" / "background")
+    try:
+        return store.get(task_id)
+    finally:
+        store.close()
+
+
+def until_written(path):
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # another process writes it
+    return path.read_text(encoding="utf-8")
+
+
+def start_command(cli, *words):
+    ran = cli("start", "--", *words)
+    assert ran.code == 0, ran.err
+    return ran.out.strip()
+
+
+def test_a_command_outlives_its_terminal_and_ends_when_it_is_killed(cli, tmp_path):
+    task_id = start_command(cli, "sh", "-c", "echo here; exec sleep 600")
+    (task,) = json.loads(cli("ps", "--json").out)
+    assert (task["id"], task["ended_at"]) == (task_id, None)
+    until_written(Path(task["output_file"]))
+    assert cli("logs", task_id).out == "here\n" and cli("logs", task_id, "--offset", 3).out == "e\n"
+    killed = cli("kill", task_id, "--reason", "not <needed>", "--json")
+    (task,) = json.loads(killed.out)
+    assert (killed.code, task["status"], task["signal"], task["reason"]) == (0, "killed", 9, "not <needed>")
+    assert cli("wait", task_id).code == 1
+
+
+@pytest.mark.parametrize(("script", "code", "status"), [("exit 0", 0, "completed"), ("exit 7", 1, "failed")])
+def test_wait_says_how_a_command_ended(cli, tmp_path, script, code, status):
+    task_id = start_command(cli, "sh", "-c", f"{script}")
+    ran = cli("wait", task_id)
+    assert ran.code == code and status in ran.out
+    assert cli("kill", task_id).code == 1 and state(tmp_path, task_id).status == status
+
+
+def test_a_task_whose_process_is_gone_is_reported_with_its_output(cli, tmp_path):
+    task_id = start_command(cli, "sh", "-c", "echo kept; exec sleep 600")
+    task = state(tmp_path, task_id)
+    until_written(Path(task.output_file))
+    os.kill(task.owner.pid, signal.SIGKILL)
+    ran = cli("wait", task_id)
+    assert ran.code == 1 and "is gone" in ran.out
+    assert state(tmp_path, task_id).status == "failed" and cli("logs", task_id).out == "kept\n"
+
+
+def test_sigterm_kills_the_task(cli, tmp_path):
+    task_id = start_command(cli, "sleep", "600")
+    os.kill(state(tmp_path, task_id).owner.pid, signal.SIGTERM)
+    assert cli("wait", task_id).code == 1
+    task = state(tmp_path, task_id)
+    assert (task.status, task.reason) == ("killed", "its process got SIGTERM")
+
+
+def test_a_template_runs_in_the_background_and_its_end_is_told_to_a_command(cli, tmp_path):
+    words = ("--template", "summarise", "--handler", "offline", "-i", "document=Some text.", "--notify", "tee told.xml")
+    task_id = cli("start", *words).out.strip()
+    ran = cli("wait", task_id)
+    assert ran.code == 0 and task_id[0] == "a"
+    records = [json.loads(line) for line in cli("logs", task_id).out.splitlines()]
+    assert [record["type"] for record in records] == ["message", "message", "outcome"]
+    task = state(tmp_path, task_id)
+    assert task.task_file == "TASK-1" and task.output_tokens > 0
+    assert "<status>completed</status>" in until_written(tmp_path / "told.xml")
+    assert (tmp_path / "tasks" / "done" / "TASK-1.md").exists()
+
+
+def test_follow_prints_the_output_until_the_end(cli, start, tmp_path):
+    task_id = start_command(cli, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.05; done; echo two")
+    reader = start("logs", task_id, "--follow")
+    assert reader.stdout.readline() == b"one\n"
+    (tmp_path / "go").touch()
+    out, _ = reader.communicate(timeout=60)
+    assert out == b"two\n" and reader.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("start",), "either a command after -- or --template NAME"),
+        (("start", "--template", "summarise", "--", "ls"), "either a command after -- or --template NAME"),
+        (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),
+        (("start", "--template", "nothing"), "there is no template 'nothing'"),
+        (("start", "--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),
+        (("kill", "nothing"), "is not a background task"),
+        (("logs", "b00000000"), "there is no background task b00000000"),
+    ],
+)
+def test_wrong_usage_starts_nothing(cli, tmp_path, words, message):
+    ran = cli(*words)
+    assert ran.code != 0 and message in ran.err
+    assert list((tmp_path / "tasks" / "background").glob("*.log")) == []
