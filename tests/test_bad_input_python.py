@@ -86,8 +86,21 @@ WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
     (lambda e: e.library.match("x", limit="a"), UsageError, "limit is 'a'"),  # type: ignore[arg-type]
     (lambda e: e.evaluate_batch("echo", None), UsageError, "rows is a NoneType"),  # type: ignore[arg-type]
     (lambda e: e.evaluate_batch("echo", [], concurrency="a"), UsageError, "concurrency is 'a'"),  # type: ignore[arg-type]
-    (lambda e: Evaluator(e.library, "offline", roots=3), UsageError, "roots is a int"),  # type: ignore[arg-type]
-    (lambda e: Evaluator(e.library, "offline", tools=3), UsageError, "tools is a int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", roots=3), UsageError, "roots is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", tools=3), UsageError, "tools is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, 3), UsageError, "handler is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", sandbox=3), UsageError, "sandbox is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", trust="no"), UsageError, "trust is a str"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", profiles=3), UsageError, "profiles is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, model_roles=3), UsageError, "model_roles is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", memory=3), UsageError, "memory is an int"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", asker=print), UsageError, "asker is a builtin"),  # type: ignore[arg-type]
+    (lambda e: Evaluator(e.library, "offline", cache=3), UsageError, "cache is an int"),  # type: ignore[arg-type]
+    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=3), UsageError, "evaluator is an int"),  # type: ignore[arg-type]
+    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, engine=3), UsageError, "engine is an int"),  # type: ignore[arg-type]
+    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, cache=3), UsageError, "cache is 3"),  # type: ignore[arg-type]
+    (lambda e: run_batch_sync("echo", {}, evaluator=e), UsageError, "several sets of rows; give a list"),
+    (lambda e: e.library.get("x" * 10_000), UsageError, "xxxxx…'; 1 templates are loaded"),
     (lambda e: Evaluator(e.library, "offline", tasks_dir="\ud800"), UsageError, "task files is '\\ud800'"),
     (lambda e: TaskStore("a\x00b"), UsageError, "task files is 'a\\x00b', which has a null byte"),
     (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="a\x00b"), UsageError, "output is 'a\\x00b'"),

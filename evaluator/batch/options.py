@@ -133,7 +133,11 @@ def _path(name: str, value: Any) -> str:
 
 
 def _cache(name: str, value: Any) -> Any:
-    return _path(name, value) if isinstance(value, (str, Path)) else value
+    if isinstance(value, (str, Path)):
+        return _path(name, value)
+    if value is not None and not callable(getattr(value, "close", None)):
+        raise UsageError(f"{name} is {value!r}, expected a file or a ResponseCache")
+    return value
 
 
 def _objects(name: str, value: Any) -> tuple[Any, ...]:

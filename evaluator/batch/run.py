@@ -28,6 +28,7 @@ from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors.messages import type_of
 from evaluator.files.given_path import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
@@ -146,10 +147,12 @@ async def run_batch(
     """
     given = {name: value for name, value in locals().items() if name not in ("templates", "rows", "evaluator")}
     options = BatchOptions(**given)
-    if evaluator is not None:
-        return await run_plan(evaluator, make_plan(evaluator, templates, rows, options))
     from evaluator.interpreter.evaluator import Evaluator
 
+    if evaluator is not None:
+        if not isinstance(evaluator, Evaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"evaluator is {type_of(evaluator)}, expected an Evaluator")
+        return await run_plan(evaluator, make_plan(evaluator, templates, rows, options))
     async with Evaluator(tasks_dir=None) as own:
         return await run_plan(own, make_plan(own, templates, rows, options))
 

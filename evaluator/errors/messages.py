@@ -58,6 +58,16 @@ def shortened(text: str, limit: int = 60) -> str:
     return repr(flat if len(flat) <= limit else flat[: limit - 1] + "…")
 
 
+def with_article(noun: str) -> str:
+    """`noun` after its indefinite article: "a list", "an int"."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def type_of(value: object) -> str:
+    """The type of `value` for a message: "an int"."""
+    return with_article(type(value).__name__)
+
+
 def visible(text: str, *, one_line: bool = False) -> str:
     """`text` with every character escaped that a terminal would act on; with `one_line`, line feeds and tabs too."""
     if one_line:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from evaluator.errors import UsageError
+from evaluator.errors.messages import type_of
 
 
 def given_path(value: object, what: str) -> Path:
@@ -15,7 +16,7 @@ def given_path(value: object, what: str) -> Path:
     """
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
-        raise UsageError(f"{what} is a {type(value).__name__}, expected a path")
+        raise UsageError(f"{what} is {type_of(value)}, expected a path")
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError as error:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from evaluator.errors import UsageError
+from evaluator.errors.messages import type_of
 from evaluator.interpreter.frame import Outcome
 
 AHEAD = 4
@@ -34,11 +35,11 @@ def _check(rows: Any) -> None:
     is_frame = hasattr(rows, "columns") and hasattr(rows, "shape")
     if is_frame or isinstance(rows, str | bytes | bytearray | os.PathLike | Mapping):
         raise UsageError(
-            f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping of names to values for each "
+            f"rows is {type_of(rows)}, expected an iterable that gives a mapping of names to values for each "
             "row; run_batch takes files and frames"
         )
     if not isinstance(rows, Iterable | AsyncIterable):
-        raise UsageError(f"rows is a {type(rows).__name__}, expected an iterable that gives a mapping for each row")
+        raise UsageError(f"rows is {type_of(rows)}, expected an iterable that gives a mapping for each row")
 
 
 async def _evaluated(

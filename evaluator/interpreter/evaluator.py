@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.logs import LOGGER
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import type_of, visible
 from evaluator.errors.results import TaskError, TaskId
 from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
@@ -126,12 +126,19 @@ class Evaluator:
         notice: Callable[[str], None] | None = None,
         tracer: trace.Tracer | Literal[True] | None = None,
     ) -> None:
+        _check_arguments(
+            {"handler": handler, "model": model, "model_roles": model_roles, "backend": backend, "memory": memory,
+             "asker": asker, "max_depth": max_depth, "cache": cache, "profiles": profiles, "sandbox": sandbox,
+             "trust": trust}
+        )  # fmt: skip
         profiles = load_profiles(trust=trust) if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
         if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"tools is a {type(tools).__name__}, expected a list of tools")
+            raise UsageError(f"tools is {type_of(tools)}, expected a list of tools")
         tools = tuple(tools)
-        _check_arguments(model=model, backend=backend, tools=tools, max_depth=max_depth)
+        for tool in tools:
+            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
         notice = notice or _log_notice
         if isinstance(profiles, Profiles) and default.name in profiles.replacing and default is profiles[default.name]:
             notice(f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not the shipped one")
@@ -477,7 +484,7 @@ class Evaluator:
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return failure(
                     "input_validation_failure",
-                    f"a row is a {type(row).__name__}, expected a mapping of names to values",
+                    f"a row is {type_of(row)}, expected a mapping of names to values",
                 )
             return await self.evaluate(name, row, **options)
 
@@ -510,14 +517,29 @@ class Evaluator:
         return f"Evaluator({len(self.library.templates)} templates, handler={self.services.default_profile.name!r})"
 
 
-def _check_arguments(*, model: object, backend: object, tools: tuple[object, ...], max_depth: object) -> None:
-    if model is not None and not isinstance(model, str):
-        raise UsageError(f"model is a {type(model).__name__}, expected a model's id as text")
-    if backend is not None and not isinstance(backend, Backend):
-        raise UsageError(f"backend is a {type(backend).__name__}, expected an object with name, complete and aclose")
-    for tool in tools:
-        if not isinstance(tool, Tool):
-            raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
+def _has(*methods: str) -> Callable[[object], bool]:
+    return lambda value: all(callable(getattr(value, method, None)) for method in methods)
+
+
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "handler": (lambda value: isinstance(value, (str, HandlerConfig)), "a profile or its name"),
+    "model": (lambda value: isinstance(value, str), "a model's id as text"),
+    "model_roles": (lambda value: isinstance(value, Mapping), "a mapping of roles to models"),
+    "backend": (lambda value: isinstance(value, Backend), "an object with name, complete and aclose"),
+    "memory": (_has("get_relevant_context_for"), "a Memory"),
+    "asker": (_has("ask"), "an object with ask, such as CallbackAsker"),
+    "cache": (lambda value: isinstance(value, (str, Path)) or _has("close")(value), "a file or a ResponseCache"),
+    "profiles": (lambda value: isinstance(value, Mapping), "a mapping of names to profiles"),
+    "sandbox": (lambda value: isinstance(value, (str, Sandbox)), "a kind of sandbox, such as 'bubblewrap'"),
+    "trust": (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
+def _check_arguments(given: Mapping[str, object]) -> None:
+    for name, (fits, expected) in _ARGUMENTS.items():
+        if given[name] is not None and not fits(given[name]):
+            raise UsageError(f"{name} is {type_of(given[name])}, expected {expected}")
+    max_depth = given["max_depth"]
     if not isinstance(max_depth, int) or max_depth < 0:
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
 
@@ -533,9 +555,9 @@ def _check_flag(name: str, value: object) -> None:
 
 def _check_types(request: object, inputs: object) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
-        raise UsageError(f"inputs is a {type(inputs).__name__}, expected a mapping of names to values")
+        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
     if not is_request_type(request):
-        raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
+        raise UsageError(f"request is {type_of(request)}, expected text or a node")
 
 
 def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
@@ -543,7 +565,7 @@ def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
     if isinstance(roots, (str, Path)):
         raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
     if not isinstance(roots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"roots is a {type(roots).__name__}, expected a list of folders")
+        raise UsageError(f"roots is {type_of(roots)}, expected a list of folders")
     folders = [given_path(root, "a root") for root in roots]
     for folder in folders:
         if not os.path.isdir(folder):

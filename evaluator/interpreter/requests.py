@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import RecordError, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean
+from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import TaskError
 from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
@@ -225,9 +225,8 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
 
 def _no_template(name: str, library: TemplateLibrary) -> TaskError:
     hint = did_you_mean(name, library.templates, f"{len(library.templates)} templates are loaded")
-    return failure(
-        "no_matching_template", f"there is no template {name!r}; {hint}. A request in words has more than one word"
-    )
+    message = f"there is no template {shortened(name)}; {hint}. A request in words has more than one word"
+    return failure("no_matching_template", message)
 
 
 def _no_match(words: str, matches: list[Match]) -> TaskError:

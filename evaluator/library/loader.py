@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean, limited_hints
+from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
 from evaluator.files.shipped import shipped as shipped_folder
 from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
@@ -148,7 +148,7 @@ class TemplateLibrary:
         Raises: UsageError, with similar names, if there is none; TemplateError, if it was found and has errors.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"name is a {type(name).__name__}, expected the name of a template")
+            raise UsageError(f"name is {type_of(name)}, expected the name of a template")
         state = self._state
         template = state.templates.get(name)
         if template is not None:
@@ -157,7 +157,7 @@ class TemplateLibrary:
             found = state.checked[name].diagnostics if name in state.checked else _findings_of(state.entries, name)
             raise TemplateError(_errors(found))
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
-        raise UsageError(f"there is no template {name!r}; {hint}")
+        raise UsageError(f"there is no template {shortened(name)}; {hint}")
 
     def called_by(self, name: str) -> Mapping[str, str]:
         """The templates that a run of `name` may call, directly or through others: name → their `sha256`."""
@@ -203,7 +203,7 @@ class TemplateLibrary:
                 raise UsageError("the request is empty: there is nothing to match")
         elif not isinstance(request, Task):
             if not isinstance(request, Call | Cond):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"request is a {type(request).__name__}, expected text or a node")
+                raise UsageError(f"request is {type_of(request)}, expected text or a node")
             raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
         return self._ranker().rank(request, limit)
 
@@ -269,7 +269,7 @@ class TemplateLibrary:
         with nothing added, if one of them has errors.
         """
         if not isinstance(xml_text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"xml_text is a {type(xml_text).__name__}, expected the XML of a template as text")
+            raise UsageError(f"xml_text is {type_of(xml_text)}, expected the XML of a template as text")
         with self._lock, limited_hints(_MAX_COMPARISONS):
             entry = read_string(xml_text, file)
             if errors := _errors(entry.diagnostics):

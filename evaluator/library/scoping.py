@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import did_you_mean, listed, with_article
 from evaluator.language.analysis import Analysis, Reference, analyse, analyse_expression
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.syntax import GLOBALS, has_markup
@@ -328,5 +328,5 @@ def _where_bound(name: str) -> str | None:
     for type_name, cls in OPERATORS.items():
         elements = [f"<{field.element}>" for field in FIELDS[cls] if name in (field.binds or ())]
         if elements:
-            places.append(f"in {', '.join(elements)} of a {type_name} task")
+            places.append(f"in {', '.join(elements)} of {with_article(type_name)} task")
     return f"`{name}` is bound {' and '.join(places)}" if places else None

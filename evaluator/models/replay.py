@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from evaluator.errors import ProviderError, UsageError
-from evaluator.errors.messages import shortened
+from evaluator.errors.messages import shortened, type_of
 from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.record.conversation import conversations
 from evaluator.record.steps import Recording, fingerprint
@@ -27,7 +27,7 @@ class ReplayBackend:
         """Raises: UsageError, if the recordings hold no model response, or are not recordings."""
         for recording in recordings:
             if not isinstance(recording, Recording):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"a recording is expected, not a {type(recording).__name__}: TaskStore.read gives one")
+                raise UsageError(f"a recording is expected, not {type_of(recording)}: TaskStore.read gives one")
         self._answers: dict[str, deque[ModelResponse]] = defaultdict(deque)
         for recording in recordings:
             self._take(recording)

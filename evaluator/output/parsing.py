@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from evaluator.errors import UsageError
+from evaluator.errors.messages import type_of
 from evaluator.output.choose import Conformed, choose, conform
 from evaluator.output.extract import Block, Extract, extract, is_reasoning, unfence, without_thinking
 from evaluator.output.repairs import MESSAGES
@@ -62,7 +63,7 @@ def parse_output(
     Source: docs/explanation, "Output".
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"text is a {text.__class__.__name__}, expected a string")
+        raise UsageError(f"text is {type_of(text)}, expected a string")
     parsed = _parse(text, type, schema)
     if strict and parsed.warnings and parsed.error is None:
         message = f"strict parsing refuses repairs: {'; '.join(parsed.warnings)}"

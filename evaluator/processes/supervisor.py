@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from evaluator.errors import ConfigurationError, ToolError
+from evaluator.errors.messages import type_of
 from evaluator.processes import launcher
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxedCommand, sandboxed_command
 from evaluator.processes.threads import in_thread
@@ -145,7 +146,7 @@ class Command:
             raise ToolError("the command is empty: give the program's name, then its arguments")
         for word in self.argv:
             if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (models and templates)
-                raise ToolError(f"an argument of the command is a {type(word).__name__}; each has to be a string")
+                raise ToolError(f"an argument of the command is {type_of(word)}; each has to be a string")
         if any("\0" in text for text in (*self.argv, *environment, *environment.values())):
             raise ToolError("the command or its environment contains a NUL character")
         if any("=" in name or not name for name in environment):

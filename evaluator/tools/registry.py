@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, LimitReached, MachineError, ToolError, UsageError
 from evaluator.errors.machine import machine_error, machine_trouble
-from evaluator.errors.messages import did_you_mean, visible
+from evaluator.errors.messages import did_you_mean, type_of, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
@@ -437,7 +437,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, PurePath):
         return str(value)
-    raise UsageError(f"it returned a {type(value).__name__}, which is neither text nor a JSON value")
+    raise UsageError(f"it returned {type_of(value)}, which is neither text nor a JSON value")
 
 
 def _cut(text: str, max_bytes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from evaluator.errors.messages import with_article
 from evaluator.nodes import Argument, Atomic, Call, Case, Cond, Input, Node, Script, Span, Task, Text, operators_with
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, elements_of
 from evaluator.nodes.values import VALUE_TYPES
@@ -91,7 +92,8 @@ def _fields(b: Builder, view: View, cls: type, children: dict[str, View], *, nee
         if place is None:
             if field.required:
                 if needs_all:
-                    message = f"this <{view.tag}>, a {view.get('type') or 'atomic'} task, needs <{field.element}>"
+                    kind = with_article(view.get("type") or "atomic")
+                    message = f"this <{view.tag}>, {kind} task, needs <{field.element}>"
                     b.error("missing-element", message, view.span)
                 if field.form in _ABSENT:
                     found[field.name] = _ABSENT[field.form](view.span)

@@ -6,6 +6,7 @@ from evaluator.batch.engines.base import ClusterLost as ClusterLost
 from evaluator.batch.engines.base import Engine as Engine
 from evaluator.batch.engines.local import LocalEngine as LocalEngine
 from evaluator.errors import UsageError
+from evaluator.errors.messages import type_of
 
 __all__ = ["ENGINES", "ClusterLost", "Engine", "LocalEngine", "make_engine"]
 
@@ -35,4 +36,6 @@ def make_engine(engine: Engine | str | None, concurrency: int, workers: int | No
         return RayEngine(concurrency, processes=workers)
     if workers is not None:
         raise UsageError("workers is the number of processes of the engines processes and ray; name one as engine")
+    if not isinstance(engine, str | None) and not callable(getattr(engine, "run", None)):
+        raise UsageError(f"engine is {type_of(engine)}, expected one of {', '.join(ENGINES)}, or an Engine")
     return LocalEngine(concurrency) if engine is None or isinstance(engine, str) else engine

@@ -33,6 +33,7 @@ from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.selection import Reservoir, Selection, shard_of
 from evaluator.batch.rows.text_lines import check_file, fingerprint
 from evaluator.errors import ExpressionError, UsageError
+from evaluator.errors.messages import listed
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 
@@ -265,8 +266,8 @@ def _origin(source: Any) -> _Origin:
         return _file(Path(source))
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     if isinstance(source, Mapping):
-        message = f"a mapping ({kind}) is a row or several sets of rows; give a list, or one of: {', '.join(source)}"
-        raise UsageError(message[:200])
+        message = f"a mapping ({kind}) is a row or several sets of rows; give a list"
+        raise UsageError(f"{message}, or one of: {listed(map(str, source))}" if source else message)
     if is_polars(source):
         return _Origin(kind, kind, lambda: read_objects(source.iter_rows(named=True), kind), partial(len, source))
     if is_pandas(source):

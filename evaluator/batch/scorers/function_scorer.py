@@ -29,6 +29,7 @@ from evaluator.batch.scorers.contract import (
 )
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
+from evaluator.errors.messages import type_of
 from evaluator.files.modules import FILE_NAMES, import_place
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
@@ -98,7 +99,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     if not callable(function):
-        raise UsageError(f"{name} is a {type(function).__name__}, expected a function")
+        raise UsageError(f"{name} is {type_of(function)}, expected a function")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from evaluator.batch.scorers.similarity_scorer import SimilarityScorer
 from evaluator.batch.scorers.text_scorers import ExactScorer, F1Scorer, IncludesScorer, RegexScorer, RougeLScorer
 from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors.messages import type_of
 from evaluator.library import TemplateLibrary
 
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
@@ -203,5 +204,5 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
     if isinstance(found, FunctionScorer):
         return FunctionScorer(found.function, name or found.name, found.pass_at if pass_at is None else pass_at)
     if not callable(found):
-        raise UsageError(f"{path} is a {type(found).__name__}, expected a function")
+        raise UsageError(f"{path} is {type_of(found)}, expected a function")
     return function_scorer(found, name, 0.5 if pass_at is None else pass_at)

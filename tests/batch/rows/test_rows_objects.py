@@ -179,7 +179,7 @@ def test_a_row_is_copied() -> None:
     [
         (
             {"train": ROWS, "test": ROWS},
-            "a mapping (dict) is a row or several sets of rows; give a list, or one of: train, test",
+            "a mapping (dict) is a row or several sets of rows; give a list, or one of: `test`, `train`",
         ),
         (b"[]", "rows can be a file, a list, an iterator or a frame, not bytes"),
         (3, "or a frame, not int"),
@@ -263,5 +263,5 @@ def test_a_dataset_of_hugging_face_gives_its_rows(tmp_path: Path, monkeypatch: p
         expected = [Sample("a", {}, "t", {"x": 1}, 0), Sample("b", {}, "u", {"x": None}, 1)]
         assert all_of(rows) == all_of(rows) == expected
         assert rows.total == total
-    with pytest.raises(UsageError, match="one of: train, test"):
+    with pytest.raises(UsageError, match="one of: `test`, `train`"):
         open_rows(datasets.DatasetDict({"train": dataset, "test": dataset}))
