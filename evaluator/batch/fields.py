@@ -1,13 +1,16 @@
-"""The metadata fields `cluster` and `group_by`, checked against the rows before a batch runs.
+"""The metadata fields `cluster` and `group_by` and the targets, checked before a batch runs.
 
 Without the check, a misspelt name would give intervals as if all results were independent, and a single group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.scorers import Scorer
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 
@@ -58,6 +61,28 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
                 seen.update(dict.fromkeys(names))
     for purpose, name in missing.items():
         raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, inputs)}")
+
+
+def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
+    """Checks the targets of the first 1,000 rows, as far as they can be read ahead, with the scorers that can.
+
+    Raises: UsageError, for a target that a scorer cannot compare; says which row has it.
+    """
+    checked = [
+        each
+        for each in scorers
+        if isinstance(each, BuiltinScorer) and type(each).check_target is not BuiltinScorer.check_target
+    ]
+    if not checked:
+        return
+    for sample in islice(rows.read_ahead(), MOST_FIELDS):
+        if sample is None:
+            return
+        for scorer in checked if sample.target is not None else ():
+            try:
+                scorer.check_target(sample.target)
+            except UsageError as error:
+                raise UsageError(f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}") from error
 
 
 def _hint(name: str, fields: Collection[str], inputs: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.fields import check_fields
+from evaluator.batch.fields import check_fields, check_targets
 from evaluator.batch.identity import (
     SCHEMA,
     Cell,
@@ -94,6 +94,7 @@ def make_plan(evaluator: Evaluator, templates: str | Sequence[str], rows: Any, o
     mapping = RowMapping(options.inputs, options.id, options.target, options.metadata)
     source = open_rows(rows, mapping, options.select, declared=declared, required=required)
     check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})
+    check_targets(source, scorers)
     return BatchPlan(
         options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
         _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
@@ -69,6 +69,9 @@ class BuiltinScorer(LeavesInputUnchanged):
     def check(self) -> None:
         """Raises: UsageError, for arguments that cannot be combined."""
 
+    def check_target(self, target: Any) -> None:
+        """Checks a row's target before the first call. Raises: UsageError, for one that the scorer cannot compare."""
+
     def describe(self) -> dict[str, Any]:
         """The type and every argument except the name."""
         described = {"type": self.type}
@@ -85,7 +88,7 @@ def check_name(name: str) -> None:
         raise UsageError(f"a scorer's name is 1 to 64 letters, digits, '_', '-' and '.', not {name[:80]!r}")
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Collection[str]) -> str:
     """The ending of a message about an unknown name: the nearest known ones, or nothing."""
     hint = did_you_mean(name, known)
     return f"; {hint}" if hint else ""

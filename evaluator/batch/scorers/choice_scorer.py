@@ -5,20 +5,21 @@ The first of these that names an option decides:
 - a label (`Answer: B`, `the answer is (B)`, `\\boxed{B}`); the last one, as models correct themselves later in a text
 - a letter that is the whole text
 - a capital letter that is the whole last line or sentence, or ends it after a word such as `so` or `therefore`
+- a statement such as `it must be B` or `B is correct`; the last one
 - a letter at the beginning of the text (`B. Paris`)
 - letters in brackets
 - the words of the options
 
 Where it names several options, a letter beside the words of another option, or lines that are only different options,
-nothing is chosen.
+nothing is chosen. With a set as the target the letters of a list count.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 from unicodedata import normalize
 
 from evaluator.batch.records import Score
@@ -28,46 +29,89 @@ from evaluator.errors import UsageError
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WRAP = r"[\s*_`\"'“”$]{0,8}"
-_MARK = r"[(\[]?(?:\\(?:text|mathbf)\{)?([A-Za-z]|\d{1,2})(?![\w'’])[})\].]?"
-_LABELLED = re.compile(
-    rf"(?:\b(?:answer|choice|option|choose|pick|select)\b{_WRAP}(?:is|are|was|[:=：]|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
-    rf"|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP}){_MARK}",
-    re.IGNORECASE,
+# "A" and "I" are also words: "the answer is a city", "Answer: I think".
+_NO_WORD = r"(?!(?-i:a)\s+(?!(?:or|and|because|as|since)\b)\w|(?-i:I)\s+[a-z])"
+_MARK = rf"[(\[]?(?:\\(?:text|mathbf)\{{)?{_NO_WORD}([A-Za-z]|\d{{1,2}})(?![\w'’])[}})\].]?"
+_IS = r"(?:is|are|was|(?:must|should|would|will|has\sto|can\sonly)\sbe|[:=：])"
+_LABEL = (
+    rf"(?:\b(?:answers?|choices?|options?|choose|pick|select)\b{_WRAP}(?:{_IS}|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
+    rf"|<answer>{_WRAP}|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP})"
+)
+_LABELLED = re.compile(_LABEL + _MARK, re.IGNORECASE)
+_BEFORE_LETTERS = re.compile(rf"{_LABEL}|\b(?:so|therefore|thus|hence)\b[,:]?{_WRAP}", re.IGNORECASE)
+_AFTER_LETTERS = re.compile(r"\bbecause\b|\bsince\b|\bas\b|\.(?:\s|$)|\}")
+# "It must be B.", "B is correct"; weaker than a letter at the end of the text.
+_STATED = re.compile(
+    rf"\b(?:must|should|has\sto|can\sonly)\sbe{_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP})?[(\[]?([A-Z])(?![\w'’])[)\].]?(?!\s[a-z])"
+    rf"|(?<![\w'’])[(\[]?([A-Z])[)\].]?{_WRAP}(?:is|seems|looks)\s(?:the\s)?(?:most\s|only\s)?"
+    rf"(?:correct|right|best|true)(?:\s(?:answer|option|choice|one))?\b"
 )
 _OR = re.compile(rf"{_WRAP}(?:,|/|&|\bor\b|\band\b){_WRAP}{_MARK}(?!\.?\s\w)", re.IGNORECASE)
 _WHOLE = re.compile(rf"{_WRAP}{_MARK}{_WRAP}[.!]?{_WRAP}\Z")
-_LEADING = re.compile(rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*))")
+_LEADING = re.compile(
+    rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*)|([A-Z])(?=,\s))"
+)
 _SENTENCES = re.compile(r"\n|(?<!\b\w)\.(?=\s)|[!?](?=\s)")
 _CAPITAL = rf"[(\[]?([A-Z]|\d{{1,2}})[)\].]?{_WRAP}[.!]?{_WRAP}\Z"
 _LONE = re.compile(_WRAP + _CAPITAL)
 _THEREFORE = re.compile(rf"\b(?:so|therefore|thus|hence)\b[,:]?{_WRAP}{_CAPITAL}", re.IGNORECASE)
 _BRACKETED = re.compile(r"[(\[]([A-Z]|\d{1,2})[)\]]")
+_LETTER = r"[(\[]?(?:[A-Z]|\d{1,2})[)\]]?"
+_AND = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
+_SEVERAL = re.compile(
+    rf"{_WRAP}(?:{_LETTER}(?:{_WRAP}(?:,|;|/|&|\n|\band\b){_WRAP}(?:and\s)?{_LETTER})*|[A-Z]{{2,26}}){_WRAP}[.)\]}}]?{_WRAP}"
+)
+_UP_TO_REASON = re.compile(r"[\n.;,(]|\bbecause\b|\bnot\b")
+_BEFORE_WORDS = " .:)]*-–—,;("
+_INSPECT_LINE = re.compile(r"^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n|\.)", re.IGNORECASE | re.MULTILINE)
+_INSPECT = re.compile(r"ANSWER\s*:\s*([A-Za-z\d ,]+)(?:[^\w]|\n|$|\.)", re.IGNORECASE)
 _FIELDS = ("choices", "options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScorer(ResultScorer):
-    """The option chosen by the text is the target: a letter, an option's words, or its index from 0 (a whole number).
-    `choices` are the options, as a list (lettered A, B, …) or a table of letters to words; by default those of the row,
-    under `choices` or `options` in its inputs or metadata; without any, A to Z."""
+    """The option chosen by the text is the target: a letter, an option's words, or its index from 0 (a whole number). A
+    list is the set of right options: exactly these have to be chosen, or with `credit="partial"` the value is the share
+    of the options on either side that are on both. `choices` are the options, as a list (lettered A, B, …) or a table
+    of letters to words; by default those of the row, under `choices` or `options` in its inputs or metadata; without
+    any, A to Z. `strict="inspect"` reads only `ANSWER: B`, as inspect's `choice` does."""
 
     type: ClassVar[str] = "choice"
     choices: Sequence[str] | Mapping[str, str] | None = None
+    credit: Literal["exact", "partial"] = "exact"
+    strict: Literal["inspect"] | None = None
 
     def check(self) -> None:
         if self.choices is not None:
             _lettered(self.choices)
 
     async def score(self, scored: ScorerInput) -> Score:
-        target = scored.sample.target
+        target: Any = scored.sample.target
         if target is None:
             return NO_TARGET
-        options = self._options(scored)
+        options, text = self._options(scored), self.text(scored)
+        if isinstance(target, list | tuple):
+            return self._set_score(text, cast("Sequence[Any]", target), options)
         wanted = _wanted(target, options)
-        chosen, why = choose(self.text(scored), options)
+        if self.strict is not None:
+            letters = _inspect_letters(text, options)
+            chosen, why = next(iter(letters)) if len(letters) == 1 else None, "no line 'ANSWER: LETTER'"
+        else:
+            chosen, why = choose(text, options)
         if chosen is None:
             return binary_score(False, explanation=why)
-        return binary_score(chosen == wanted, chosen, "" if chosen == wanted else f"expected {wanted}, chose {chosen}")
+        return binary_score(
+            chosen in wanted, chosen, "" if chosen in wanted else f"expected {_listed(wanted)}, chose {chosen}"
+        )
+
+    def _set_score(self, text: str, target: Sequence[Any], options: Mapping[str, str]) -> Score:
+        wanted = frozenset(letter for each in target for letter in _wanted(each, options))
+        chosen = choose_several(text, options) if self.strict is None else _inspect_letters(text, options)
+        if not chosen:
+            return binary_score(wanted == chosen, explanation="no option was chosen")
+        value = len(wanted & chosen) / len(wanted | chosen) if self.credit == "partial" else float(wanted == chosen)
+        why = "" if wanted == chosen else f"expected {_listed(wanted) or 'none'}, chose {_listed(chosen)}"
+        return Score(value, wanted == chosen, _listed(chosen), why)
 
     def _options(self, scored: ScorerInput) -> dict[str, str]:
         if self.choices is not None:
@@ -79,65 +123,102 @@ class ChoiceScorer(ResultScorer):
         return dict.fromkeys(_LETTERS, "")
 
 
+def _listed(letters: Iterable[str]) -> str:
+    return ", ".join(sorted(letters))
+
+
 def _lettered(choices: Sequence[Any] | Mapping[str, Any]) -> dict[str, str]:
-    """Letters to the options' words. Raises: UsageError, unless there are 2 to 26 different options."""
+    """Letters to the options' words, which may be equal. Raises: UsageError, unless there are 2 to 26 options."""
     if isinstance(choices, Mapping):
         options = {key.strip().upper(): as_text(value, "an option") for key, value in choices.items()}
     else:
         options = dict(zip(_LETTERS, (as_text(value, "an option") for value in choices), strict=False))
-    if not 2 <= len(choices) <= len(_LETTERS) or len({*map(_plain, options.values())}) != len(choices):
-        raise UsageError(f"choice: expected 2 to {len(_LETTERS)} different options, got {len(choices)}")
+    if not 2 <= len(choices) <= len(_LETTERS) or len(options) != len(choices):
+        raise UsageError(f"choice: expected 2 to {len(_LETTERS)} options with different letters, got {len(choices)}")
     return options
 
 
-def _wanted(target: Any, options: Mapping[str, str]) -> str:
-    """The target's letter. Raises: UsageError, if it is not an option."""
+def _wanted(target: Any, options: Mapping[str, str]) -> frozenset[str]:
+    """The letters of the right option: several if its words are given and other options have the same.
+
+    Raises: UsageError, if it is not an option.
+    """
     letters = list(options)
     if isinstance(target, int) and not isinstance(target, bool) and any(options.values()):
         if 0 <= target < len(letters):
-            return letters[target]
+            return frozenset(letters[target])
     elif isinstance(target, str):
-        by_words = [letter for letter, words in options.items() if words and _plain(words) == _plain(target)]
-        if by_words:
-            return by_words[0]
+        if target.strip() in options:
+            return frozenset({target.strip()})
+        for same in (str.strip, _plain):
+            if found := [letter for letter, words in options.items() if words and same(words) == same(target)]:
+                return frozenset(found)
         match = _WHOLE.match(target)
         if match is not None and match[1].upper() in options:
-            return match[1].upper()
+            return frozenset({match[1].upper()})
     raise UsageError(f"the target {target!r:.80} is not one of the options {', '.join(letters)}")
 
 
 def choose(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
     """The letter that a text chooses; None with the reason if it chooses none or several."""
-    named, words_after = _by_letter(text, options)
+    named, at = _by_letter(text, options)
     if named:
-        words = {letter for letter in _by_words(words_after, options) if letter not in named}
+        words = _contradictions(text, at, named, options)
         if len(named) == 1 and not words:
             return next(iter(named)), ""
-        return None, f"ambiguous: {', '.join(sorted({*named, *words}))}"
-    exact = [letter for letter, words in options.items() if words and _plain(words) == _plain(text)]
-    found = exact or _by_words(text, options)
+        return None, f"ambiguous: {_listed({*named, *words})}"
+    found = _worded(text, options)
     if len(found) == 1:
         return found[0], ""
     return None, f"ambiguous: {', '.join(found)}" if found else "no option was chosen"
 
 
-def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], str]:
-    """The letters in the strongest statement of an answer, and the text after them on the same line."""
+def choose_several(text: str, options: Mapping[str, str]) -> frozenset[str]:
+    """The letters of all options that a text chooses: listed (`A, C`, `AC`, one in each line), else by their words."""
+    labels = [match.end() for match in _BEFORE_LETTERS.finditer(text)]
+    lines = [line for line in text.splitlines() if line.strip()]
+    labelled = [_AFTER_LETTERS.split(text[at:].split("\n", 1)[0], maxsplit=1)[0] for at in labels[-1:]]
+    for part in [*labelled, text, *lines[-1:]]:
+        if _SEVERAL.fullmatch(part):
+            letters = re.findall(r"[A-Z]|\d+", _AND.sub(" ", part))
+            if len({*letters}) == len(letters) and all(letter in options for letter in letters):
+                return frozenset(letters)
+    named, _ = _by_letter(text, options)
+    return frozenset(named or _worded(text, options))
+
+
+def _inspect_letters(text: str, options: Mapping[str, str]) -> frozenset[str]:
+    """The letters after `ANSWER:`, as inspect's `multiple_choice` reads them."""
+    for wrap in (r"\$", r"\*\*"):
+        text = re.sub(rf"{wrap}\s*([A-Za-z\d][A-Za-z\d ,]*?)\s*{wrap}", r"\1", text)
+    text = re.sub(r"(^|[:,])(\s*)\(([A-Za-z\d])\)(?=\s*(?:,|\.|\n|\Z))", r"\1\2\3", text)
+    found = _INSPECT_LINE.findall(text) or _INSPECT.findall(text)
+    letters = re.sub(r"[\s,]", "", found[-1].upper().replace(" AND ", ",")) if found else ""
+    return frozenset(letters) if all(letter in options for letter in letters) else frozenset()
+
+
+def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], int | None]:
+    """The letters in the strongest statement of an answer, and where the words of their option would begin."""
     labelled = [match for match in _LABELLED.finditer(text) if match[1].upper() in options]
     if labelled:
         last = labelled[-1]
-        named, at = _with_others(text, last[1].upper(), last.end(), options)
-        return named, _line_after(text, at) if re.match(r"[.):\s]*\s\S", text[last.end() - 1 :]) else ""
-    for pattern in (_WHOLE, _LEADING):
-        if pattern is _LEADING and (named := _at_the_end(text, options)):
-            return named, ""
-        match = pattern.match(text)
-        if match is not None:
-            letter = next(group for group in match.groups() if group).upper()
-            if letter in options:
-                named, at = _with_others(text, letter, match.end(), options)
-                return named, _line_after(text, at)
-    return {found for found in _BRACKETED.findall(text) if found in options}, ""
+        return _with_others(text, last[1].upper(), last.end(), options)
+    whole = _WHOLE.match(text)
+    if whole is not None and whole[1].upper() in options:
+        return _with_others(text, whole[1].upper(), whole.end(), options)
+    if named := _at_the_end(text, options):
+        return named, None
+    stated = [(match, match[match.lastindex or 1].upper()) for match in _STATED.finditer(text)]
+    stated = [(match, letter) for match, letter in stated if letter in options]
+    if stated:
+        match, letter = stated[-1]
+        return _with_others(text, letter, match.end(), options)
+    leading = _LEADING.match(text)
+    if leading is not None:
+        letter = next(group for group in leading.groups() if group).upper()
+        if letter in options:
+            return _with_others(text, letter, leading.end(), options)
+    return {found for found in _BRACKETED.findall(text) if found in options}, None
 
 
 def _at_the_end(text: str, options: Mapping[str, str]) -> set[str]:
@@ -164,21 +245,50 @@ def _with_others(text: str, letter: str, at: int, options: Mapping[str, str]) ->
     return named, at
 
 
-def _line_after(text: str, at: int) -> str:
-    """The words after a letter, up to the end of the sentence or line, where its option would be."""
-    return re.split(r"[\n.;,(]|\bbecause\b|\bnot\b", text[at : at + 300].lstrip(" .:)*-–—"), maxsplit=1)[0]
+def _contradictions(text: str, at: int | None, named: Collection[str], options: Mapping[str, str]) -> set[str]:
+    """The options whose words follow the letter of another one, in the same sentence or line."""
+    if at is None:
+        return set()
+    line = text[at : at + 2_000].split("\n", 1)[0]
+    own = {_plain(options[letter]) for letter in named}
+    rest = _plain(line.lstrip(_BEFORE_WORDS))
+    begins = [
+        letter for letter, words in options.items() if words and re.match(rf"{re.escape(_plain(words))}(?!\w)", rest)
+    ]
+    if begins:
+        longest = max(len(_plain(options[letter])) for letter in begins)
+        begins = [letter for letter in begins if len(_plain(options[letter])) == longest]
+        if any(_plain(options[letter]) in own for letter in begins):
+            return set()
+        # After a comma only the words of an option alone contradict: "B, Paris is too far".
+        is_remark = line.lstrip(" )]*").startswith((",", ";", "(")) and rest[longest:].strip(" .!)*") != ""
+        return set() if is_remark else set(begins)
+    words = _UP_TO_REASON.split(line[:300].lstrip(" .:)*-–—"), maxsplit=1)[0]
+    return {letter for letter in _by_words(words, options) if _plain(options[letter]) not in own}
+
+
+def _worded(text: str, options: Mapping[str, str]) -> list[str]:
+    """The options whose words are the text, or are in it; of options that differ in case only, those written so."""
+    exact = [letter for letter, words in options.items() if words and _plain(words) == _plain(text)]
+    found = exact or _by_words(text, options)
+    if len({_plain(options[letter]) for letter in found}) == 1:
+        as_written = [letter for letter in found if options[letter].strip() in text]
+        return as_written or found
+    return found
 
 
 def _by_words(text: str, options: Mapping[str, str]) -> list[str]:
     """The options whose words are in the text; of nested options (`Guinea`, `Guinea-Bissau`) the longer."""
     rest, found = f" {_plain(text)} ", list[str]()
-    for letter, words in sorted(options.items(), key=lambda item: -len(item[1])):
-        plain = _plain(words)
+    by_words: dict[str, list[str]] = {}
+    for letter, words in options.items():
+        by_words.setdefault(_plain(words), []).append(letter)
+    for plain, letters in sorted(by_words.items(), key=lambda item: -len(item[0])):
         if not plain:
             continue
         pieces = re.split(rf"(?<!\w){re.escape(plain)}(?!\w)", rest)
         if len(pieces) > 1:
-            found.append(letter)
+            found += letters
             rest = "\x00".join(pieces)
     return sorted(found)
 

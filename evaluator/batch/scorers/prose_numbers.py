@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import numeric
 
 _EXACT = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -53,8 +53,17 @@ def _pattern(decimal: str) -> re.Pattern[str]:
     )
 
 
-def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[tuple[Decimal, str]]:
-    """Every number in a text, in order, each with its text.
+class Found(NamedTuple):
+    """A number in a text: its value, its text, and the positions of its first digit or currency, and its end."""
+
+    value: Decimal
+    text: str
+    start: int
+    end: int
+
+
+def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[Found]:
+    """Every number in a text, in order.
 
     `decimal` is the decimal point, "." or ","; `percent` determines whether 50 % is 0.5 ("fraction") or 50 ("number").
     The time is linear in the length of the text.
@@ -72,7 +81,8 @@ def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> It
                 value = value.scaleb(_SCALES[match["scale"].lower()])
             if match["percent"] and percent == "fraction":
                 value = value.scaleb(-2)
-            yield value, match[0].strip()
+            start = match.start() if match["sign"] is None else match.end("sign")
+            yield Found(value, match[0].strip(), start, match.end())
 
 
 def _value(match: re.Match[str], decimal: str) -> Decimal | None:

@@ -45,20 +45,35 @@ from tests.batch.scorers.scorer_inputs import score
     ],
 )  # fmt: skip
 def test_numbers_are_found_as_they_are_written(text: str, found: list[str]) -> None:
-    assert [number for number, _ in find_numbers(text)] == [Decimal(number) for number in found]
+    assert [found.value for found in find_numbers(text)] == [Decimal(number) for number in found]
 
 
 @pytest.mark.parametrize(
     ("text", "found"), [("1.234,5", ["1234.5"]), ("1,5", ["1.5"]), ("1,234.5 1,234,567 1,234,567.8", [])]
 )
 def test_with_a_decimal_comma_the_other_notation_is_not_a_number(text: str, found: list[str]) -> None:
-    assert [number for number, _ in find_numbers(text, ",")] == [Decimal(number) for number in found]
+    assert [found.value for found in find_numbers(text, ",")] == [Decimal(number) for number in found]
 
 
 NUMERIC = [
     ("numeric", "So the answer is 42.", 42, True),
-    ("numeric", "3 or maybe 4", 4, True),
-    ("numeric:take=first", "3 or maybe 4", 3, True),
+    ("numeric", "3, then 4", 4, True),
+    ("numeric:take=first", "3, then 4", 3, True),
+    *(("numeric", hedge, 70, False) for hedge in (
+        "70 or 71", "3 or maybe 70", "The answer is 70 or 71.", "between 70 and 75", "70-75", "70–75 km",
+        "70 km to 75 km", "\\boxed{70 or 71}", "Answer: 69, or 70",
+    )),
+    *(("numeric", text, 70, True) for text in (
+        "Answer: 70, not 71", "It rises from 20 to 70", "70 or 70.0", "20 of 70", "20 - 50 = -30; so 70",
+        "1 or 2 trials give 70", "Answer: x = 70 (7 tens)", "5 and 70",
+    )),
+    *(("numeric", text, "between 20 and 25", True) for text in ("20-25", "22", "between 21 and 24", "20")),
+    *(("numeric", text, "20-25", False) for text in ("26", "20-26", "19 or 20")),
+    ("numeric", "$18", "$18.00", True),
+    ("numeric", "18 apples", "18 apples", True),
+    ("numeric", "5 m/s", "5 m/s", True),
+    ("numeric", "0.75", "\\frac{3}{4}", True),
+    ("numeric", "5", "5\\text{ cm}", True),
     ("numeric", "9007199254740993", 9007199254740992, False),
     ("numeric", "0.30000000000000004", 0.3, False),
     ("numeric:abs_tol=0.001", "0.30000000000000004", 0.3, True),
@@ -103,7 +118,24 @@ def test_numbers_pass_or_fail(spec: str, text: str, target: object, passed: bool
 
 
 @pytest.mark.parametrize(
-    "target", [True, float("nan"), float("inf"), "no number", "1 and 2", {"a": 1}, [True]], ids=repr
+    "target",
+    [
+        True,
+        float("nan"),
+        float("inf"),
+        "no number",
+        "1 and 2",
+        {"a": 1},
+        [True],
+        "6\\pi",
+        "(-\\infty, 2]",
+        "2x",
+        "x^2",
+        "\\sqrt{2}",
+        "25-20",
+        "x = 3",
+    ],
+    ids=repr,
 )
 def test_a_target_that_is_not_a_number_is_an_error(target: object) -> None:
     given = score("numeric", "1", target)
@@ -124,7 +156,7 @@ def test_every_float_is_found_as_it_is_printed(number: float) -> None:
 
 @given(st.text(alphabet="0123456789.,-+/^%e ×½'²", max_size=40))
 def test_any_text_of_number_characters_is_read_without_a_crash(text: str) -> None:
-    assert all(number.is_finite() for number, _ in find_numbers(text))
+    assert all(found.value.is_finite() for found in find_numbers(text))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +183,9 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
             "A capital of note is London", "I think (B)",
             "A good question. B", "I think A is wrong, so B", "A is tempting. Therefore, **(B)**.", "Is it A? B.",
             "A) is near.\n\nThus B", "Hard to say!\n\n**B**\n",
+            "It must be B", "So it should be B.", "B is correct", "Option B is the correct answer.", "<answer>B</answer>",
+            "The answer must be B.", "The answer is a city. B", "A is correct if it rains. So B", "Answer: B, London",
+            "B, Paris is too far", "A is not correct. B is correct.", "Answer: B) London, in the UK",
         )),
         ("Guinea", "D"),
         ("Guinea-Bissau", "E"),
@@ -158,6 +193,7 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
         *((text, None) for text in (
             "", "Z", "Answer: Z", "A or B", "Answer: A or B", "Answer: (A) and (B)", "B. Paris", "Paris or London",
             "I think so", "Answer: Brown", "(A) or (B)", "A capital question", "x" * 100_000, "𝐁",
+            "B, Paris", "Answer: B, Paris", "Answer: B (Paris)", "It must be a place", "Answer: I think so",
             "A\nB", "Paris. B", "so A or B", "A good question. B or C", "Vitamin B", "Written by J. B.", "so b",
         )),
     ],
@@ -184,6 +220,67 @@ def test_options_come_from_the_argument_or_the_row(
 ) -> None:
     given = score(spec, "Answer: B", target, inputs=inputs)
     assert given.error is None and given.passed is passed and given.answer == "B"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "target", "passed"),
+    [
+        (["x", "x", "y"], "B", "B", True),
+        (["x", "x", "y"], "A", "x", True),
+        (["x", "x", "y"], "B. x", "B", True),
+        (["x", "x", "y"], "x", "A", False),
+        (["us", "US"], "B) US", "B", True),
+        (["us", "US"], "US", "US", True),
+        (["us", "US"], "us", "US", False),
+        (["Paris, France", "London"], "B) Paris, France", "B", False),
+        (["Paris, France", "London"], "A) Paris, France", "A", True),
+        (["B", "A"], "A", "A", True),
+    ],
+)
+def test_the_letter_decides_and_options_may_be_equal(options: list[str], text: str, target: str, passed: bool) -> None:
+    given = score("choice", text, target, inputs={"choices": options})
+    assert given.error is None and given.passed is passed
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "exact", "partial"),
+    [
+        *(
+            (text, ["A", "C"], 1.0, 1.0)
+            for text in (
+                "A, C",
+                "AC",
+                "A and C",
+                "Answer: A, C",
+                "Answer: AC.",
+                "C\nA",
+                "(A), (C)",
+                "Paris and Rome",
+                "Answer: A, C because of that",
+                "\\boxed{A,C}",
+                "So: A & C",
+            )
+        ),
+        ("A", ["A", "C"], 0.0, 0.5),
+        ("A, B, C", ["A", "C"], 0.0, 2 / 3),
+        ("B", ["A", "C"], 0.0, 0.0),
+        ("A", ["A"], 1.0, 1.0),
+        ("Answer: A", [0], 1.0, 1.0),
+        ("no idea", ["A"], 0.0, 0.0),
+    ],
+)
+def test_a_list_is_the_set_of_right_options(text: str, target: list[Any], exact: float, partial: float) -> None:
+    inputs = {"choices": ["Paris", "London", "Rome"]}
+    assert score("choice", text, target, inputs=inputs).value == exact
+    given = score("choice:credit=partial", text, target, inputs=inputs)
+    assert given.value == pytest.approx(partial) and given.passed is (exact == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"), [("ANSWER: B", True), ("B", False), ("so\nAnswer: **B**", True), ("The answer is B", False)]
+)
+def test_the_strict_reading_is_that_of_inspect(text: str, passed: bool) -> None:
+    assert score("choice:strict=inspect", text, "B", inputs={"choices": ["x", "y"]}).passed is passed
 
 
 @pytest.mark.parametrize("target", ["Madrid", 7, -1, True, "BB", {"a": 1}], ids=repr)
