@@ -1,7 +1,12 @@
 """evaluator: LLM tasks written as XML templates, evaluated in isolation, limited and recorded.
 
->>> from evaluator import Evaluator                                            # doctest: +SKIP
->>> result = Evaluator().evaluate_sync("summarise", {"text": "..."}).unwrap()  # doctest: +SKIP
+>>> from evaluator import Evaluator, run_batch_sync
+>>> evaluator = Evaluator(handler="offline")  # a simulated model; without `handler` a real one, if one is configured
+>>> evaluator.evaluate_sync("answer_question", {"question": "What is the capital of Australia?"}).unwrap().content
+'Canberra'
+>>> rows = [{"question": "What is the symbol of iron?", "target": "Fe"}]
+>>> run_batch_sync("answer_question", rows, evaluator=evaluator, scorers=["includes"]).summary.counts.passed
+1
 
 Names are loaded when they are first used, so that importing the package costs next to nothing.
 """

@@ -45,15 +45,33 @@ def test_every_public_class_and_function_has_a_docstring(module):
     assert [name for name, value in own.items() if not inspect.getdoc(value)] == []
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_dir_shows_the_public_names(module):
+    found = importlib.import_module(module)
+    assert set(exported(found)) <= set(dir(found))
+    if hasattr(found, "__all__") and hasattr(found, "__path__"):
+        assert dir(found) == sorted(found.__all__), "and nothing else"
+
+
+def test_help_of_the_evaluator_shows_examples_and_every_argument():
+    text = inspect.getdoc(evaluator.Evaluator)
+    assert ">>>" in text
+    arguments = list(inspect.signature(evaluator.Evaluator).parameters)
+    assert [name for name in arguments if not re.search(rf"^ +{name}: ", text, re.MULTILINE)] == []
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Evaluater'"):
         _ = evaluator.Evaluater
 
 
 TYPED = """
+from pathlib import Path
 from typing import assert_type
+import pandas
+import polars
 import evaluator
-from evaluator import Evaluator, TaskError, TaskResult, run_batch, run_batch_sync
+from evaluator import Evaluator, TaskError, TaskResult, run_batch, run_batch_sync, tool
 from evaluator.batch import BatchResult, SampleResult, Selection, open_batch
 from evaluator.batch import Selectoin  # wrong: unknown import symbol
 import evaluator.library
@@ -80,9 +98,33 @@ def batches(model: Evaluator) -> None:
     for sample in open_batch(result.folder).results():
         assert_type(sample, SampleResult)
     assert_type(result.summary.groups[0].part.accuracy.estimate.mean, float | None)
+    assert_type(result.summary.groups[0].accuracy.estimate.mean, float | None)
+    run_batch_sync("sentiment", "rows.jsonl")
+    run_batch_sync("sentiment", Path("rows.csv"))
+    run_batch_sync("sentiment", [{"text": "Fine."}])
+    run_batch_sync("sentiment", (dict(text=text) for text in ("Fine.", "Bad.")))
+    run_batch_sync("sentiment", pandas.DataFrame({"text": ["Fine."]}))
+    run_batch_sync("sentiment", polars.DataFrame({"text": ["Fine."]}))
+    run_batch_sync("sentiment", 5)  # wrong: "rows"
+    run_batch_sync("sentiment", ["Fine."])  # wrong: "rows"
+    run_batch_sync("sentiment", {"text": "Fine."})  # wrong: "rows"
     run_batch_sync("sentiment", [], scorerz=[1])  # wrong: "scorerz"
     run_batch_sync("sentiment", [], epochs="three")  # wrong: "Literal['three']"
     run_batch_sync("sentiment")  # wrong: "rows"
+
+@tool
+def count_words(text: str) -> int:
+    'Counts words.'
+    return len(text.split())
+
+@tool(policy="ask")
+def send(text: str) -> None:
+    'Sends a text.'
+
+def tools() -> Evaluator:
+    assert_type(count_words("one two"), int)
+    send(5)  # wrong: "text"
+    return Evaluator(tools=[count_words, send])
 
 async def inside(model: Evaluator) -> BatchResult:
     await run_batch("sentiment", [], epoch=2)  # wrong: "epoch"
@@ -96,6 +138,7 @@ pythonVersion = "3.11"
 typeCheckingMode = "strict"
 reportUnusedExpression = false
 reportUnusedImport = false
+reportMissingTypeStubs = false
 """
 
 

@@ -84,3 +84,7 @@ if not TYPE_CHECKING:
         value = getattr(import_module(module), name)
         globals()[name] = value
         return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,7 +22,7 @@ from evaluator.batch.identity import (
 )
 from evaluator.batch.judges import Judges, find_judges, handlers_of
 from evaluator.batch.options import BatchOptions, check_texts
-from evaluator.batch.rows import RowMapping, RowSource, open_rows
+from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
@@ -70,7 +70,9 @@ class BatchPlan:
         return None if self.rows.total is None else self.rows.total * self.options.epochs * len(self.cells)
 
 
-def make_plan(evaluator: Evaluator, templates: str | Sequence[str], rows: Any, options: BatchOptions) -> BatchPlan:
+def make_plan(
+    evaluator: Evaluator, templates: str | Sequence[str], rows: RowsInput, options: BatchOptions
+) -> BatchPlan:
     """A batch that is ready to run; runs nothing and makes no call.
 
     Raises: UsageError, TemplateError or ConfigurationError, for anything that cannot be used.

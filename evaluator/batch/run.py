@@ -21,7 +21,7 @@ from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
-from evaluator.batch.rows import Selection
+from evaluator.batch.rows import RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
 from evaluator.batch.summary import BatchSummary
@@ -85,7 +85,7 @@ class BatchResult:
 
 async def run_batch(
     templates: str | Sequence[str],
-    rows: Any,
+    rows: RowsInput,
     *,
     evaluator: Evaluator | None = None,
     name: str = "",
@@ -119,6 +119,15 @@ async def run_batch(
     stop: Stop | None = None,
 ) -> BatchResult:
     """Evaluates each row with each template, model and handler `epochs` times, and scores the answers.
+
+    >>> from evaluator import Evaluator, run_batch_sync
+    >>> rows = [{"question": "What is the symbol of iron?", "target": "Fe"}]
+    >>> offline = Evaluator(handler="offline", tasks_dir=None)
+    >>> result = run_batch_sync("answer_question", rows, evaluator=offline, scorers=["includes"])
+    >>> result.summary.groups[0].accuracy.estimate.mean
+    1.0
+    >>> [sample.verdict.value for sample in result.results()]
+    ['passed']
 
     `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data frame or a
     `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed when the batch has ended.

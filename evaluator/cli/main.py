@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from evaluator.cli.echo import echo
 from evaluator.cli.stderr import batch_stderr, json_stderr
@@ -52,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kill": ("background", "Kill background tasks with everything that they started."),
     "memory": ("memory", "Index a folder and ask which files are relevant."),
     "trust": ("trust", "Allow what the files of a project name: hosts, keys, commands, code."),
+    "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
     "doctor": ("doctor", "Show what is configured and what is missing."),
     "demo": ("demo", "Run the shipped templates offline against the simulated model."),
 }
@@ -70,6 +72,11 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.rpartition(" ")[2])
         add_verbose_option(command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        options = super(click.Group, self).shell_complete(ctx, incomplete)
+        found = {name: line for name, (_, line) in COMMANDS.items() if " " not in name and name.startswith(incomplete)}
+        return [*(CompletionItem(name, help=line) for name, line in found.items()), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

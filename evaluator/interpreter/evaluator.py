@@ -81,24 +81,45 @@ class EvaluatorArguments:
 class Evaluator:
     """Evaluates tasks. One Evaluator serves any number of concurrent evaluations of one event loop.
 
-    `library`: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
-    `handler`: a profile or its name (default: `default`). `model`: used for every task, whatever templates and
-    profiles name, except tasks that name a role which `model_roles`, or the profile, maps to a model.
-    `backend`: answers every model call itself (a simulated or replaying one, or your own). `tasks_dir`: the
-    folder of task files (default `tasks`; None records nothing). `roots`: the folders that tasks may read,
-    the first one also being where scripts run (default: the current folder). `memory` answers
-    `fresh_context`. `max_depth`: levels of subtasks. `reparse`: whether a task that ran out of turns, context
-    or output may be decomposed, once, where its template allows it. `tools`: further tools that templates may
-    name. `asker` answers questions to the user. `sync`: what survives a loss of power: "off" only what
-    the system has already written to disk, "task" every ended task, "step" every step. A killed process loses nothing
-    in any mode. `cache`, a response cache or the file of one: responses that are reused, see `models.cache`. `tracer`:
-    an OpenTelemetry tracer, or True for the global provider's; it gets spans, see docs/howto/trace-runs.md.
-    `profiles`: handler profiles by name (default: `handlers/` here, then the shipped ones). `trust`: the profiles in
-    `handlers/` here may name hosts, keys and commands; otherwise only those that the user has allowed, see
-    docs/explanation/security.md. Profiles that are passed need no permission. `trust` also allows `resume` to run
-    the XML that a task file of another user or machine records.
-    `notice` gets each line for the user (default: the log). `sandbox`: where scripts run, such as "bubblewrap", "none"
-    or "docker:IMAGE", whatever profiles and templates say.
+    >>> evaluator = Evaluator(handler="offline", tasks_dir=None)  # a simulated model; without `handler` a real one
+    >>> evaluator.evaluate_sync("answer_question", {"question": "What is the capital of Australia?"}).unwrap().content
+    'Canberra'
+    >>> evaluator.evaluate_sync("sentiment", {}).reason  # a failure is a value; unwrap() raises it
+    'input_validation_failure'
+
+    Most used: `evaluate` and `evaluate_sync` run one task, `evaluate_batch` many, `library.match` finds templates for a
+    request, `render` shows what a model would see, `chat` talks with it, `resume` and `replay` read task files. For
+    scored batches see `run_batch`. `close`, or `with Evaluator() as evaluator:`, ends its connections.
+
+    What runs:
+        library: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
+        handler: a profile or its name (default: `default`).
+        profiles: handler profiles by name (default: `handlers/` here, then the shipped ones).
+        model: used for every task, whatever templates and profiles name, except tasks whose role has a model.
+        model_roles: the model of each role, such as `grader`; first those given here, then those of the profile.
+        backend: answers every model call itself (a simulated or replaying one, or your own).
+        tools: further tools that templates may name.
+
+    What it may do:
+        roots: the folders that tasks may read, the first one also where scripts run (default: the current folder).
+        sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles and templates say.
+        trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only those that the user
+            has allowed, see docs/explanation/security.md. Profiles that are passed need no permission. `trust` also
+            allows `resume` to run the XML that a task file of another user or machine records.
+        max_depth: levels of subtasks.
+        reparse: a task that ran out of turns, context or output may be decomposed, once, where its template allows it.
+        asker: answers questions to the user.
+
+    What it keeps:
+        tasks_dir: the folder of task files (default `tasks`; None records nothing).
+        sync: what survives a loss of power: "off" only what the system has already written to disk, "task" every ended
+            task, "step" every step. A killed process loses nothing in any mode.
+        cache: a response cache, or the file of one: responses that are reused, see `models.cache`.
+        memory: answers `fresh_context`.
+
+    What it reports:
+        notice: gets each line for the user (default: the log, see `evaluator.errors.logs`).
+        tracer: an OpenTelemetry tracer, or True for the global provider's; see docs/howto/trace-runs.md.
 
     Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root is not a folder.
     """

@@ -32,3 +32,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

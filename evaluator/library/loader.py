@@ -194,6 +194,9 @@ class TemplateLibrary:
     def match(self, request: str | Node, limit: int = 5) -> list[Match]:
         """At most `limit` atomic templates that fit a text or a node, best first.
 
+        >>> TemplateLibrary.load().match("is this review positive or negative?")[0].template.name
+        'sentiment'
+
         Raises: UsageError, for a request without any text, or a limit below 1.
         """
         if not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -38,3 +38,7 @@ if not TYPE_CHECKING:
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

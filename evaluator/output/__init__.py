@@ -7,3 +7,7 @@ from evaluator.output.parsing import parse_output
 from evaluator.output.result import ErrorKind, OutputError, ParsedOutput
 
 __all__ = ["ErrorKind", "OutputError", "ParsedOutput", "parse_output", "split_thinking"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -46,6 +46,12 @@ def parse_output(
 ) -> ParsedOutput:
     """Reads the value of a model's text leniently. Never raises an error because of the text.
 
+    >>> found = parse_output("Here you go: {'capital': 'Canberra',}")
+    >>> found.value
+    {'capital': 'Canberra'}
+    >>> len(found.warnings) > 0  # each kind of repair is named
+    True
+
     `text` keeps the text as it is. `json` reads one JSON value, whatever surrounds it, and checks it against `schema`.
     `xml` reads elements as `{root: text | {child: …}}`, or keeps the text where there are none.
 

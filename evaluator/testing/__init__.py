@@ -30,3 +30,7 @@ __all__ = [
     "CHECKS", "KEY", "MODEL", "TOOL", "Answer", "BackendCase", "CallOutcome", "Check", "FakeClock", "HttpReply",
     "LoopbackServer", "a_request", "check_backend", "chunk", "error_reply", "event", "json_reply", "stream_reply",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

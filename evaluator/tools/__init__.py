@@ -3,7 +3,7 @@
 from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.tools.ask import Asker, CallbackAsker, FileAsker, TerminalAsker
 from evaluator.tools.builtin import builtin_tools
-from evaluator.tools.decorator import tool
+from evaluator.tools.decorator import FunctionTool, tool
 from evaluator.tools.file_access import FileAccess, FileText, FolderEntry
 from evaluator.tools.policy import Policy, PolicyRule
 from evaluator.tools.registry import Tool, ToolAnswer, ToolContext, ToolOutcome, ToolPreview, ToolRegistry
@@ -15,6 +15,7 @@ __all__ = [
     "FileAsker",
     "FileText",
     "FolderEntry",
+    "FunctionTool",
     "Policy",
     "PolicyRule",
     "ScriptResult",
@@ -29,3 +30,7 @@ __all__ = [
     "run_script",
     "tool",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

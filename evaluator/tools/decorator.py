@@ -9,7 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.models.backend import ToolSpec
@@ -27,12 +27,24 @@ _SCALARS: dict[Any, str] = {
     type(None): "null",
 }
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 """Converts JSON values that fit the schema into values of the annotated types."""
 
 
+class FunctionTool(Tool, Generic[_Parameters, _Result]):
+    """A tool that `@tool` made. It is called as the function: `look_up("x")`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result: ...
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[_Parameters, _Result], /) -> FunctionTool[_Parameters, _Result]: ...
 @overload
 def tool(
     *,
@@ -41,7 +53,7 @@ def tool(
     policy: Policy = "allow",
     retryable: bool = False,
     effect: bool = True,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Callable[[Callable[_Parameters, _Result]], FunctionTool[_Parameters, _Result]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -51,8 +63,17 @@ def tool(
     policy: Policy = "allow",
     retryable: bool = False,
     effect: bool = True,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Turns a function into a tool, as `@tool` or `@tool(policy="ask", …)`.
+) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
+    """Turns a function into a tool, as `@tool` or `@tool(policy="ask", …)`. The tool may be called as the function.
+
+    >>> @tool
+    ... def count_words(text: str) -> int:
+    ...     '''Counts the words of a text.'''
+    ...     return len(text.split())
+    >>> count_words("one two")
+    2
+    >>> count_words.spec.parameters["required"]
+    ['text']
 
     Annotations may be any type that pydantic can describe as JSON Schema: str, int, list[…], dict[str, …], Literal,
     Enum, dataclasses, unions, pydantic models. `Annotated[T, "text"]` describes a parameter, as does the docstring.
@@ -64,7 +85,7 @@ def tool(
     Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot express.
     """
 
-    def make(target: Callable[..., Any]) -> Tool:
+    def make(target: Callable[..., Any]) -> FunctionTool[..., Any]:
         title = name or getattr(target, "__name__", "")
         parameters = inspect.signature(target).parameters
         text, notes = _read_docstring(inspect.getdoc(target) or "", frozenset(parameters))
@@ -88,7 +109,7 @@ def tool(
             # A plain function may wrap an async one.
             return await value if inspect.isawaitable(value) else value
 
-        return Tool(
+        return FunctionTool(
             ToolSpec(title, description or text, schema),
             run_async if _is_async(target) else run_sync,
             policy=policy,

@@ -70,7 +70,7 @@ class Tool:
     function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
     describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
     succeed. `close` releases what the tool keeps between calls; it is called when the task ends. `bounds` are the rules
-    and policies of the tasks above: a call needs the consent of each.
+    and policies of the tasks above: a call needs the consent of each. A decorated tool may be called as its function.
     """
 
     spec: ToolSpec
@@ -88,6 +88,15 @@ class Tool:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function`, as if it were not decorated: without policy, schema and record.
+
+        Raises: UsageError, for a tool that was not made from a function.
+        """
+        if self.function is None:
+            raise UsageError(f"the tool {self.name!r} was not made from a function; a model calls it, or its `run`")
+        return self.function(*args, **kwargs)
 
     def policy_for(self, arguments: Mapping[str, Any], files: FileAccess) -> Policy:
         """The policy for a call with these arguments. The default of a missing argument counts as its value."""

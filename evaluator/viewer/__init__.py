@@ -3,3 +3,7 @@
 from evaluator.viewer.report import MAX_SAMPLES, ReportBatch, ReportWritten, write_report
 
 __all__ = ["MAX_SAMPLES", "ReportBatch", "ReportWritten", "write_report"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import Evaluator, run_batch_sync
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import (
     cohen_kappa,
@@ -664,3 +665,15 @@ def test_the_outcomes_are_a_table_on_a_terminal_of_100_columns() -> None:
     assert any(line.split()[-4:] == ["10", "2", "1", "3"] for line in text.splitlines())
     bounds = "answer_question × large: 42.9 % to 85.7 % if all 3 error or unscored results had failed or passed"
     assert bounds in " ".join(text.split())
+
+
+def test_a_group_has_an_attribute_for_each_key_of_its_json(tmp_path):
+    result = run_batch_sync(
+        "answer_question", [{"question": "What is the symbol of iron?", "target": "Fe"}], scorers=["includes"],
+        evaluator=Evaluator(handler="offline", tasks_dir=None), output=tmp_path / "b",
+    )  # fmt: skip
+    (group,) = result.summary.groups
+    data = group.to_dict()
+    assert [key for key in data if not hasattr(group, key)] == []
+    assert group.accuracy.to_dict() == data["accuracy"]
+    assert group.duration_s.to_dict() == data["duration_s"]

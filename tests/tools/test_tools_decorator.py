@@ -1,6 +1,7 @@
 """A Python function becomes a tool: its schema comes from the signature, its descriptions from the docstring."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import threading
@@ -291,3 +292,16 @@ def test_a_plain_function_around_an_async_one_is_awaited(function):
     made = tool(name="shout")(function)
     outcome = asyncio.run(ToolRegistry([made]).call("shout", '{"text": "ho"}', ToolContext(roots=FileAccess([]))))
     assert (outcome.ok, outcome.content) == (True, "HO")
+
+
+def test_a_decorated_function_is_called_as_before() -> None:
+    @tool(policy="deny")
+    def join(first: str, *, second: str = "b") -> str:
+        """Joins two texts."""
+        return first + second
+
+    assert join("a") == "ab"
+    assert join("a", second="c") == "ac"
+    bare = dataclasses.replace(join, function=None)
+    with pytest.raises(UsageError, match="'join' was not made from a function"):
+        bare("a")

@@ -56,3 +56,7 @@ def export(
 
 
 __all__ = ["EXPORTERS", "About", "Exporter", "export", "to_pandas", "to_polars"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.csv_rows import read_csv
@@ -60,6 +60,19 @@ class _Origin:
     path: Path | None = None
     is_repeatable: bool = True
     is_live: bool = False
+
+
+class Frame(Protocol):
+    """A data frame of pandas or Polars."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+RowsInput: TypeAlias = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]] | Frame
+"""What `open_rows` reads: a file, rows, or a frame."""
 
 
 class RowSource:

@@ -216,6 +216,24 @@ class GroupSummary(JsonForm):
     confusion: Mapping[str, ConfusionMatrix]
     agreement: tuple[JudgeAgreement, ...] = ()
 
+    # The names of the JSON object.
+
+    @property
+    def counts(self) -> VerdictCounts:
+        return self.part.counts
+
+    @property
+    def accuracy(self) -> Accuracy:
+        return self.part.accuracy
+
+    @property
+    def scorers(self) -> Mapping[str, ScorerSummary]:
+        return self.part.scorers
+
+    @property
+    def duration_s(self) -> Percentiles:
+        return self.durations
+
     @property
     def name(self) -> str:
         return f"{self.template} × {self.variant}" if self.variant else self.template
