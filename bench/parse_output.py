@@ -2,9 +2,10 @@
 
     python bench/parse_output.py [--show 8]
 
-The ratio is a median over rounds that time both side by side. The hostile texts repeat each of a hundred
-pieces (brackets, quotes, comments, fences, half values) after each of eleven beginnings, and add deep, long
-and wide ones; each is read once, with one of five schemas.
+The ratio is a median over rounds that time both side by side. The hostile texts repeat each of 140 pieces (brackets,
+quotes, comments, fences, half values) after each of twelve beginnings, and add deep, long and wide ones, values under
+schemas that are slow to check, and XML; each is read once. The twelve slowest are read again at four sizes: the growth
+is the time of each doubling, by which linear work doubles.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 from figures import Figure, parser_for, remarks, report
 
 from evaluator import parse_output
 
-GOAL_RATIO, GOAL_HOSTILE_S = 2.0, 0.5
+GOAL_RATIO, GOAL_HOSTILE_S, GOAL_GROWTH = 2.0, 0.5, 2.6
 MEGABYTE = 1_000_000
+SIZES = (MEGABYTE // 4, MEGABYTE // 2, MEGABYTE, 2 * MEGABYTE)
 PIECES = [
     "[", "{", "(", '"', "'", "\\", "`", "```", "<", "<think>", "</think>", "[1,", "[]", "{}", "[],", "{},",
     "[[],", "[{},", '{"a":', '{"a":1,', '{"a":1 ', "{'a':1,", '["', '["a', '["a" ', "['", "['a',", '["a",',
@@ -30,6 +35,9 @@ PIECES = [
     "```json\n", "<think>{}", "{}</think>", "[THINK]", '{"a":"b" "', '{"a":"<think>"},', "\x00", "\ud800",
     "４", "é{", "[[1],", '{"a":{"b":[', '["a"b', '"a" "b" ', '{"a":"b"c', "{a", "{a ", "a: ", "{'", "{'a'",
     "yes", "No, ", "[']", '{"a":1]', '{"a":1}\n', "{'a':1}\n", "<a>", "<a", "&", "[1]x", "[,]",
+    '["', '"]', '"},', '"],"', '", "', '":"', '""', '"""', "'''", '("', ")", '"//', '"/*', '"#', '"\n', ',\n"', '{"x" ',
+    '"<', '" + "', "«", "「", "a b: ", '"a": "b "', "&quot;", "> ", '{\\"', "<answer>", "<!--", '"<!--', "，", "：",
+    "0x", 'b"', "1 kg,", "1 2 ", "not ", "[[[[\"", '"}"',
 ]  # fmt: skip
 PREFIXES = [
     "",
@@ -45,26 +53,55 @@ PREFIXES = [
     '{"a":[1,2,',
     "```json\n",
 ]
-SCHEMAS = [None, "object", "number", "boolean", "string[]"]
+SCHEMAS: list[Any] = [None, "object", "number", "boolean", "string[]", {"type": "string", "enum": ["a", "b c"]}]
+UNION = {
+    "$defs": {"n": {"oneOf": [{"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}, {"type": "string"}]}},
+    "$ref": "#/$defs/n",
+}
+OBJECTS = {"type": "array", "uniqueItems": True, "items": {"type": "object", "required": ["a"]}}
+XML_PIECES = [
+    "<a>", "</a>", "<a/>", "<!", "<!--", "<?", "<![CDATA[", "<", "<<", "&", "&amp;", "&x;", "<think>", "</think>",
+    "<a></think>", "<a b='", '<a b="c">', "<a b=c>", "<answer>", "<a>x</b>", "</", "<a ", "]]>", "-->", "<a>\n",
+]  # fmt: skip
+Text = tuple[str, Callable[[int], str], str, Any]
+"""A name, the text of a size, the type and the schema."""
 
 
-def hostile_texts() -> list[tuple[str, str]]:
-    texts = [
-        (f"{prefix!r} + {piece!r} * n", prefix + piece * (MEGABYTE // len(piece)))
-        for prefix in PREFIXES
-        for piece in PIECES
+def hostile_texts() -> list[Text]:
+    repeated = [(prefix, piece) for prefix in PREFIXES for piece in PIECES]
+    texts: list[Text] = [
+        (f"{prefix!r} + {piece!r} * n", partial(repeat, prefix, piece), "json", SCHEMAS[index % len(SCHEMAS)])
+        for index, (prefix, piece) in enumerate(repeated)
     ]
-    half = MEGABYTE // 2
     texts += [
-        ("[ * n + ] * n", "[" * half + "]" * half),
-        ('{"a": * n + } * n', '{"a":' * 166_000 + "1" + "}" * 166_000),
-        ("valid list of numbers", "[" + "1," * half + "1]"),
-        ("one long number", "1" * MEGABYTE),
-        ("list of one long number", "[" + "1" * MEGABYTE + "]"),
-        ("one long string, cut", '{"a": "' + "x" * MEGABYTE),
-        ("deep, then wide", "[" * 201 + "1," * half),
+        ("[ * n + ] * n", lambda n: "[" * (n // 2) + "]" * (n // 2), "json", "number"),
+        ('{"a": * n + } * n', lambda n: '{"a":' * (n // 6) + "1" + "}" * (n // 6), "json", "object"),
+        ("valid list of numbers", lambda n: "[" + "1," * (n // 2) + "1]", "json", {"items": {"type": "integer"}}),
+        ("one long number", lambda n: "1" * n, "json", "number"),
+        ("list of one long number", lambda n: "[" + "1" * n + "]", "json", None),
+        ("one long string, cut", lambda n: '{"a": "' + "x" * n, "json", "object"),
+        ("deep, then wide", lambda n: "[" * 201 + "1," * (n // 2), "json", "number"),
+        ("different objects under uniqueItems",
+         lambda n: json.dumps([{"a": number} for number in range(n // 12)]), "json", OBJECTS),
+        ("objects under a recursive union", lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150, "json", UNION),
+        ("a list under a recursive union", lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]", "json", UNION),
+    ]  # fmt: skip
+    texts += [
+        (f"XML {prefix!r} + {piece!r} * n", partial(repeat, prefix, piece), "xml", None)
+        for prefix in ("", "<r>", "```xml\n<r>")
+        for piece in XML_PIECES
     ]
     return texts
+
+
+def repeat(prefix: str, piece: str, size: int) -> str:
+    return prefix + piece * (size // len(piece))
+
+
+def read_seconds(text: Text, size: int = MEGABYTE) -> float:
+    _, make, kind, schema = text
+    made: Any = make(size)
+    return seconds(lambda: parse_output(made, kind, schema))  # type: ignore[arg-type]
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -99,19 +136,15 @@ def ratio(schema: str | None, rounds: int = 400, repeat: int = 20) -> float:
 
 def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
     texts = hostile_texts()
-    times: list[tuple[float, str]] = []
-    for index, (label, text) in enumerate(texts):
-        schema = SCHEMAS[index % len(SCHEMAS)]
-        elapsed = seconds(lambda text=text, schema=schema: parse_output(text, schema=schema))
-        times.append((elapsed, f"{label} (schema {schema})"))
-    times.sort(reverse=True)
+    times = sorted(((read_seconds(text), index) for index, text in enumerate(texts)), reverse=True)
     # What disturbed the machine must not stand as the worst case: the slowest few are read again.
-    again = {label: (text, SCHEMAS[index % len(SCHEMAS)]) for index, (label, text) in enumerate(texts)}
     worst: list[tuple[float, str]] = []
-    for elapsed, label in times[: max(show, 8)]:
-        text, schema = again[label.rpartition(" (schema ")[0]]
-        second = seconds(lambda text=text, schema=schema: parse_output(text, schema=schema))
-        worst.append((min(elapsed, second), label))
+    growths: list[float] = []
+    for elapsed, index in times[: max(show, 12)]:
+        text = texts[index]
+        worst.append((min(elapsed, read_seconds(text), read_seconds(text)), f"{text[0]} (schema {text[3]})"))
+        by_size = [min(read_seconds(text, size) for _ in range(2)) for size in SIZES]
+        growths.append(max(larger / smaller for smaller, larger in pairwise(by_size)))
     worst.sort(reverse=True)
     for elapsed, label in worst[:show]:
         say(f"{elapsed:.2f} s  {label}")
@@ -119,6 +152,7 @@ def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
         Figure("parse_output, valid 1 kB JSON : json.loads", ratio(None), "", GOAL_RATIO),
         Figure('  the same with schema "object"', ratio("object"), "", GOAL_RATIO),
         Figure(f"parse_output, worst of {len(texts)} hostile 1 MB texts", worst[0][0], "s", GOAL_HOSTILE_S),
+        Figure("  largest growth per doubling, 0.25 to 2 MB", max(growths), "", GOAL_GROWTH),
     ]
 
 
