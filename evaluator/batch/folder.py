@@ -282,6 +282,18 @@ class BatchFolder:
         for number, _, line in self._lines():
             yield self._parsed(line, number)
 
+    def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """Each line from byte `start` on: where it begins, where it ends, and the result as JSON, see
+        `SampleResult.from_dict`.
+
+        Raises: RecordError, with the line's number from `start` on, if it is not a result or was changed.
+        """
+        for number, offset, line in self._lines(start):
+            head = _HEAD.match(line)
+            if head is None or head[4] not in _VERDICTS:
+                raise _corrupt(self.path, number, "not a line of results")
+            yield offset, offset + len(line), json.loads(line)
+
     def read_at(self, offset: int) -> SampleResult:
         """The result whose line begins at `offset` (see `index`)."""
         with open(self.path / RESULTS, "rb") as file:
@@ -297,20 +309,20 @@ class BatchFolder:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _corrupt(self.path, number, f"{type(error).__name__}: {error}") from error
 
-    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+    def _lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
         """`(line number, offset, line)`, without an incomplete last line that is still being written.
 
         Raises: RecordError, with file and line, if a line is not as it was written.
         """
-        for number, offset, line in self._raw_lines():
+        for number, offset, line in self._raw_lines(start):
             if not is_sealed(line):
                 raise _corrupt(self.path, number, f"the line {ALTERED}")
             yield number, offset, line
 
-    def _raw_lines(self) -> Iterator[tuple[int, int, bytes]]:
+    def _raw_lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
         try:
             with open(self.path / RESULTS, "rb") as file:
-                offset = 0
+                offset = file.seek(start)
                 for number, line in enumerate(file, 1):
                     if line.endswith(b"\n"):
                         yield number, offset, line

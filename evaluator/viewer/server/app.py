@@ -15,9 +15,12 @@ from aiohttp import web
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.viewer.server.access import Guard, Handler, new_token
+from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
+from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.rendering import Page, make_environment
 from evaluator.viewer.server.runs import run_page, runs_page
+from evaluator.viewer.server.state import State
 
 HOST = "127.0.0.1"
 MAX_FORM_BYTES = 10_000_000
@@ -27,30 +30,34 @@ _ASSETS = {
     "view.css": ("server/static/view.css", "text/css"),
     "view.js": ("server/static/view.js", "text/javascript"),
 }
-MakePage = Callable[[Project, Mapping[str, str]], Page]
+MakePage = Callable[[State, Mapping[str, str]], Page]
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    project: Project
+    state: State
     render: Callable[[Page], str]
 
 
 def make_app(root: Path, token: str) -> web.Application:
     """The application for the folder `root`. It listens nowhere yet."""
     environment = make_environment()
-    project = Project(root)
+    state = State(Project(root))
 
     def render(page: Page) -> str:
-        return environment.get_template(page.template).render(root=str(project.root), **page.values)
+        return environment.get_template(page.template).render(root=str(state.project.root), **page.values)
 
-    site = _Site(project, render)
+    site = _Site(state, render)
     app = web.Application(middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES)
     app.router.add_get("/", _home)
     app.router.add_get("/assets/{name}", _asset)
     routes: dict[str, MakePage] = {
         "/runs": runs_page,
         "/run/{folder}/{task}": run_page,
+        "/batches": batches_page,
+        "/batch/{folder}": batch_page,
+        "/sample/{folder}/{key}": sample_page,
+        "/compare": compare_page,
     }
     for path, make in routes.items():
         app.router.add_get(path, partial(_page, site, make))
@@ -101,7 +108,7 @@ async def _page(site: _Site, make: MakePage, request: web.Request) -> web.Stream
 
 
 def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
-    page = make(site.project, query)
+    page = make(site.state, query)
     return page, site.render(page).encode("utf-8", "backslashreplace")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from evaluator.batch.folder import MANIFEST, TASKS
+from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError
 from evaluator.record.store import TaskStore
 
@@ -47,7 +47,7 @@ class Project:
         count = 0
         for path, names in _walk(self.root):
             count += 1
-            if MANIFEST in names and (path / MANIFEST).is_file():
+            if is_batch(names):
                 batches[self.id_of(path)] = path
             elif is_store(names):
                 stores[self.id_of(path)] = path
@@ -81,6 +81,11 @@ class Project:
         raise NoSuchPage(f"{self.root}: there is no such task folder now; open the list of runs")
 
 
+def is_batch(names: set[str]) -> bool:
+    """Whether a folder with these entries is a batch: other programs have files of the manifest's name too."""
+    return MANIFEST in names and bool({RESULTS, TASKS} & names)
+
+
 def is_store(names: set[str]) -> bool:
     """Whether a folder with these entries holds task files, of this program or of another."""
     return bool({"active", "done"} & names) or any(name.startswith("TASK-") and name.endswith(".md") for name in names)
@@ -104,6 +109,6 @@ def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
                 continue
             yield folder, names
             # The task files of a batch belong to the batch.
-            left_out = _SKIPPED | {TASKS} if MANIFEST in names else _SKIPPED
+            left_out = _SKIPPED | {TASKS} if is_batch(names) else _SKIPPED
             below += [folder / name for name in sorted(inside) if name not in left_out]
         level = below

@@ -16,7 +16,8 @@ from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
 from evaluator.viewer.server.excerpts import findings
 from evaluator.viewer.server.project import Folders, NoSuchPage, Project
-from evaluator.viewer.server.rendering import Page, brief, mapping, pretty
+from evaluator.viewer.server.rendering import Page, mapping, pretty
+from evaluator.viewer.server.state import State
 
 RUNS_PER_PAGE = 50
 MAX_FILES = 5_000
@@ -39,8 +40,9 @@ class Row:
     share: float = 0.0
 
 
-def runs_page(project: Project, query: Mapping[str, str]) -> Page:
+def runs_page(state: State, query: Mapping[str, str]) -> Page:
     """Runs of a task folder, the newest first."""
+    project = state.project
     folders = project.folders()
     chosen = query.get("folder") or _first(project, folders)
     conditions = {name: query.get(name, "").strip() for name in FILTERS}
@@ -123,8 +125,9 @@ def _text_of(task: TaskSummary) -> str:
     return "\n".join(str(part) for part in parts if part).casefold()
 
 
-def run_page(project: Project, query: Mapping[str, str]) -> Page:
+def run_page(state: State, query: Mapping[str, str]) -> Page:
     """One run: its outcome, steps and conversations."""
+    project = state.project
     folder, store = query["folder"], project.store(query["folder"])
     recording = store.read(_task(store, query["task"]))
     tree = read_tree(store, recording)
@@ -149,7 +152,6 @@ def run_page(project: Project, query: Mapping[str, str]) -> Page:
             "is_cut": len(rows) > MAX_ROWS,
             "conversations": conversations(recording),
             "parses": [step for step in recording.steps if step.start.kind == "parse"],
-            "brief": brief,
             "live_ms": LIVE_MS if recording.status == "running" else 0,
         },
     )

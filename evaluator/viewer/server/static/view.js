@@ -1,7 +1,7 @@
 "use strict";
 // Pages work without this script. It updates a page of something that runs, and adds the arrow keys.
 
-const live = () => document.getElementById("live");
+const parts = () => [...document.querySelectorAll("[data-live]")];
 let tag = "";
 
 function note(text) {
@@ -10,11 +10,10 @@ function note(text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-// Replaces the part that changes. What the reader has opened, and the focus, stay.
-function replace(part) {
-  const old = live();
+// Replaces a part that changes. What the reader has opened, and the focus, stay.
+function replace(old, part) {
   const open = [...old.querySelectorAll("details[open][id]")].map((each) => each.id);
-  const focus = document.activeElement && document.activeElement.id;
+  const focus = old.contains(document.activeElement) && document.activeElement.id;
   old.replaceWith(part);
   for (const id of open) {
     const each = document.getElementById(id);
@@ -25,23 +24,28 @@ function replace(part) {
 }
 
 async function update() {
-  const part = live();
-  const wait = part ? Number(part.dataset.live) : 0;
-  if (!wait) return;
   if (!document.hidden) {
     try {
       const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
       note(answer.ok || answer.status === 304 ? "" : `The server answers ${answer.status}; this page is not updated.`);
       if (answer.ok) {
         tag = answer.headers.get("ETag") || "";
-        const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
-        if (found) replace(found);
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        for (const old of parts()) {
+          const part = page.getElementById(old.id);
+          if (part) replace(old, part);
+        }
       }
     } catch {
       note("The server does not answer; this page is not updated.");
     }
   }
-  setTimeout(update, wait);
+  schedule();
+}
+
+function schedule() {
+  const wait = Math.max(0, ...parts().map((part) => Number(part.dataset.live)));
+  if (wait) setTimeout(update, wait);
 }
 
 function openTarget() {
@@ -57,4 +61,4 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", openTarget);
 openTarget();
-setTimeout(update, live() ? Number(live().dataset.live) : 0);
+schedule();

@@ -1,0 +1,188 @@
+"""The list of batches, one batch, and one of its samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.batch import Batch
+from evaluator.batch.export.about import About
+from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
+from evaluator.batch.reading import open_batch
+from evaluator.batch.records import SampleResult
+from evaluator.errors import EvaluatorError, RecordError
+from evaluator.record.conversation import Conversation, conversations
+from evaluator.record.store import TaskStore
+from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
+from evaluator.viewer.server.project import NoSuchPage
+from evaluator.viewer.server.rendering import Page, items
+from evaluator.viewer.server.state import State
+
+SAMPLES_PER_PAGE = 50
+MAX_BATCHES = 500
+LIVE_MS, SLOW_LIVE_MS, COMPUTING_MS = 2_000, 15_000, 1_000
+_QUIET_S = 120.0
+_MAX_JUDGES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line in the list of batches. `problem` is why it cannot be read."""
+
+    id: str
+    name: str
+    batch: Batch | None
+    problem: str = ""
+
+    @property
+    def created(self) -> str:
+        return "" if self.batch is None else str(self.batch.manifest.get("created", ""))
+
+    @property
+    def unfinished(self) -> str:
+        return "" if self.batch is None else About(self.batch.manifest).unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A task file of a sample: of the task itself or of a judge. `problem` is why it is not shown."""
+
+    title: str
+    task_id: int
+    conversations: Sequence[Conversation]
+    problem: str = ""
+
+
+def entries(state: State) -> list[Entry]:
+    """The batches, the newest first; those that cannot be read at the end."""
+    found: list[Entry] = []
+    for key, path in list(state.project.folders().batches.items())[:MAX_BATCHES]:
+        name = state.project.name_of(path)
+        try:
+            found.append(Entry(key, name, open_batch(path)))
+        except (EvaluatorError, OSError) as error:
+            found.append(Entry(key, name, None, str(error)))
+    return sorted(found, key=lambda entry: entry.created, reverse=True)
+
+
+def batches_page(state: State, query: Mapping[str, str]) -> Page:
+    return Page("batches.html", {"title": "Batches", "entries": entries(state), "most": MAX_BATCHES})
+
+
+def opened(state: State, folder_id: str) -> tuple[Batch, BatchIndex]:
+    """A batch and its index, as they are now. Raises: NoSuchPage; RecordError, if it cannot be read."""
+    path = state.project.batch(folder_id)
+    batch = open_batch(path)
+    index = state.indexes.get(path)
+    index.update(batch.cells, batch.manifest.get("left_out", ()))
+    return batch, index
+
+
+def batch_page(state: State, query: Mapping[str, str]) -> Page:
+    """Progress, numbers and a page of samples."""
+    batch, index = opened(state, query["folder"])
+    about = About(batch.manifest)
+    counts, total = index.counts(), None if batch.totals is None else sum(batch.totals.values())
+    version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
+    numbers = state.summaries.get(batch.folder, version, lambda: list(batch.summarise().tables()))
+    is_running = about.text("state") == "running"
+    wanted, chosen = _selection(batch, query)
+    rows = index.select(wanted)
+    page, pages = _page_of(len(rows), query.get("page", ""))
+    shown = rows[(page - 1) * SAMPLES_PER_PAGE : page * SAMPLES_PER_PAGE]
+    results = sum(counts.values())
+    rate = index.rate() if is_running else None
+    return Page(
+        "batch.html",
+        {
+            "title": batch.name, "folder": query["folder"], "batch": batch, "name": state.project.name_of(batch.folder),
+            "unfinished": about.unfinished, "counts": counts, "verdicts": VERDICTS, "results": results, "total": total,
+            "cost": index.cost(), "rate": rate,
+            "left_s": (total - results) / rate if rate and total is not None else None,
+            "numbers": numbers, "problem": index.problem, "chosen": chosen, "sorts": SORTS, "count": len(rows),
+            "samples": [(index.key(row), index.result(row)) for row in shown],
+            "page": page, "pages": pages,
+            "live_ms": _live_ms(batch.folder, is_running=is_running, is_computing=not numbers.is_current),
+        },
+    )  # fmt: skip
+
+
+def _live_ms(folder: Path, *, is_running: bool, is_computing: bool) -> int:
+    """How often the page asks again. A killed batch looks as if it was running: without news it asks seldom."""
+    if is_computing and not is_running:
+        return COMPUTING_MS
+    if not is_running:
+        return 0
+    try:
+        quiet_s = time.time() - (folder / RESULTS).stat().st_mtime
+    except OSError:
+        return SLOW_LIVE_MS
+    return LIVE_MS if quiet_s < _QUIET_S else SLOW_LIVE_MS
+
+
+def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[Selection, dict[str, str]]:
+    """The selection, and the conditions for the links of the page. Unknown values are no condition."""
+    verdict = query.get("verdict", "")
+    sort = query.get("sort", "")
+    cell = query.get("cell", "")
+    chosen = {
+        "verdict": verdict if verdict in VERDICTS else "",
+        "cell": cell if cell in map(str, range(len(batch.cells))) else "",
+        "text": query.get("text", "").strip(),
+        "sort": sort if sort in SORTS else "",
+        "order": "down" if query.get("order") == "down" else "",
+    }
+    group = batch.cells[int(chosen["cell"])] if chosen["cell"] else None
+    wanted = Selection(chosen["verdict"], group, chosen["text"], chosen["sort"] or "written", bool(chosen["order"]))
+    return wanted, chosen
+
+
+def _page_of(count: int, text: str) -> tuple[int, int]:
+    """The number of the page, and of pages."""
+    pages = max(1, -(-count // SAMPLES_PER_PAGE))
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    return min(max(number, 1), pages), pages
+
+
+def sample_page(state: State, query: Mapping[str, str]) -> Page:
+    """One result with its scores and transcripts; the samples before and after it in the order of the list."""
+    batch, index = opened(state, query["folder"])
+    row = index.row(query["key"])
+    if row is None:
+        raise NoSuchPage(f"{batch.folder}: there is no such result now; open the batch")
+    result = index.result(row)
+    wanted, chosen = _selection(batch, query)
+    order = index.select(wanted)
+    place = order.index(row) if row in order else None
+    before = None if not place else index.key(order[place - 1])
+    after = None if place is None or place + 1 == len(order) else index.key(order[place + 1])
+    return Page(
+        "sample.html",
+        {
+            "title": result.sample_id, "folder": query["folder"], "batch": batch, "result": result, "chosen": chosen,
+            "place": place, "count": len(order), "before": before, "after": after,
+            "epochs": batch.manifest.get("epochs"),
+            "list_page": 1 if place is None else place // SAMPLES_PER_PAGE + 1,
+            "transcripts": list(transcripts(batch.folder, result)),
+        },
+    )  # fmt: skip
+
+
+def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
+    """The conversations of a result's task and of its judges, from the task files of the batch."""
+    tasks: list[tuple[str, int]] = [] if result.task_id is None else [("Task", result.task_id)]
+    for name, score in result.scores.items():
+        judges = [task for task in items(score.metadata.get("task_ids")) if type(task) is int]
+        tasks += [(f"Judge of {name}", task) for task in judges[:_MAX_JUDGES]]
+    return [_transcript(folder, title, task) for title, task in tasks]
+
+
+def _transcript(folder: Path, title: str, task: int) -> Transcript:
+    if (folder / TASKS).is_symlink():
+        return Transcript(title, task, (), f"{folder / TASKS} is a link; links are not followed")
+    try:
+        return Transcript(title, task, conversations(TaskStore(folder / TASKS).read(task)))
+    except (RecordError, EvaluatorError, OSError) as error:
+        return Transcript(title, task, (), str(error))

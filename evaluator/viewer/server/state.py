@@ -1,0 +1,90 @@
+"""What the pages share: the project's folders, the indexes of batches, and numbers that take time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import EvaluatorError
+from evaluator.viewer.server.batch_index import IndexCache
+from evaluator.viewer.server.project import Project
+
+WAIT_S = 0.3
+"""How long a page waits for numbers before it is shown without them."""
+_SHARE = 20
+_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`value` is None where it is not there yet or `error` says why there is none. `is_current`: nothing has changed
+    since it was computed."""
+
+    value: Any
+    error: str
+    is_current: bool
+
+
+@dataclass(slots=True)
+class _Entry:
+    version: Hashable = None
+    value: Any = None
+    error: str = ""
+    due_s: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Computed:
+    """Values that are computed in the background and kept while their source stays the same.
+
+    Where the source changes all the time, as with a running batch, at most a 20th of the time is spent on computing
+    again; the older value is given meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: Hashable, version: Hashable, compute: Callable[[], Any]) -> Value:
+        """The value of `name` for `version` of its source. An error of `compute` becomes `error`."""
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None:
+                entry = self._entries[name] = _Entry()
+                entry.done.set()
+                while len(self._entries) > _KEPT:
+                    self._entries.popitem(last=False)
+            self._entries.move_to_end(name)
+            if entry.done.is_set() and entry.version != version and time.monotonic() >= entry.due_s:
+                entry.done.clear()
+                threading.Thread(target=_compute, args=(entry, version, compute), daemon=True).start()
+        entry.done.wait(WAIT_S)
+        return Value(entry.value, entry.error, entry.version == version)
+
+
+def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any]) -> None:
+    begun = time.monotonic()
+    value, error = None, ""
+    try:
+        value = compute()
+    except (EvaluatorError, OSError) as problem:
+        error = str(problem)
+    except Exception as problem:
+        error = f"This is a bug of evaluator: {type(problem).__name__}: {problem}"
+    finally:
+        ended = time.monotonic()
+        entry.value, entry.error, entry.version = value, error, version
+        entry.due_s = ended + _SHARE * (ended - begun)
+        entry.done.set()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    project: Project
+    indexes: IndexCache = field(default_factory=IndexCache)
+    summaries: Computed = field(default_factory=Computed)
+    comparisons: Computed = field(default_factory=Computed)
