@@ -14,7 +14,7 @@ MODULES = (
     "evaluator", "evaluator.batch", "evaluator.batch.compare", "evaluator.batch.export", "evaluator.batch.rows",
     "evaluator.batch.scorers", "evaluator.batch.statistics", "evaluator.batch.summary", "evaluator.batch.thresholds",
     "evaluator.errors", "evaluator.errors.results", "evaluator.library", "evaluator.memory", "evaluator.nodes",
-    "evaluator.output", "evaluator.testing", "evaluator.tools", "evaluator.viewer",
+    "evaluator.output", "evaluator.queue", "evaluator.testing", "evaluator.tools", "evaluator.viewer",
 )  # fmt: skip
 """The modules whose names users may import."""
 INTERNAL = {

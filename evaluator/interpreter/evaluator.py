@@ -27,8 +27,8 @@ from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, Outcom
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
-from evaluator.interpreter.requests import is_request_type, spec_of
-from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.requests import is_request_type, spec_of, spec_of_words
+from evaluator.interpreter.runs import RunSpec, record_run
 from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
@@ -235,6 +235,11 @@ class Evaluator:
         """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the connections of both."""
         return self._of(replace(self.init_args, sandbox=sandbox), replace(self.services, sandbox=sandbox))
 
+    def without_files(self, denied: Iterable[Path]) -> Self:
+        """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing either closes the
+        connections of both."""
+        return self._of(self.init_args, replace(self.services, files=self.services.files.without(denied)))
+
     async def check_sandboxes(self, runs: Iterable[tuple[str, str | None]]) -> None:
         """Tries the sandboxes that runs of these templates, each with a profile or None, need.
 
@@ -316,14 +321,40 @@ class Evaluator:
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
             ask_model, labels, on_text, on_event, on_message,
         )  # fmt: skip
+        return await self._run(lambda values: spec_of(services.library, request, values, ask_model), inputs, options)
+
+    async def evaluate_words(
+        self,
+        words: str,
+        template: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Evaluates a request in words, whatever they look like, with the template of this name.
+
+        Inputs that the template needs and `inputs` lacks are extracted from the words by the model. `labels` and the
+        result are as for `evaluate`.
+        """
+        _check_types(words, inputs)
+        self._report_interrupted()
+        library, options = self.services.library, replace(self._options, labels=labels)
+        return await self._run(lambda values: spec_of_words(library, words, template, values), inputs, options)
+
+    async def _run(
+        self,
+        find: Callable[[dict[str, Any]], RunSpec | TaskError],
+        inputs: Mapping[str, Any] | None,
+        options: RunOptions,
+    ) -> Outcome:
         try:
-            spec = spec_of(services.library, request, cast("dict[str, Any]", plain(dict(inputs or {}))), ask_model)
+            spec = find(cast("dict[str, Any]", plain(dict(inputs or {}))))
             if isinstance(spec, TaskError):
                 return spec
-            services.mcp.check(services.profile(options.handler).mcp)
+            self.services.mcp.check(self.services.profile(options.handler).mcp)
         except Exception as error:
             return to_task_error(error)
-        return await record_run(services, spec, options)
+        return await record_run(self.services, spec, options)
 
     @property
     def _profile(self) -> str | None:

@@ -49,6 +49,15 @@ def spec_of(library: TemplateLibrary, request: Request, values: dict[str, Any], 
     return _of_node(library, request, values)
 
 
+def spec_of_words(library: TemplateLibrary, words: str, template: str, values: dict[str, Any]) -> RunSpec:
+    """The RunSpec of a request in words, whatever they look like, with the template of this name.
+
+    Raises: TemplateError or UsageError, for a template that cannot be used.
+    """
+    score = next((m.score for m in library.match(words) if m.template.name == template), 0.0)
+    return _with_extraction(_of_template(library, template, words, values, score), words, values)
+
+
 def _is_bare(node: Node | Function) -> bool:
     """Whether a node is a request, to be matched to a template."""
     return isinstance(node, Atomic) and node.name is node.instructions is node.ref is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
@@ -191,8 +191,11 @@ class TemplateLibrary:
     def __repr__(self) -> str:
         return f"TemplateLibrary({len(self)} templates, {len(self.errors)} errors)"
 
-    def match(self, request: str | Node, limit: int = 5) -> list[Match]:
+    def match(self, request: str | Node, limit: int = 5, *, without: Collection[str] = ()) -> list[Match]:
         """At most `limit` atomic templates that fit a text or a node, best first.
+
+        `without`: names of templates that are left out. The scores are those of a library without them; the index is
+        built for this call.
 
         >>> TemplateLibrary.load().match("is this review positive or negative?")[0].template.name
         'sentiment'
@@ -208,18 +211,21 @@ class TemplateLibrary:
             if not isinstance(request, Call | Cond):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"request is {type_of(request)}, expected text or a node")
             raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
-        return self._ranker().rank(request, limit)
+        return self._ranker(without).rank(request, limit)
 
-    def _ranker(self) -> Ranker:
+    def _ranker(self, without: Collection[str]) -> Ranker:
         state = self._state
-        if state.ranker is None:
-            make = self._make_ranker
-            if make is None:
-                from evaluator.library.matching import LexicalRanker
+        if state.ranker is not None and not without:
+            return state.ranker
+        make = self._make_ranker
+        if make is None:
+            from evaluator.library.matching import LexicalRanker
 
-                make = LexicalRanker
-            state.ranker = make([t for t in state.templates.values() if isinstance(t.node, Atomic)])
-        return state.ranker
+            make = LexicalRanker
+        made = make([t for t in state.templates.values() if isinstance(t.node, Atomic) and t.name not in without])
+        if not without:
+            state.ranker = made
+        return made
 
     def whole(self, node: Task) -> Task:
         """`node`, which need not be registered, with its `ref`s resolved. Raises: TemplateError."""

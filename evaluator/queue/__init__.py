@@ -1,1 +1,15 @@
 """The persistent queue: entries, their file `task-queue.json`, the store, and the dispatcher."""
+
+from evaluator.queue.entries import EntryOptions as EntryOptions
+from evaluator.queue.entries import EntryStatus as EntryStatus
+from evaluator.queue.entries import EntryType as EntryType
+from evaluator.queue.entries import QueueEntry as QueueEntry
+from evaluator.queue.entries import StrategyAttempt as StrategyAttempt
+from evaluator.queue.importing import Imported as Imported
+from evaluator.queue.store import StoredEntry as StoredEntry
+from evaluator.queue.task_queue import QueueStats as QueueStats
+from evaluator.queue.task_queue import TaskQueue as TaskQueue
+from evaluator.queue.verification import GraderVerifier as GraderVerifier
+from evaluator.queue.verification import ResultToVerify as ResultToVerify
+from evaluator.queue.verification import Verifier as Verifier
+from evaluator.queue.worker import WorkSummary as WorkSummary

@@ -99,7 +99,7 @@ class EntryOptions:
     tried: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EntryOptions:

@@ -100,6 +100,12 @@ class QueueStore(QueueTables):
         with self.transaction("DEFERRED") as db:
             return db.execute(f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)).fetchone()[0]
 
+    def is_idle(self) -> bool:
+        """Whether no entry runs and none could run now."""
+        with self.transaction("DEFERRED") as db:
+            running = db.execute("SELECT 1 FROM entry WHERE status = 'running' LIMIT 1").fetchone()
+            return running is None and self.count_ready() == 0
+
     def skip(self, number: int) -> QueueEntry:
         """pending → skipped. A recurring entry does not return. Raises: UsageError, for another state."""
         return self._change(number, lambda entry: entries.skip(entry, self._now()))

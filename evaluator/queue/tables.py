@@ -76,6 +76,9 @@ class QueueTables:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.clock = clock
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each transaction that changed what is published."""
+        self._has_changed = False
         self._lock = threading.RLock()
         try:
             self._connection = database.connect(path, FORMAT, _BUSY_S)
@@ -96,10 +99,18 @@ class QueueTables:
                 if self._connection.in_transaction:
                     yield self._connection
                     return
+                self._has_changed = False
                 with transaction(self._connection, kind):
                     yield self._connection
+                if self._has_changed:
+                    self.on_change()
             except sqlite3.Error as error:
                 raise RecordError(f"{self.path}: the queue cannot be read or written: {error}") from error
+
+    def _revise(self, db: sqlite3.Connection, is_changed: bool = True) -> None:
+        if is_changed:
+            db.execute("UPDATE queue SET revision = revision + 1")
+            self._has_changed = True
 
     def documents(self, status: EntryStatus | None = None) -> list[str]:
         """The entries as JSON texts, in the order of their ids."""
@@ -121,9 +132,8 @@ class QueueTables:
         with self.transaction() as db:
             for name, value in zip(columns, given, strict=True):
                 if value is not None:
-                    db.execute(
-                        f"UPDATE queue SET {name} = ?, revision = revision + 1 WHERE {name} IS NOT ?", (value, value)
-                    )
+                    done = db.execute(f"UPDATE queue SET {name} = ? WHERE {name} IS NOT ?", (value, value))
+                    self._revise(db, done.rowcount > 0)
 
     def settings(self) -> QueueDocument:
         """The fields of the file, without its entries."""
@@ -136,9 +146,8 @@ class QueueTables:
     def raise_last_number(self, number: int) -> None:
         """Gives no id up to this number any more."""
         with self.transaction() as db:
-            db.execute(
-                "UPDATE queue SET last_number = ?, revision = revision + 1 WHERE last_number < ?", (number, number)
-            )
+            done = db.execute("UPDATE queue SET last_number = ? WHERE last_number < ?", (number, number))
+            self._revise(db, done.rowcount > 0)
 
     def publication(self) -> Publication:
         """What was published, and the revision of the store."""
@@ -222,13 +231,13 @@ class QueueTables:
                 db.execute("DELETE FROM entry WHERE number = ?", (number,))
                 db.execute("DELETE FROM dependency WHERE number = ?", (number,))
                 db.execute("INSERT OR REPLACE INTO archived VALUES (?, ?, ?)", (number, entry.status, month))
-            db.execute("UPDATE queue SET revision = revision + 1")
+            self._revise(db)
 
     def put(self, number: int, entry: QueueEntry, options: EntryOptions | None = None) -> None:
         """Replaces an entry, and its options if they are given; remembers what was published of it."""
         with self.transaction() as db:
             completed = None if entry.completed_at is None else parse_timestamp(entry.completed_at).timestamp()
-            db.execute("UPDATE queue SET revision = revision + 1")
+            self._revise(db)
             db.execute(
                 "UPDATE entry SET base = CASE WHEN document = '' THEN NULL WHEN revision <= (SELECT published_revision"
                 " FROM queue) THEN document ELSE base END, status = ?, completed = ?, document = ?,"

@@ -17,6 +17,7 @@ from evaluator import (
     TaskStore,
     tool,
 )
+from evaluator.errors import UsageError
 from evaluator.handler.config import ToolGrant
 from evaluator.memory import GlobalIndex
 
@@ -414,3 +415,21 @@ def test_a_required_input_with_a_default_takes_its_default(make_evaluator) -> No
     evaluator = make_evaluator(xml, script=lambda request: request.messages[-1].content)
     assert asyncio.run(evaluator.evaluate("greet")).unwrap().content == "Hello world"
     assert asyncio.run(evaluator.evaluate("greet", {"who": "Ada"})).unwrap().content == "Hello Ada"
+
+
+WORDS = """<task name="one"><description>First</description><inputs><input name="what"/></inputs>
+<instructions>ONE {{what}}</instructions></task>
+<task name="two"><description>Second</description><instructions>TWO</instructions></task>"""
+
+
+@pytest.mark.parametrize("words", ["two", "second second", "<task><description>d</description></task>"])
+def test_words_for_a_template_are_words_whatever_they_look_like(make_evaluator, scripted, words):
+    script = scripted({})
+    evaluator = make_evaluator(WORDS, script=script)
+    result = asyncio.run(evaluator.evaluate_words(words, "one", {"what": "this"})).unwrap()
+    assert (result.notes["template"], script.prompts) == ("one", ["ONE this"])
+
+
+def test_words_for_a_template_that_is_missing_are_an_error(make_evaluator):
+    outcome = asyncio.run(make_evaluator(WORDS).evaluate_words("x y", "none"))
+    assert isinstance(outcome.cause, UsageError) and "none" in outcome.message

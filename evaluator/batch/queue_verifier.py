@@ -1,0 +1,47 @@
+"""Scorers as checks of the queue: a result passes if every scorer passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from evaluator.batch.records import Sample
+from evaluator.batch.scorers import Scorer, ScorerInput, ScorerSpec, make_scorers, run_scorer
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.queue import ResultToVerify
+from evaluator.record.steps import Recording
+
+
+class ScorerVerifier:
+    """A `Verifier` of the queue that asks scorers, shipped ones or functions, as `run_batch` takes them.
+
+    A sample is the entry: its id, the inputs that it names, and its `description`, `goal` and `type` as metadata. It
+    has no target. A scorer without a verdict refuses the result. Raises: UsageError, as `make_scorers`.
+    """
+
+    def __init__(self, scorers: Iterable[ScorerSpec]) -> None:
+        self._scorers: tuple[Scorer, ...] = make_scorers(scorers)
+
+    async def __call__(self, result: ResultToVerify) -> str | None:
+        entry, evaluator = result.entry, result.evaluator
+        metadata = {"description": entry.description, "goal": entry.goal, "type": entry.type}
+
+        async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> TaskResult | TaskError:
+            model = options.get("model")
+            roles = None if model is None else {"grader": evaluator.model_roles.get(model, model)}
+            return await evaluator.evaluate(
+                template, inputs, labels=result.labels, model_roles=roles, epoch=options.get("repeat", 1)
+            )
+
+        def recording() -> Recording | None:
+            store, number = evaluator.services.store, result.outcome.task_id
+            return None if store is None or number is None else store.read(number)
+
+        scored = ScorerInput(Sample(entry.id, result.inputs, metadata=metadata), result.outcome, recording, evaluate)
+        for scorer in self._scorers:
+            score = await run_scorer(scorer, scored)
+            if score.error is not None:
+                return f"the scorer {scorer.name!r} failed: {score.error}"
+            if score.passed is not True:
+                return score.explanation or f"the scorer {scorer.name!r} gives {score.value}"
+        return None

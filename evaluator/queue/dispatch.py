@@ -1,0 +1,180 @@
+"""Runs one attempt of an entry: chooses a template, evaluates it, verifies the result, and says how the entry ends.
+
+The strategy of an attempt is a template: the best match that was not tried yet, or the one that the entry names. The
+entry's text is data: it is a request in words, never a template's name and never XML. It has the authority of the
+evaluator and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError
+from evaluator.errors.results import TaskError, TaskResult
+from evaluator.files.atomic import write_atomic
+from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.frame import Outcome
+from evaluator.library.matching import LOW_SCORE
+from evaluator.queue import entries
+from evaluator.queue.entries import TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt
+from evaluator.queue.store import Claim
+from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
+
+DELIVERABLES = "deliverables"
+ENTRY_LABEL, ATTEMPT_LABEL = "queue_entry", "queue_attempt"
+CLASSIFIER = "classify"
+_MAX_RESULT_CHARS, _MAX_DELIVERABLE_CHARS = 500, 2_000
+# These stop the worker: each further entry would fail in the same way.
+_NOT_OF_THE_ENTRY = (ConfigurationError, MachineError, RecordError)
+
+
+class AttemptAborted(Exception):
+    """An attempt could not run because of the configuration or the machine: `reason`. The entry is not to blame."""
+
+    def __init__(self, reason: EvaluatorError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """How an attempt ends: the entry's next state, and the template that this round need not try again."""
+
+    change: Callable[[QueueEntry], QueueEntry]
+    tried: str | None = None
+
+
+class Dispatcher:
+    """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that is `unknown`, with
+    the template `classify`. Deliverables are written into `folder`."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        folder: Path,
+        now: Callable[[], str],
+        verifiers: Sequence[Verifier] = (),
+        *,
+        ask_model: bool = False,
+    ) -> None:
+        self._evaluator = evaluator
+        self._folder = folder / DELIVERABLES
+        self._now = now
+        self._verifiers = tuple(verifiers)
+        self._ask_model = ask_model
+
+    def choose(self, claim: Claim) -> str | None:
+        """The template to try; None if none that fits is left. What an earlier round tried comes last."""
+        if claim.options.template is not None:
+            return claim.options.template
+        tried = claim.options.tried
+        earlier = {attempt.strategy for attempt in claim.entry.strategies_tried}
+        return self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
+
+    def _best(self, claim: Claim, without: set[str]) -> str | None:
+        matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
+        return matches[0].template.name if matches and matches[0].score >= LOW_SCORE else None
+
+    async def attempt(self, claim: Claim, strategy: str | None) -> AttemptEnd:
+        """Runs the attempt. Raises: AttemptAborted, if it could not run at all."""
+        if strategy is None:
+            return AttemptEnd(lambda entry: self._nothing_to_try(claim, entry))
+        kind, started = await self._type_of(claim), self._now()
+        labels = {ENTRY_LABEL: claim.entry.id, ATTEMPT_LABEL: str(claim.next_attempt)}
+        inputs = self._inputs(claim, strategy)
+        outcome = await self._evaluator.evaluate_words(_words(claim), strategy, inputs, labels=labels)
+        attempt = StrategyAttempt(claim.next_attempt, strategy, TOOL, started, _result_text(outcome))
+        if isinstance(outcome, TaskError):
+            if isinstance(outcome.cause, _NOT_OF_THE_ENTRY):
+                raise AttemptAborted(outcome.cause)
+            return self._failed(claim, kind, attempt, outcome.message, None if outcome.retryable else strategy)
+        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, labels)
+        failure = await failure_of(self._verifiers, result)
+        if failure is not None:
+            failure = _short(failure, _MAX_RESULT_CHARS)
+            return self._failed(claim, kind, replace(attempt, verification_failure=failure), failure, strategy)
+        path = self._write(claim.entry.id, outcome)
+        deliverable = _short(str(outcome.notes.get("summary") or outcome.content), _MAX_DELIVERABLE_CHARS)
+        return AttemptEnd(
+            lambda entry: entries.complete(
+                replace(entry, type=kind), attempt, self._now(), deliverable=deliverable, path=str(path)
+            )
+        )
+
+    def _inputs(self, claim: Claim, strategy: str) -> dict[str, object]:
+        node = self._evaluator.library.get(strategy).node if strategy in self._evaluator.library else None
+        declared = {i.name for i in getattr(node, "inputs", ())}
+        inputs = dict(claim.options.inputs)
+        if claim.options.guidance and "guidance" in declared:
+            inputs.setdefault("guidance", "\n".join(claim.options.guidance))
+        return inputs
+
+    def _failed(
+        self, claim: Claim, kind: EntryType, attempt: StrategyAttempt, reason: str, tried: str | None
+    ) -> AttemptEnd:
+        options = claim.options
+        left = tried is None or options.template is not None
+        if not left:
+            following = replace(claim, options=replace(options, tried=(*options.tried, tried or "")))
+            left = self.choose(following) is not None
+        what = f"attempt {attempt.attempt} with {attempt.strategy!r} failed: {_short(reason, _MAX_RESULT_CHARS)}"
+        return AttemptEnd(
+            lambda entry: entries.fail(
+                replace(entry, type=kind), attempt, self._now(), reason=what, action=_action(entry.id), final=not left
+            ),
+            tried,
+        )
+
+    def _nothing_to_try(self, claim: Claim, entry: QueueEntry) -> QueueEntry:
+        tried = ", ".join(claim.options.tried)
+        reason = f"each template that fits was tried: {tried}" if tried else "no template fits the text"
+        return entries.block(entry, self._now(), reason=reason, action=_action(entry.id))
+
+    async def _type_of(self, claim: Claim) -> EntryType:
+        """The entry's type; where it is unknown and a model may be asked, the model's answer."""
+        kind = claim.entry.type
+        if kind != "unknown" or not self._ask_model or CLASSIFIER not in self._evaluator.library:
+            return kind
+        inputs = {"text": claim.entry.description, "labels": list(TYPES)}
+        outcome = await self._evaluator.evaluate(CLASSIFIER, inputs, labels={ENTRY_LABEL: claim.entry.id})
+        answer = outcome.parsed_data if isinstance(outcome, TaskResult) else None
+        label = cast("dict[str, object]", answer).get("label") if isinstance(answer, dict) else None
+        return label if label in TYPES else kind
+
+    def _write(self, entry: str, outcome: TaskResult) -> Path:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / f"{entry}.md"
+        write_atomic(path, outcome.content.encode(errors="backslashreplace"))
+        return path
+
+
+def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
+    """The end of an attempt that was stopped with its worker."""
+    result = "released: the worker was stopped before the attempt ended"
+    attempt = StrategyAttempt(claim.next_attempt, strategy or "none", TOOL, now, result)
+    return lambda entry: entries.release(entry, attempt)
+
+
+def _words(claim: Claim) -> str:
+    """The request: the user's text, and what the user added with each retry."""
+    return "\n\n".join((claim.entry.description, *claim.options.guidance))
+
+
+def _action(entry: str) -> str:
+    return (
+        f"1. Look at the attempts: evaluator queue show {entry}\n"
+        f'2. Say what to do differently: evaluator queue retry {entry} "…"; or add a template that fits the text'
+    )
+
+
+def _result_text(outcome: Outcome) -> str:
+    task = "" if outcome.task_id is None else f"TASK-{outcome.task_id}: "
+    return task + _short(str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS)
+
+
+def _short(text: str, limit: int) -> str:
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,271 @@
+"""The queue for programs and for the command line: one object with the verbs of `evaluator queue`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from evaluator.errors import UsageError
+from evaluator.errors.messages import visible
+from evaluator.files.private_folder import open_private_folder
+from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.sync import sync_form
+from evaluator.queue.archive import FOLDER as ARCHIVE
+from evaluator.queue.archive import archive
+from evaluator.queue.dispatch import Dispatcher
+from evaluator.queue.document import join_document, parse_entry
+from evaluator.queue.entries import (
+    STATUSES,
+    EntryOptions,
+    EntryStatus,
+    QueueEntry,
+    entry_number,
+    timestamp,
+)
+from evaluator.queue.importing import Imported, import_document
+from evaluator.queue.intake import checked_text, classify, goal_of, type_named
+from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
+from evaluator.queue.recurrence import check_expression, next_time
+from evaluator.queue.store import QueueStore, StoredEntry
+from evaluator.queue.verification import Verifier
+from evaluator.queue.worker import LEASE_S, Worker, WorkSummary
+
+DATABASE = "queue.sqlite"
+DEFAULT_FOLDER = "queue"
+FOLDER_VARIABLE = "TASK_RUNNER_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not archived, by type.
+
+    `ready`: pending entries that could run now. `attempts`: attempts of the entries that are not archived.
+    """
+
+    entries: Mapping[str, int]
+    types: Mapping[str, int]
+    ready: int
+    attempts: int
+    last_id: str | None
+    max_concurrent: int
+    max_retries: int
+    archive_days: int
+
+
+class TaskQueue:
+    """A persistent queue in `folder`: `queue.sqlite`, its published form `task-queue.json`, the archive, deliverables.
+
+    Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`, or `queue` here,
+    unless it is given; it is created if it is missing. `task-queue.json` is written within a second of a change, and by
+    `close`. `notice` gets lines for the user (default: the log). `clock` gives the time in seconds since the epoch.
+
+    Raises: RecordError, from every method too, if the folder or the database cannot be used; ConfigurationError, for
+    a database of another program or version.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        notice: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+        os.close(open_private_folder(self.folder))
+        database = self.folder / DATABASE
+        is_new = not database.exists()
+        self._store = QueueStore(database, clock=clock)
+        # A connection of its own: publishing a large queue does not keep workers waiting.
+        self._published = QueueStore(database, clock=clock)
+        self._publisher = Publisher(self._published, self.folder, notice or _log_notice)
+        self._store.on_change = self._publisher.schedule
+        if is_new:
+            self._store.configure(task_runner_dir=f"{self.folder}/")
+
+    def add(
+        self,
+        text: str,
+        *,
+        goal: str | None = None,
+        type: str | None = None,
+        priority: int = 0,
+        not_before: datetime | None = None,
+        needs: Iterable[str] = (),
+        every: str | None = None,
+        template: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        max_retries: int | None = None,
+    ) -> QueueEntry:
+        """Adds an entry for a text; goal and type are read from the text unless they are given.
+
+        Entries with a higher `priority` run first. `needs`: ids of entries that must be done before. `every`: a cron
+        expression (UTC); the entry runs at its next time, and its end adds the next one. `template` and `inputs`, JSON
+        values, are evaluated in place of a template that fits the text. A `not_before` without a zone is in local time.
+
+        Raises: UsageError, for a value that cannot be used; MissingExtra, for `every` without croniter.
+        """
+        text = checked_text(text)
+        if max_retries is not None and max_retries < 0:
+            raise UsageError(f"max_retries is {max_retries}, expected 0 or more")
+        start = 0.0 if not_before is None else not_before.timestamp()
+        if every is not None:
+            check_expression(every)
+            start = next_time(every, max(start, self._store.clock()))
+        options = EntryOptions(
+            priority=priority, not_before=start, needs=tuple(dict.fromkeys(needs)), every=every, template=template,
+            inputs=dict(inputs or {}),
+        )  # fmt: skip
+        kind = classify(text) if type is None else type_named(type)
+        return self._store.add(text, goal_of(text if goal is None else checked_text(goal)), kind, options, max_retries)
+
+    def list(self, status: EntryStatus | None = None) -> list[QueueEntry]:
+        """The entries that are not archived, or those in one state, in the order of their ids."""
+        if status is not None and status not in STATUSES:
+            raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
+        return [parse_entry(text) for text in self._store.documents(status)]
+
+    def show(self, id: str) -> StoredEntry:
+        """An entry with its options. Raises: UsageError, if there is none or it is archived."""
+        return self._store.get(entry_number(id))
+
+    def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
+        """Returns a blocked entry to the queue; `guidance` is added to its text for the next attempts.
+
+        Raises: UsageError, if there is no such entry or it is not blocked.
+        """
+        return self._store.retry(entry_number(id), None if guidance is None else checked_text(guidance))
+
+    def skip(self, id: str) -> QueueEntry:
+        """Cancels a pending entry; a recurring one does not return. Raises: UsageError, as `retry`."""
+        return self._store.skip(entry_number(id))
+
+    def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
+        """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month."""
+        return archive(self._store, self.folder, days)
+
+    def export(self) -> bytes:
+        """The queue as `task-queue.json` has it."""
+        with self._store.transaction("DEFERRED"):
+            return join_document(self._store.settings(), self._store.documents())
+
+    def import_file(self, path: str | Path | None = None) -> Imported:
+        """Imports a file in the form of `task-queue.json`, by default this queue's own after somebody edited it.
+
+        Everything in it or nothing. Raises: UsageError, with the place of the first problem.
+        """
+        own = self.folder / FILE
+        path = own if path is None else Path(path)
+        try:
+            data = read_limited(path)
+            is_own = own.exists() and path.samefile(own)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        found = import_document(self._store, data, str(path))
+        if is_own:
+            self._publisher.accept(data)
+            self._publisher.schedule()
+        return found
+
+    def stats(self) -> QueueStats:
+        """Numbers of the queue."""
+        entries, settings = self.list(), self._store.settings()
+        types: dict[str, int] = {}
+        for entry in entries:
+            types[entry.type] = types.get(entry.type, 0) + 1
+        return QueueStats(
+            self._store.counts(), types, self._store.count_ready(), sum(len(e.strategies_tried) for e in entries),
+            settings.last_id, settings.max_concurrent, settings.max_retries, settings.archive_days,
+        )  # fmt: skip
+
+    def configure(
+        self, *, max_concurrent: int | None = None, max_retries: int | None = None, archive_days: int | None = None
+    ) -> None:
+        """Changes settings of the queue; `max_retries` is for new entries.
+
+        Raises: UsageError, for a value out of range.
+        """
+        for name, value, least in (
+            ("max_concurrent", max_concurrent, 1), ("max_retries", max_retries, 0), ("archive_days", archive_days, 0),
+        ):  # fmt: skip
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}, expected {least} or more")
+        self._store.configure(max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days)
+
+    async def work(
+        self,
+        evaluator: Evaluator,
+        *,
+        workers: int | None = None,
+        until_empty: bool = False,
+        verifiers: Sequence[Verifier] = (),
+        ask_model: bool = False,
+        lease_s: float = LEASE_S,
+        on_start: Callable[[QueueEntry], None] = lambda entry: None,
+        on_end: Callable[[QueueEntry], None] = lambda entry: None,
+    ) -> WorkSummary:
+        """Runs entries with the evaluator, `workers` at once (default: `maxConcurrent`), until it is cancelled.
+
+        An entry has the evaluator's authority and no more. `until_empty`: ends when no entry runs and none could.
+        `verifiers` check each result. `ask_model`: unknown types are asked of a model. Cancelling releases what runs;
+        an entry of a killed process, or one whose lease of `lease_s` seconds was not renewed, returns to the queue.
+
+        Raises: UsageError, for more workers than `maxConcurrent`; EvaluatorError, if attempts cannot run at all.
+        """
+        limit = self._store.settings().max_concurrent
+        workers = limit if workers is None else workers
+        if not 1 <= workers <= limit:
+            raise UsageError(
+                f"{workers} workers, but the queue runs at most {limit} entries at once (maxConcurrent); "
+                "change one of them"
+            )
+        self.archive()
+        own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
+        evaluator = evaluator.without_files([*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))])
+        now = lambda: timestamp(self._store.clock())  # noqa: E731
+        dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model)
+        worker = Worker(self._store, dispatcher, lease_s=lease_s, on_start=on_start, on_end=on_end)
+        return await worker.run(workers, until_empty=until_empty)
+
+    work_sync = sync_form(work, "`work` for code that is not async; Ctrl-C cancels it.")
+
+    def publish(self) -> bool:
+        """Writes `task-queue.json` now. False: somebody edited it, so it stays until it is imported or removed."""
+        return self._publisher.publish()
+
+    def close(self) -> None:
+        """Publishes what is not published and closes the database."""
+        try:
+            self._publisher.close()
+        finally:
+            self._store.close()
+            self._published.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TaskQueue({str(self.folder)!r})"
+
+
+def entry_details(stored: StoredEntry) -> dict[str, Any]:
+    """What is known of an entry besides the fields of the file: its options, and what it waits for."""
+    options = asdict(stored.options)
+    start = stored.options.not_before
+    return {**options, "not_before": timestamp(start) if start else None, "waits_for": list(stored.waits_for)}
+
+
+def _absolute(folder: str | Path) -> Path:
+    return Path(os.path.abspath(Path(folder).expanduser()))
+
+
+def _log_notice(line: str) -> None:
+    logging.getLogger("evaluator").warning("%s", visible(line))

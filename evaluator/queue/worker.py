@@ -1,0 +1,123 @@
+"""Works on a queue in one process: several entries at once, each under a lease that is renewed while it runs.
+
+A worker that is cancelled releases its entries. A worker whose lease is lost stops the attempt and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released
+from evaluator.queue.entries import EntryStatus, QueueEntry, timestamp
+from evaluator.queue.store import Claim, QueueStore
+
+LEASE_S = 60.0
+_POLL_S = 0.3
+_BEATS = 4
+"""How often a lease is renewed in its time."""
+
+
+@dataclass(slots=True)
+class WorkSummary:
+    """What a worker did: the attempts that ended, by the state that followed; `lost` ended under another worker's
+    lease."""
+
+    ended: dict[EntryStatus, int] = field(default_factory=dict[EntryStatus, int])
+    lost: int = 0
+
+    def count(self, entry: QueueEntry | None) -> None:
+        """Counts the end of an attempt."""
+        if entry is None:
+            self.lost += 1
+        else:
+            self.ended[entry.status] = self.ended.get(entry.status, 0) + 1
+
+
+class Worker:
+    """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and when it has ended."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        dispatcher: Dispatcher,
+        *,
+        on_start: Callable[[QueueEntry], None] = lambda entry: None,
+        on_end: Callable[[QueueEntry], None] = lambda entry: None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._on_start, self._on_end = on_start, on_end
+        self._lease_s = lease_s
+        self._has_ended = asyncio.Event()
+        self.summary = WorkSummary()
+
+    async def run(self, workers: int, *, until_empty: bool) -> WorkSummary:
+        """Works with `workers` entries at once, until it is cancelled.
+
+        `until_empty`: until no entry runs and none could: those left wait for a time, for the user, or for an entry
+        that is not done.
+
+        Raises: EvaluatorError, if an attempt cannot run because of the configuration or the machine.
+        """
+        tasks = [asyncio.create_task(self._serve(until_empty)) for _ in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return self.summary
+
+    async def _serve(self, until_empty: bool) -> None:
+        while True:
+            claim = self._store.claim(self._lease_s)
+            if claim is not None:
+                self._on_start(claim.entry)
+                await self._work_on(claim)
+            elif until_empty and self._store.is_idle():
+                return
+            else:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Until an entry of this process ends, or for a moment, because other processes change the queue too."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_ended.wait(), _POLL_S)
+        self._has_ended.clear()
+
+    async def _work_on(self, claim: Claim) -> None:
+        strategy = self._dispatcher.choose(claim)
+        if strategy is not None and not self._store.note_strategy(claim, strategy):
+            return self._count(None)
+        attempt = asyncio.create_task(self._dispatcher.attempt(claim, strategy))
+        beat = asyncio.create_task(self._keep_lease(claim, attempt))
+        try:
+            end = await attempt
+        except BaseException as error:
+            task = asyncio.current_task()
+            if beat.done() and isinstance(error, asyncio.CancelledError) and not (task and task.cancelling()):
+                return self._count(None)  # `beat` cancelled the attempt, because the lease is lost
+            self._store.end(claim, released(claim, strategy, timestamp(self._store.clock())))
+            if isinstance(error, AttemptAborted):
+                raise error.reason from error
+            raise
+        finally:
+            beat.cancel()
+        return self._count(self._store.end(claim, end.change, tried=end.tried))
+
+    async def _keep_lease(self, claim: Claim, attempt: asyncio.Task[AttemptEnd]) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / _BEATS)
+            if not self._store.extend(claim, self._lease_s):
+                attempt.cancel()
+                return
+
+    def _count(self, entry: QueueEntry | None) -> None:
+        self.summary.count(entry)
+        self._has_ended.set()
+        if entry is not None:
+            self._on_end(entry)

@@ -1,0 +1,312 @@
+"""Work: strategies are tried in turn, results are verified, and entries end as done or blocked with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from evaluator import ProviderError, TaskStore, load_profiles
+from evaluator.batch import Score
+from evaluator.batch.queue_verifier import ScorerVerifier
+from evaluator.errors import ConfigurationError, UsageError
+from evaluator.queue import GraderVerifier, TaskQueue
+from evaluator.queue.document import read_document
+
+XML = """
+<task name="summarise_text"><description>Summarise a text in one paragraph</description>
+  <criteria>at most one paragraph</criteria><instructions>SUMMARISE</instructions></task>
+<task name="shorten_text"><description>Shorten the text, or summarise it in a paragraph of one line</description>
+  <instructions>SHORTEN</instructions></task>
+<task name="grade"><description>Judge an answer</description>
+  <inputs><input name="goal"/><input name="answer"/><input name="criteria"/></inputs>
+  <instructions>GRADE {{goal}} | {{answer}} | {{criteria}}</instructions><output_format type="json"/></task>
+<task name="classify"><description>Sort into classes</description>
+  <inputs><input name="text"/><input name="labels" type="string[]"/></inputs>
+  <instructions>CLASSIFY {{text}} {{labels}}</instructions><output_format type="json"/></task>
+<task name="ask" type="atomic"><description>Answer a question</description>
+  <inputs><input name="question"/><input name="guidance" required="false" default=""/></inputs>
+  <instructions>QUESTION {{question}} {{guidance}}</instructions></task>
+<task name="reads"><description>Reads files</description><instructions>READ</instructions>
+  <file_paths source="literal"><path>queue/queue.sqlite</path><path>queue/task-queue.json</path>
+  <path>queue/deliverables/T-01.md</path></file_paths></task>
+<task name="unsafe" type="script"><description>Deletes everything</description><command>true</command></task>
+"""
+SUMMARY = "summarise the text in one paragraph"
+
+
+@pytest.fixture
+def queue(tmp_path):
+    with TaskQueue(tmp_path / "queue") as found:
+        yield found
+
+
+def work(queue, evaluator, **options):
+    options.setdefault("until_empty", True)
+    return asyncio.run(queue.work(evaluator, **options))
+
+
+async def refuse_summaries(result):
+    return None if "SHORT" in result.outcome.content else f"{result.entry.id} has no short line"
+
+
+def test_an_entry_is_done_with_what_was_delivered(queue, make_evaluator, scripted, tmp_path):
+    queue.add(SUMMARY)
+    evaluator = make_evaluator(XML, script=scripted({"SUMMARISE": "the summary"}))
+    assert work(queue, evaluator).ended == {"done": 1}
+    (entry,) = queue.list()
+    (attempt,) = entry.strategies_tried
+    assert (entry.status, entry.deliverable, entry.retries) == ("done", "the summary", 0)
+    assert (tmp_path / "queue" / "deliverables" / "T-01.md").read_text() == "the summary"
+    assert entry.deliverable_path == str(tmp_path / "queue" / "deliverables" / "T-01.md")
+    assert (attempt.strategy, attempt.result, attempt.verification_failure) == (
+        "summarise_text",
+        "TASK-1: the summary",
+        None,
+    )
+    header = TaskStore(tmp_path / "tasks").read(1).header
+    assert (header.extra["labels"]["queue_entry"], header.extra["labels"]["queue_attempt"]) == ("T-01", "1")
+    queue.publish()
+    assert read_document((tmp_path / "queue" / "task-queue.json").read_bytes(), "q").tasks == (entry,)
+
+
+def test_a_result_that_is_refused_leads_to_the_next_template(queue, make_evaluator, scripted):
+    queue.add(SUMMARY)
+    evaluator = make_evaluator(XML, script=scripted({"SHORTEN": "SHORT"}, "long"))
+    work(queue, evaluator, verifiers=[refuse_summaries])
+    (entry,) = queue.list()
+    assert [(a.attempt, a.strategy, a.verification_failure) for a in entry.strategies_tried] == [
+        (1, "summarise_text", "T-01 has no short line"), (2, "shorten_text", None),
+    ]  # fmt: skip
+    assert (entry.status, entry.retries, entry.deliverable) == ("done", 1, "SHORT")
+
+
+def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidance(queue, make_evaluator, scripted):
+    queue.add(SUMMARY)
+    script = scripted({}, "long")
+    evaluator = make_evaluator(XML, script=script)
+    work(queue, evaluator, verifiers=[refuse_summaries])
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries, len(entry.strategies_tried)) == ("blocked", 2, 2)
+    assert entry.blocked_reason == "attempt 2 with 'shorten_text' failed: T-01 has no short line"
+    assert "evaluator queue retry T-01" in entry.user_action_required
+    queue.retry("T-01", "make it SHORT")
+    work(queue, evaluator, verifiers=[])
+    (entry,) = queue.list()
+    assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3]
+
+
+def test_a_text_that_no_template_fits_is_blocked_without_an_attempt(queue, make_evaluator):
+    queue.add("zzz qqq")
+    work(queue, make_evaluator(XML))
+    (entry,) = queue.list()
+    assert (entry.status, entry.blocked_reason, entry.strategies_tried) == ("blocked", "no template fits the text", ())
+
+
+@pytest.mark.parametrize(("retryable", "expected"), [(True, ("done", 1, 2)), (False, ("blocked", 1, 1))])
+def test_only_a_failure_that_may_pass_leaves_its_template_to_be_tried_again(queue, make_evaluator, retryable, expected):
+    failures = [ProviderError("busy", kind="timeout", retryable=retryable)]
+
+    def script(request):
+        if failures:
+            raise failures.pop()
+        return "fine"
+
+    queue.add(SUMMARY)
+    profiles = {"offline": load_profiles()["offline"].override(backoff_s=())}
+    work(queue, make_evaluator(XML.partition('<task name="shorten')[0], script=script, profiles=profiles))
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries, len(entry.strategies_tried)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["unsafe", "<task name='x' type='script'><description>d</description><command>false</command></task>"]
+)
+def test_a_text_is_never_run_as_a_template_or_as_xml(queue, make_evaluator, text):
+    queue.add(text)
+    work(queue, make_evaluator(XML))
+    (entry,) = queue.list()
+    assert entry.status == "blocked" and entry.strategies_tried == ()
+
+
+def test_an_entry_may_name_its_template_and_inputs(queue, make_evaluator, scripted):
+    queue.add("ask", template="ask", inputs={"question": "why?"}, max_retries=2)
+    script = scripted({}, "because")
+    evaluator = make_evaluator(XML, script=script)
+
+    async def refuse(result):
+        return "no"
+
+    work(queue, evaluator, verifiers=[refuse])
+    assert [a.strategy for a in queue.list()[0].strategies_tried] == ["ask", "ask"]
+    queue.retry("T-01", "look it up")
+    work(queue, evaluator)
+    assert queue.list()[0].status == "done" and "QUESTION why? look it up" in script.prompts[-1]
+
+
+def test_a_grader_template_verifies_with_the_criteria_of_the_template(queue, make_evaluator, scripted):
+    queue.add(SUMMARY)
+    script = scripted({
+        "| long | at most one paragraph": json.dumps({"success": False, "feedback": "too long"}),
+        "GRADE": '{"success": true}', "SHORTEN": "line", "SUMMARISE": "long",
+    })  # fmt: skip
+    evaluator = make_evaluator(XML, script=script)
+    work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "grade")])
+    assert [a.verification_failure for a in queue.list()[0].strategies_tried] == ["too long", None]
+    with pytest.raises(UsageError, match="needs the input 'text'"):
+        GraderVerifier(evaluator, "classify")
+
+
+def test_scorers_verify_a_result(queue, make_evaluator, scripted):
+    def short(output, metadata):
+        return Score(float(len(output) < 5), len(output) < 5, explanation=f"not {metadata['goal']}: {output}")
+
+    queue.add(SUMMARY, goal="a line")
+    evaluator = make_evaluator(XML, script=scripted({"SHORTEN": "line", "SUMMARISE": "long text"}))
+    work(queue, evaluator, verifiers=[ScorerVerifier([short])])
+    failures = [a.verification_failure for a in queue.list()[0].strategies_tried]
+    assert failures == ["not a line: long text", None]
+
+
+def test_a_check_that_fails_refuses_the_result(queue, make_evaluator):
+    async def broken(result):
+        raise ValueError("no such file")
+
+    queue.add(SUMMARY)
+    work(queue, make_evaluator(XML), verifiers=[broken])
+    assert "ValueError: no such file" in queue.list()[0].strategies_tried[0].verification_failure
+
+
+@pytest.mark.parametrize(("label", "expected"), [("messaging", "messaging"), ("else", "unknown")])
+def test_a_model_may_be_asked_for_an_unknown_type(queue, make_evaluator, scripted, label, expected):
+    queue.add(SUMMARY, type="unknown")
+    script = scripted({"CLASSIFY": json.dumps({"label": label})})
+    work(queue, make_evaluator(XML, script=script), ask_model=True)
+    assert queue.list()[0].type == expected and "unknown" in script.prompts[0]
+
+
+def test_a_missing_key_stops_the_worker_and_releases_the_entry(queue, make_evaluator):
+    def script(request):
+        raise ConfigurationError("the key is missing")
+
+    queue.add(SUMMARY)
+    with pytest.raises(ConfigurationError, match="the key is missing"):
+        work(queue, make_evaluator(XML, script=script))
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries) == ("pending", 0)
+    assert entry.strategies_tried[0].result.startswith("released: ")
+
+
+def test_a_worker_that_is_cancelled_releases_what_runs(queue, make_evaluator, tmp_path):
+    async def cancelled():
+        started = asyncio.Event()
+        evaluator = make_evaluator(XML, backend=Hanging(started))
+        working = asyncio.create_task(queue.work(evaluator, workers=1))
+        await started.wait()
+        assert queue.list()[0].status == "running"
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    queue.add(SUMMARY)
+    asyncio.run(cancelled())
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries, entry.subagent_session) == ("pending", 0, None)
+    assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
+
+
+def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_evaluator, tmp_path):
+    async def lose():
+        started = asyncio.Event()
+        evaluator = make_evaluator(XML, backend=Hanging(started))
+        working = asyncio.create_task(queue.work(evaluator, workers=1, until_empty=True, lease_s=0.2))
+        await started.wait()
+        with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as other, other:
+            other.execute("UPDATE entry SET status = 'done', lease = NULL")
+        return await working
+
+    queue.add(SUMMARY)
+    summary = asyncio.run(lose())
+    assert (summary.ended, summary.lost) == ({}, 1)
+    assert queue.list("done")[0].strategies_tried == ()
+
+
+class Hanging:
+    """A model that never answers."""
+
+    name = "hanging"
+
+    def __init__(self, started):
+        self.started = started
+
+    async def complete(self, request, on_text=None):
+        self.started.set()
+        await asyncio.Event().wait()
+
+    async def aclose(self):
+        pass
+
+
+def test_more_workers_than_the_queue_allows_are_refused(queue, make_evaluator):
+    with pytest.raises(UsageError, match=r"3 workers, but the queue runs at most 2 entries at once \(maxConcurrent\)"):
+        work(queue, make_evaluator(XML), workers=3)
+    queue.configure(max_concurrent=3)
+    assert work(queue, make_evaluator(XML), workers=3).ended == {}
+
+
+def test_what_cannot_run_yet_does_not_keep_a_worker(queue, make_evaluator):
+    queue.add(SUMMARY, not_before=datetime(2999, 1, 1, tzinfo=UTC))
+    queue.add("zzz qqq")
+    queue.add(SUMMARY, needs=["T-02"])
+    assert work(queue, make_evaluator(XML)).ended == {"blocked": 1}
+    assert [e.status for e in queue.list()] == ["pending", "blocked", "pending"]
+
+
+def test_tasks_read_deliverables_and_not_the_files_of_the_queue(queue, make_evaluator, scripted):
+    script = scripted({}, "a deliverable")
+    evaluator = make_evaluator(XML, script=script)
+    queue.add(SUMMARY)
+    work(queue, evaluator)
+    queue.publish()
+    queue.add("reads", template="reads")
+    work(queue, evaluator)
+    assert queue.list()[1].status == "done"
+    (read,) = [prompt for prompt in script.prompts if "READ" in prompt]
+    assert "a deliverable" in read and "maxConcurrent" not in read and "SQLite" not in read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text": " "}, "is empty"),
+        ({"text": "x", "type": "research"}, "'research' is not a type of the queue"),
+        ({"text": "x", "needs": ["T-7"]}, "'T-7' is not an id"),
+        ({"text": "x", "needs": ["T-07"]}, "there is no entry T-07"),
+        ({"text": "x", "max_retries": -1}, "max_retries is -1"),
+        ({"text": "x", "every": "on mondays"}, "is not a cron expression"),
+        ({"text": "x", "every": "0 0 31 2 *"}, "fits no time"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(queue, arguments, message):
+    if "every" in arguments:
+        pytest.importorskip("croniter", reason="the extra `queue` is not installed")
+    with pytest.raises(UsageError, match=message):
+        queue.add(**arguments)
+    assert queue.list() == []
+
+
+def test_an_edit_of_the_published_file_is_imported_from_its_place(queue, tmp_path):
+    queue.add(SUMMARY)
+    queue.publish()
+    path = tmp_path / "queue" / "task-queue.json"
+    path.write_text(path.read_text().replace('"pending"', '"skipped"'))
+    assert not queue.publish()
+    assert queue.import_file().changed == ["T-01"]
+    assert queue.publish() and queue.list()[0].status == "skipped"
+    assert path.read_bytes() == queue.export()
+    stats = queue.stats()
+    assert (stats.entries["skipped"], stats.last_id, stats.ready, sum(stats.types.values())) == (1, "T-01", 0, 1)
