@@ -8,5 +8,15 @@ from evaluator.background.manager import BackgroundTasks
 from evaluator.background.scripts import ScriptWork
 from evaluator.background.store import BackgroundStore
 from evaluator.background.tasks import BackgroundTask, End, TaskType
+from evaluator.background.tools import BackgroundTools
 
-__all__ = ["BackgroundStore", "BackgroundTask", "BackgroundTasks", "End", "EvaluationWork", "ScriptWork", "TaskType"]
+__all__ = [
+    "BackgroundStore",
+    "BackgroundTask",
+    "BackgroundTasks",
+    "BackgroundTools",
+    "End",
+    "EvaluationWork",
+    "ScriptWork",
+    "TaskType",
+]

@@ -17,7 +17,7 @@ from evaluator.background.output import Output
 from evaluator.background.tasks import End
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
-from evaluator.nodes import Atomic, Node
+from evaluator.nodes import Atomic, Node, TopLevel
 from evaluator.record.redact import Redactor
 
 _SUMMARY_CHARS = 500
@@ -25,7 +25,7 @@ Evaluate = Callable[[OnMessage], Awaitable[TaskResult | TaskError]]
 EvaluationType = Literal["a", "w"]
 
 
-def type_of(node: Node) -> EvaluationType:
+def type_of(node: Node | TopLevel) -> EvaluationType:
     """The type of the background task that evaluates `node`."""
     return "a" if isinstance(node, Atomic) else "w"
 

@@ -23,7 +23,7 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.detach import detach
 from evaluator.cli.echo import echo, echo_raw
-from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options, tasks_option
+from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options, tasks_option
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from evaluator.background import BackgroundTask, BackgroundTasks
     from evaluator.background.tasks import Work
 
-FOLDER = "background"
-"""The folder below the task files that holds the states and outputs of background tasks."""
 _FOLLOW_S = 0.25
 _RECENT_S = 24 * 3600.0
 _T = TypeVar("_T")
@@ -74,7 +72,7 @@ def start(
         work, description = (
             _script(command, options) if template is None else _evaluation(template, inputs, options)
         )  # fmt: skip
-        asyncio.run(_host(work, description, options.tasks_dir / FOLDER, notify_command, max_output, ready))
+        asyncio.run(_host(work, description, options.tasks_dir / BACKGROUND_FOLDER, notify_command, max_output, ready))
 
     task_id = detach(run)
     if as_json:
@@ -267,7 +265,7 @@ def _read(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any,
     from evaluator.background import BackgroundTasks
 
     async def run() -> _T:
-        async with BackgroundTasks(tasks_dir / FOLDER) as tasks:
+        async with BackgroundTasks(tasks_dir / BACKGROUND_FOLDER) as tasks:
             return await work(tasks)
 
     return asyncio.run(run())

@@ -40,6 +40,8 @@ root_option = click.option(
     "--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder that the task may read; the first is where scripts run. Default: here.",
 )  # fmt: skip
+BACKGROUND_FOLDER = "background"
+"""The folder below the task files that holds the states and outputs of background tasks."""
 sandbox_option = click.option("--sandbox", metavar="KIND", help=SANDBOX_HELP)
 _OPTIONS = {
     "library": library_option,
@@ -94,6 +96,7 @@ class EvaluatorOptions:
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
+        from evaluator.background.tools import BackgroundTools
         from evaluator.interpreter.evaluator import Evaluator
 
         if self.model is not None and not self.model.strip():
@@ -104,6 +107,7 @@ class EvaluatorOptions:
             library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
             reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
             notice=lambda line: echo(line, err=True), tracer=self.trace or None, sandbox=self.sandbox,
+            background=BackgroundTools(self.tasks_dir / BACKGROUND_FOLDER),
             profiles=project_profiles(self.trust) if sends else shown_profiles(), trust=self.trust,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from evaluator.handler.config import HandlerConfig, read_profile_text
 from evaluator.tools.mcp.servers import McpServer
 
 # Tools that run programs or act on the screen.
-_PROGRAMS = frozenset({"run_script", "bash", "computer"})
+_PROGRAMS = frozenset({"run_script", "start_script", "bash", "computer"})
 
 
 class Profiles(dict[str, HandlerConfig]):

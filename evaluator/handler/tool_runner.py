@@ -160,7 +160,8 @@ class ToolRunner:
         steps, tool = self._log.steps, self._registry.get(call.name)
         started = time.perf_counter()
         remaining = budget.remaining_s()
-        context = replace(self._context, step_path=path, remaining_s=inf if remaining is None else remaining)
+        remaining = inf if remaining is None else remaining
+        context = replace(self._context, step_path=path, remaining_s=remaining, call_id=call.id)
         try:
             with self._log.tracer.tool_call(call, tool) as span:
                 outcome = await self._registry.call(call.name, call.arguments, context, is_retry=is_retry)

@@ -100,7 +100,7 @@ class Chat:
         queries = _Queries(run, handler, prepared)
         last = ""
         try:
-            while (query := await self._next(steps, queries.count + 1)) is not None:
+            while (query := await self._next(run, queries.count + 1)) is not None:
                 reply = await self._answer(queries, query)
                 last = reply.outcome.content or last
                 self._show(reply)
@@ -111,14 +111,19 @@ class Chat:
         notes = prepared.notes(model=choice.label, queries=queries.count)
         return TaskResult(Status.COMPLETE, last, None, notes, budget.usage)
 
-    async def _next(self, steps: StepLog, number: int) -> str | None:
-        """The recorded query of that number, else the user's next one, which is on disk before it is answered."""
-        path = f"query[{number}]"
+    async def _next(self, run: Run, number: int) -> str | None:
+        """The recorded query of that number, else the user's next one, which is on disk before it is answered.
+
+        Notifications of background tasks that have arrived since precede it.
+        """
+        steps, path, background = run.steps, f"query[{number}]", run.services.background
         recorded = steps.recorded(path, "context", "", None)
         if recorded is not None:
             return str(recorded.output)
         query = await self._ask()
         if query is not None:
+            told = "" if background is None else background.notifications(run.session(""), later=True)
+            query = f"{told}\n\n{query}" if told else query
             await _record(steps, path, "query", query)
         return query
 

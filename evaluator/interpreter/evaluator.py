@@ -46,6 +46,7 @@ from evaluator.tools.mcp.connections import McpConnections
 if TYPE_CHECKING:
     from opentelemetry import trace
 
+    from evaluator.interpreter.background import BackgroundService
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
     from evaluator.limits.call_limiter import CallLimiter
@@ -109,6 +110,7 @@ class Evaluator:
         max_depth: levels of subtasks.
         reparse: a task that ran out of turns, context or output may be decomposed, once, where its template allows it.
         asker: answers questions to the user.
+        background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in the background.
 
     What it keeps:
         tasks_dir: the folder of task files (default `tasks`; None records nothing).
@@ -146,6 +148,7 @@ class Evaluator:
         trust: bool = False,
         notice: Callable[[str], None] | None = None,
         tracer: trace.Tracer | Literal[True] | None = None,
+        background: BackgroundService | None = None,
     ) -> None:
         _check_arguments(
             {"handler": handler, "model": model, "model_roles": model_roles, "backend": backend, "memory": memory,
@@ -196,6 +199,7 @@ class Evaluator:
             tracer=LoggedTracer(UNTRACED if tracer is None else _given_tracer(tracer, redactor), redactor),
             resume=resume_within,
             sandbox=self.init_args.sandbox,
+            background=background,
         )
         self._reports_interrupted = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from evaluator.tools import Asker, FileAccess, ToolRegistry
 from evaluator.tools.mcp.connections import McpConnections
 
 if TYPE_CHECKING:
+    from evaluator.interpreter.background import BackgroundService
     from evaluator.limits.call_limiter import CallLimiter
     from evaluator.models.cache import ResponseCache
 
@@ -96,6 +98,8 @@ class Services:
     """No task is in a weaker one, unless `sandbox` says so."""
     authority: Authority = FULL
     """The authority of a run without a parent: everything, unless a model resumes it."""
+    background: BackgroundService | None = None
+    """The background tasks that models may start."""
     sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
 
     def __post_init__(self) -> None:
@@ -139,6 +143,15 @@ class Run:
     ancestors: Callable[[], tuple[str, ...]] = tuple
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
+
+    key: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
+    """Identifies a run that is not recorded."""
+
+    def session(self, path: str) -> str:
+        """Identifies the session with a model at `path`: the same after a resume, if the run is recorded."""
+        store, journal = self.services.store, self.steps.journal
+        run = self.key if store is None or journal is None else f"{store.root}/TASK-{journal.id}"
+        return f"{run}:{path}"
 
     def event(self, path: str, what: str) -> None:
         if self.options.on_event is not None:

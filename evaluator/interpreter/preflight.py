@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic
 from evaluator.errors.messages import did_you_mean
+from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
@@ -37,7 +38,8 @@ def check_surroundings(
     each example whose output does not fit, and for a sandbox that is not installed. A `module:Model` is not imported
     here. `sandboxes` has those of the profiles. Schema files are below their template's folder or `roots`.
     """
-    known = {*tools, SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER, *library.templates}
+    known = {*tools, *BACKGROUND_TOOLS, *library.templates}
+    known |= {SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER}
     found: list[Diagnostic] = []
     for template in library.templates.values():
         for task in tasks(template.node):

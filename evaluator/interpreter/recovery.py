@@ -16,6 +16,7 @@ from typing import Any, Literal
 from evaluator.errors import RecordError, ToolError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.trust import is_trusted
+from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.frame import Outcome, RunOptions, Services
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
@@ -182,7 +183,7 @@ def _is_harmful_twice(services: Services, step: Step) -> bool:
     name = step.start.name
     tool = services.tools.get(name)
     if tool is None:
-        return name not in (SUBTASK, EVALUATION_REQUEST) and name not in services.library
+        return name not in (SUBTASK, EVALUATION_REQUEST, *BACKGROUND_SAFE) and name not in services.library
     return tool.effect and not tool.retryable
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.background import START_SCRIPT
 from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.library.calls import text_calls
 from evaluator.nodes import Call, Node, Task, TopLevel
@@ -19,7 +20,7 @@ from evaluator.nodes.walk import children
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.anthropic import BASH
 
-_SCRIPT_TOOLS = frozenset({"run_script", BASH})
+_SCRIPT_TOOLS = frozenset({"run_script", START_SCRIPT, BASH})
 
 
 def sandbox_of(services: Services, config: HandlerConfig, task: Task | None, above: Sandbox) -> Sandbox:

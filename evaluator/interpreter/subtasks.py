@@ -100,6 +100,11 @@ class Spawner:
     provider: str
     offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
 
+    @property
+    def session(self) -> str:
+        """Identifies the session of the task, see `Run.session`."""
+        return self.run.session(self.prepared.frame.path)
+
     async def spawn(
         self, request: SubtaskRequest, context: ToolContext, on_message: OnMessage | None = None
     ) -> Outcome:
@@ -217,10 +222,10 @@ def subtask_tool(spawner: Spawner) -> Tool:
     """The general subtask tool of one task."""
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        return await _answer(spawner, _request(arguments), context)
+        return await _answer(spawner, read_request(arguments), context)
 
     async def preview(arguments: dict[str, Any], context: ToolContext) -> str:
-        template = _request(arguments).template
+        template = read_request(arguments).template
         shown = f"{SUBTASK} with {json.dumps(arguments, ensure_ascii=False)}"
         if template is None:
             return shown
@@ -265,7 +270,8 @@ def _type_schema(name: str) -> dict[str, Any]:
     return {"type": name}
 
 
-def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
+def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
+    """The request in the arguments of a call, which fit PARAMETERS."""
     hints = cast("Mapping[str, Any]", arguments.get("hints", {}))
     settings = cast("Mapping[str, Any]", arguments.get("context_management", {}))
     return SubtaskRequest(

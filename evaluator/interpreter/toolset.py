@@ -6,14 +6,16 @@ library, which becomes a subtask tool for that template.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
 from evaluator.handler.config import HandlerConfig, ToolGrant
 from evaluator.interpreter.authority import granted
+from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
@@ -24,7 +26,7 @@ from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
 from evaluator.record.store import TaskStore
 from evaluator.record.task_lists import TaskLists
-from evaluator.tools import Tool, ToolRegistry
+from evaluator.tools import Tool, ToolContext, ToolRegistry
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
 from evaluator.tools.computer import COMPUTER, computer_tool
 from evaluator.tools.manage_task import MANAGE_TASK, manage_task_tool
@@ -48,14 +50,47 @@ async def tools_for(run: Run, task: Task, prepared: Prepared, provider: str) -> 
         return None
     served = await _served(run, names, prepared)
     spawner = Spawner(run, prepared, provider)
+    background = _background(run, names, spawner)
     for name in names:
-        tool = served.get(name) or _find(run, name, prepared, spawner)
+        tool = served.get(name) or background.get(name) or _find(run, name, prepared, spawner)
         above = tuple((policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool))
         if name in grants:
             own = granted(grants[name], tool)
             tool = replace(tool, policy=own.policy or tool.policy, rules=own.rules)
+        if background:
+            tool = _with_notifications(tool, run, spawner)
         spawner.offered[name] = replace(tool, bounds=above)
     return ToolRegistry(spawner.offered.values())
+
+
+def _background(run: Run, names: Iterable[str], spawner: Spawner) -> Mapping[str, Tool]:
+    """The tools for background tasks, if one of them is among `names`.
+
+    Raises: ConfigurationError, where there are no background tasks.
+    """
+    wanted = [name for name in names if name in BACKGROUND_TOOLS]
+    if not wanted:
+        return {}
+    if run.services.background is None:
+        raise ConfigurationError(
+            f"the tool {wanted[0]!r} needs a place for background tasks: pass "
+            "Evaluator(background=BackgroundTools(folder)) of evaluator.background"
+        )
+    return run.services.background.tools(spawner)
+
+
+def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
+    """`tool`, whose textual answers end with the notifications of background tasks that do not wait for the user."""
+
+    async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
+        answer = await tool.run(arguments, context)
+        service = run.services.background
+        if service is None or not isinstance(answer, str):
+            return answer
+        told = service.notifications(spawner.session, later=False)
+        return f"{answer}\n{told}" if told else answer
+
+    return replace(tool, run=call)
 
 
 async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[str, Tool]:
@@ -115,6 +150,7 @@ def _find(run: Run, name: str, prepared: Prepared, spawner: Spawner) -> Tool:
             TEXT_EDITOR,
             BASH,
             COMPUTER,
+            *(BACKGROUND_TOOLS if services.background is not None else ()),
             *([MANAGE_TASK] if services.store else []),
         ]
     )

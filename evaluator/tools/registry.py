@@ -46,7 +46,8 @@ _MAX_SHOWN_CHARS = 20_000
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The resources of a call: the task's files, the asker, its step in the record, the remaining time, the memory
-    that a script may use, and its sandbox. `has_consent`: a person was asked about this call, and allowed it."""
+    that a script may use, and its sandbox. `has_consent`: a person was asked about this call, and allowed it.
+    `call_id` is the model's id of the call."""
 
     roots: FileAccess
     asker: Asker | None = None
@@ -55,6 +56,7 @@ class ToolContext:
     script_memory_bytes: int = MEMORY_BYTES
     sandbox: Sandbox = NO_SANDBOX
     has_consent: bool = False
+    call_id: str = ""
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]

@@ -1,0 +1,37 @@
+"""The tools with which a model uses background tasks, as the interpreter knows them: by name, from a service.
+
+The service (see `evaluator.background`) is passed to the Evaluator. Without one, no task has these tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from evaluator.tools import Tool
+
+START_SCRIPT = "start_script"
+START_SUBTASK = "start_subtask"
+BACKGROUND_TOOLS = (
+    START_SCRIPT, START_SUBTASK, "list_background", "read_background", "wait_background", "kill_background",
+)  # fmt: skip
+BACKGROUND_SAFE = BACKGROUND_TOOLS[2:5]
+"""Those that may be called twice."""
+
+
+class BackgroundService(Protocol):
+    """Makes the tools of a session, and passes on what its background tasks tell it."""
+
+    def tools(self, spawner: Any) -> Mapping[str, Tool]:
+        """The tools BACKGROUND_TOOLS of the task of `spawner`, its `subtasks.Spawner`.
+
+        When they are closed, everything that the task started is ended.
+        """
+        ...
+
+    def notifications(self, session: str, *, later: bool) -> str:
+        """The notifications that the session has not received yet, as text; empty if there is none.
+
+        `later` includes those that wait for the next message of the user. See `Run.session`.
+        """
+        ...
