@@ -262,7 +262,7 @@ class ModelCaller:
         if remaining is not None and seconds >= remaining:
             raise LimitReached(
                 "time", round(budget.elapsed_s(), 3), budget.timeout_s or remaining,
-                f"waiting {seconds:g} s to retry would pass the time limit; the last error was: {error.message}",
+                f"waiting {seconds:,.0f} s to retry would pass the time limit; the last error was: {error.message}",
             ) from error  # fmt: skip
         if self._choice.limiter is None:
             await self._sleep(seconds)

@@ -171,7 +171,9 @@ def respond(
     written = _detail(usage, "prompt_tokens_details", "cache_creation_tokens") if isinstance(usage, dict) else None
     counted = read_usage(usage)
     signed = tuple(block for block in thinking if block.get("signature") or block.get("type") == "redacted_thinking")
-    return ModelResponse(content, finish, calls, reasoning or None, counted, model, signed, written or None)
+    return ModelResponse(
+        content, finish, calls, reasoning or None, counted, model, signed, max(written or 0, 0) or None
+    )
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
@@ -257,7 +259,8 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 and not isinstance(value, bool) else None
+    """The integer as it was given, also one that no call can have: `Usage.invalid` finds and reports it."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def decode_json(body: bytes | str, what: str = "the response") -> Any:

@@ -178,6 +178,15 @@ def test_odd_messages_are_read(message: dict[str, Any], finish: str, content: st
     assert (response.content, response.reasoning) == (content, reasoning)
 
 
+@pytest.mark.parametrize("count", [-4, 10**30])
+def test_a_count_that_no_call_can_have_is_invalid_and_not_silently_unknown(count: int) -> None:
+    details = {"cached_tokens": count, "cache_creation_tokens": -4}
+    usage = {"prompt_tokens": 3, "completion_tokens": count, "prompt_tokens_details": details}
+    response = read_completion({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage})
+    assert response.usage.invalid() == ("output_tokens", "cached_tokens")
+    assert (response.usage.input_tokens, response.cache_write_tokens) == (3, None)
+
+
 @pytest.mark.parametrize(
     "data",
     [
