@@ -52,8 +52,12 @@ class TargetScorer(ResultScorer):
     """A scorer that compares the text with the target, which may be a list of texts. Without a target: no score."""
 
     async def score(self, scored: ScorerInput) -> Score:
-        wanted = targets(scored)
+        wanted = self.wanted(scored)
         return await self.compare(self.text(scored), wanted) if wanted else NO_TARGET
+
+    def wanted(self, scored: ScorerInput) -> list[str]:
+        """The correct answers as texts; empty without a target. Raises: as `targets`."""
+        return targets(scored)
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
         """The score of a text against at least one target."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.identity import digest, template_part
+from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, fits, suggestion
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
 from evaluator.batch.scorers.contract import Scorer, exception_text
@@ -16,6 +17,7 @@ from evaluator.batch.scorers.foreign_values import type_name
 from evaluator.batch.scorers.function_scorer import FunctionScorer, function_scorer, load_function
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
 from evaluator.batch.scorers.majority import MajorityScorer
+from evaluator.batch.scorers.math_scorer import MathScorer
 from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.pairwise import PairwiseScorer
@@ -29,7 +31,7 @@ from evaluator.library import TemplateLibrary
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
     ExactScorer, IncludesScorer, RegexScorer, NumericScorer, ChoiceScorer, F1Scorer, RougeLScorer, SimilarityScorer,
     JsonEqualScorer, JsonSubsetScorer, JsonSchemaScorer, GradedScorer, ReferenceScorer, RubricScorer, PairwiseScorer,
-    MajorityScorer,
+    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer,
 )  # fmt: skip
 SCORERS: Mapping[str, type[BuiltinScorer]] = MappingProxyType({scorer.type: scorer for scorer in _CLASSES})
 """The shipped scorers by name. A class's docstring describes the scorer; its fields are the arguments."""

@@ -20,6 +20,7 @@ from unicodedata import category, normalize
 
 from evaluator.batch.extras import import_extra
 from evaluator.batch.records import Score
+from evaluator.batch.scorers.answers_scorers import squad_normal
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, shown, targets
 from evaluator.errors import UsageError
@@ -59,9 +60,26 @@ class _StringScorer(TargetScorer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactScorer(_StringScorer):
-    """The text equals the target, or one of several targets."""
+    """The text equals the target, or one of several targets. `normalise="squad"` compares as SQuAD's script does:
+    without case, ASCII punctuation and articles; with it `unanswerable` is the text that stands for "no answer", which
+    is right where the target is an empty text or list."""
 
     type: ClassVar[str] = "exact"
+    normalise: Literal["squad"] | None = None
+    unanswerable: str | None = None
+
+    def check(self) -> None:
+        _check_squad(self.type, self.normalise, self.unanswerable)
+
+    def wanted(self, scored: ScorerInput) -> list[str]:
+        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no answer"."""
+        return targets(scored) or ([""] if scored.sample.target == [] and self.unanswerable is not None else [])
+
+    def normal(self, text: str) -> str:
+        """As `squad_normal`, or NFC and trimmed, without what is ignored."""
+        if self.normalise is None:
+            return _StringScorer.normal(self, text)
+        return _squad_text(text, self.unanswerable)
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
         text = self.normal(text)
@@ -198,7 +216,10 @@ def token_f1(expected: str, found: str) -> float:
     Unicode punctuation is ignored as well. Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine
     Comprehension of Text", 2016, and the evaluation script of SQuAD 2.0.
     """
-    wanted, given = tokens(expected), tokens(found)
+    return _words_f1(tokens(expected), tokens(found))
+
+
+def _words_f1(wanted: list[str], given: list[str]) -> float:
     if not wanted or not given:
         return float(wanted == given)
     common = (Counter(wanted) & Counter(given)).total()
@@ -207,13 +228,38 @@ def token_f1(expected: str, found: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class F1Scorer(TargetScorer):
-    """The F1 of the text's words and the target's; the best of several targets."""
+    """The F1 of the text's words and the target's; the best of several targets. `normalise` and `unanswerable` are
+    those of `exact`; without `normalise` Unicode punctuation is ignored too."""
 
     type: ClassVar[str] = "f1"
     pass_at: float = 0.5
+    normalise: Literal["squad"] | None = None
+    unanswerable: str | None = None
+
+    def check(self) -> None:
+        _check_squad(self.type, self.normalise, self.unanswerable)
+
+    def wanted(self, scored: ScorerInput) -> list[str]:
+        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no answer"."""
+        return targets(scored) or ([""] if scored.sample.target == [] and self.unanswerable is not None else [])
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
-        return graded_score(max(token_f1(target, text) for target in wanted), self.pass_at)
+        if self.normalise is None:
+            return graded_score(max(token_f1(target, text) for target in wanted), self.pass_at)
+        given = _squad_text(text, self.unanswerable).split()
+        best = max(_words_f1(_squad_text(target, self.unanswerable).split(), given) for target in wanted)
+        return graded_score(best, self.pass_at)
+
+
+def _check_squad(kind: str, normalise: str | None, unanswerable: str | None) -> None:
+    if unanswerable is not None and (normalise is None or not squad_normal(unanswerable)):
+        raise UsageError(f'{kind}: unanswerable is a text with words, and needs normalise="squad"')
+
+
+def _squad_text(text: str, unanswerable: str | None) -> str:
+    """The normalised text; empty for an answer that there is no answer."""
+    normal = squad_normal(text)
+    return "" if unanswerable is not None and normal == squad_normal(unanswerable) else normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,181 @@
+"""Scorers of question answering as its benchmarks define them: `drop` and `quasi_exact`, and SQuAD's normalisation."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from evaluator.batch.records import Score
+from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
+from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, as_text, shown
+from evaluator.errors import UsageError
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ANSWER_LINE = re.compile(r"\banswer\s*:[ \t]*([^\n]+)", re.IGNORECASE)
+_MAX_SPANS = 50
+
+
+def squad_normal(text: str) -> str:
+    """A text as SQuAD 2.0's evaluation script compares it: lower case, without ASCII punctuation and articles."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropScorer(ResultScorer):
+    """DROP's F1 of aligned spans, with its exact match in the metadata; passed if `pass_at` (1.0) is reached.
+
+    The target is a text, or a list of alternatives, each a text or a list of spans. The answer is the parsed value, if
+    it is a list of spans, else one span: the text after the last `Answer:` in a line, or the whole text. `separator`
+    splits such a text into spans. Source: Dua et al., "DROP: A Reading Comprehension Benchmark Requiring Discrete
+    Reasoning Over Paragraphs", 2019, and its evaluation script.
+    """
+
+    type: ClassVar[str] = "drop"
+    pass_at: float = 1.0
+    separator: str | None = None
+
+    def check(self) -> None:
+        if self.separator == "":
+            raise UsageError("drop: separator is empty, expected the text between spans")
+
+    async def score(self, scored: ScorerInput) -> Score:
+        target: Any = scored.sample.target
+        if target is None or target == []:
+            return NO_TARGET
+        alternatives = [_spans(each) for each in (target if isinstance(target, list | tuple) else [target])]
+        found = self._found(self.value(scored))
+        pairs = [drop_scores(found, each) for each in alternatives if each and each[0].strip()]
+        exact, f1 = (max(column, default=0.0) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+        why = "" if f1 >= self.pass_at else f"expected {' or '.join(map(shown, map(', '.join, alternatives[:3])))}"
+        return graded_score(f1, self.pass_at, answer=", ".join(found), explanation=why, metadata={"exact": exact})
+
+    def _found(self, value: Any) -> list[str]:
+        if isinstance(value, list | tuple):
+            return _spans(cast("Any", value))
+        text = as_text(value, "the answer")
+        lines = _ANSWER_LINE.findall(text)
+        text = lines[-1] if lines else text
+        return text.split(self.separator) if self.separator is not None else [text]
+
+
+def _spans(value: Any) -> list[str]:
+    """Raises: UsageError, for too many spans, or anything but texts and numbers."""
+    spans = [as_text(each, "a span") for each in (value if isinstance(value, list | tuple) else [value])]
+    if len(spans) > _MAX_SPANS:
+        raise UsageError(f"drop: {len(spans)} spans; the limit is {_MAX_SPANS}")
+    return spans
+
+
+def drop_scores(found: Sequence[str], expected: Sequence[str]) -> tuple[float, float]:
+    """Exact match, and the mean F1 of the spans in their best alignment, rounded to two places as by the script."""
+    texts = [[_drop_normal(span) for span in spans] for spans in (found, expected)]
+    bags = [[{*text.split()} for text in spans] for spans in texts]
+    exact = float({*texts[0]} == {*texts[1]} and len(texts[0]) == len(texts[1]))
+    scores = [[_bag_f1(given, wanted) for given in bags[0]] for wanted in bags[1]]
+    best = best_alignment(scores)
+    return exact, round(best / max(len(found), len(expected)), 2)
+
+
+def _bag_f1(found: set[str], expected: set[str]) -> float:
+    """The F1 of two sets of words; 0 if the expected one has numbers and shares none of them."""
+    numbers = {word for word in expected if _is_number(word)}
+    if numbers and not numbers & found:
+        return 0.0
+    common = len(found & expected)
+    precision = common / len(found) if found else 1.0
+    recall = common / len(expected) if expected else 1.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def best_alignment(scores: list[list[float]]) -> float:
+    """The largest sum of `scores`, one at most of each row and column: the Hungarian method, in cubic time."""
+    size = max(len(scores), len(scores[0]) if scores else 0)
+    cost = [[-row[column] if column < len(row) else 0.0 for column in range(size)] for row in scores]
+    cost += [[0.0] * size for _ in range(size - len(scores))]
+    rows, columns = [0.0] * (size + 1), [0.0] * (size + 1)
+    row_of = [0] * (size + 1)
+    for row in range(1, size + 1):
+        row_of[0], at = row, 0
+        least, before, used = [float("inf")] * (size + 1), [0] * (size + 1), [False] * (size + 1)
+        while row_of[at]:
+            used[at] = True
+            step, following = float("inf"), 0
+            for column in range(1, size + 1):
+                if used[column]:
+                    continue
+                reduced = cost[row_of[at] - 1][column - 1] - rows[row_of[at]] - columns[column]
+                if reduced < least[column]:
+                    least[column], before[column] = reduced, at
+                if least[column] < step:
+                    step, following = least[column], column
+            for column in range(size + 1):
+                if used[column]:
+                    rows[row_of[column]] += step
+                    columns[column] -= step
+                else:
+                    least[column] -= step
+            at = following
+        while at:
+            row_of[at], at = row_of[before[at]], before[at]
+    return -sum(cost[row_of[column] - 1][column - 1] for column in range(1, size + 1))
+
+
+def _drop_normal(text: str) -> str:
+    tokens = (_drop_token(token) for token in re.split(r" |-", text.lower()))
+    return " ".join(token for token in tokens if token)
+
+
+def _drop_token(token: str) -> str:
+    if not _is_number(token):
+        token = token.translate(_ASCII_PUNCTUATION)
+    token = str(float(token)) if _is_number(token) else token
+    return " ".join(_ARTICLES.sub(" ", token).split())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuasiExactScorer(TargetScorer):
+    """The text equals the target as GAIA compares them: as numbers without `$`, `%` and commas if the target is a
+    number; item by item if it is a list with commas or semicolons; else without white space, punctuation and case. One
+    of several targets is enough. `of`, or a template with an output format, gives the answer alone. Source: Mialon et
+    al., "GAIA: a benchmark for General AI Assistants", 2023, and its scorer.
+    """
+
+    type: ClassVar[str] = "quasi_exact"
+
+    async def compare(self, text: str, wanted: list[str]) -> Score:
+        if any(_quasi_equal(text, target) for target in wanted):
+            return binary_score(True, text)
+        return binary_score(False, text, f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}")
+
+
+def _quasi_equal(text: str, target: str) -> bool:
+    if _is_number(target):
+        return _as_number(text) == float(target)
+    if "," in target or ";" in target:
+        given, expected = (re.split("[,;]", each) for each in (text, target))
+        return len(given) == len(expected) and all(
+            _as_number(a) == float(b) if _is_number(b) else _letters(a) == _letters(b)
+            for a, b in zip(given, expected, strict=True)
+        )
+    return _letters(text).translate(_ASCII_PUNCTUATION) == _letters(target).translate(_ASCII_PUNCTUATION)
+
+
+def _as_number(text: str) -> float | None:
+    text = re.sub("[$%,]", "", text)
+    return float(text) if _is_number(text) else None
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"\s", "", text).lower()
