@@ -23,11 +23,13 @@ from evaluator.processes.sandboxes import HELP, Sandbox
 
 if TYPE_CHECKING:
     from evaluator.batch.engines.base import Engine
+    from evaluator.batch.notebook import DisplayName
     from evaluator.batch.progress import Display
     from evaluator.models.cache import ResponseCache
 
 OnChanged = Literal["leave", "run", "keep"]
 State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
+_DISPLAYS = ("auto", "live", "plain", "none")
 _ENGINES = ("local", "processes", "ray")
 Check = Callable[[str, Any], Any]
 """Takes an option's name and value. Returns the value as it is stored. Raises UsageError if it is invalid."""
@@ -102,6 +104,15 @@ def check_names(given: Iterable[str], known: Iterable[str], where: str = "") -> 
 
 def check_table_of_texts(name: str, value: Any) -> dict[str, str]:
     return {key: check_text(f"{name}.{key}", inner) for key, inner in check_table(name, value).items()}
+
+
+def _display(name: str, value: Any) -> Any:
+    """One of the names, or an object with the methods of `Display`."""
+    if isinstance(value, str) and value not in _DISPLAYS:
+        hint = did_you_mean(value, _DISPLAYS)
+        more = f"; {hint}" if hint else ""
+        raise UsageError(f"{name} is {value!r}, expected {listed(_DISPLAYS)}, or a Display{more}")
+    return value
 
 
 def _at_least(least: int) -> Check:
@@ -384,7 +395,7 @@ class BatchOptions:
              type=int),
     )  # fmt: skip
     sandbox: Sandbox | str | None = option(None, _sandbox, Flag("--sandbox", HELP, "KIND"), in_file=False)
-    display: Display | None = option(None, in_file=False)
+    display: Display | DisplayName | None = option("auto", _display, in_file=False)
     stop: Stop | None = option(None, in_file=False)
 
     def __post_init__(self) -> None:

@@ -169,7 +169,7 @@ class PlainDisplay(NoDisplay):
 
     def start(self, name: str, snapshot: Snapshot) -> None:
         done = f", {snapshot.done} from earlier sessions" if snapshot.done else ""
-        self._print(f"{visible(name)}: {_of_total(snapshot)} samples{done}")
+        self._print(f"{visible(name)}: {of_total(snapshot)} samples{done}")
         self._last = self._clock()
 
     def progress(self, snapshot: Snapshot) -> None:
@@ -253,10 +253,10 @@ class LiveDisplay(NoDisplay):
         for name, style in _STYLES.items():
             verdicts.append(f"{snapshot.verdicts.get(name, 0):,} {name}  ", style=style)
         lines: list[Any] = [
-            Text(f"{self._name}  {_of_total(snapshot)}", style="bold"),
+            Text(f"{self._name}  {of_total(snapshot)}", style="bold"),
             ProgressBar(total=snapshot.total or None, completed=snapshot.done, pulse=snapshot.total is None, width=60),
             verdicts,
-            Text(" · ".join(_figures(snapshot)), style="dim"),
+            Text(" · ".join(figures(snapshot)), style="dim"),
         ]
         if snapshot.errors:
             lines.append(Text(f"errors: {_error_kinds(snapshot)}", style="yellow"))
@@ -270,10 +270,11 @@ def line_of(snapshot: Snapshot) -> str:
     """The snapshot on one line."""
     verdicts = ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
     errors = f" · errors: {_error_kinds(snapshot)}" if snapshot.errors else ""
-    return f"{_of_total(snapshot)}: {verdicts} · {' · '.join(_figures(snapshot))}{errors}"
+    return f"{of_total(snapshot)}: {verdicts} · {' · '.join(figures(snapshot))}{errors}"
 
 
-def _of_total(snapshot: Snapshot) -> str:
+def of_total(snapshot: Snapshot) -> str:
+    """The samples that are done, of all."""
     return f"{snapshot.done:,} of {'?' if snapshot.total is None else format(snapshot.total, ',')}"
 
 
@@ -281,7 +282,8 @@ def _error_kinds(snapshot: Snapshot) -> str:
     return ", ".join(f"{count:,} {visible(kind)}" for kind, count in snapshot.errors.items())
 
 
-def _figures(snapshot: Snapshot) -> list[str]:
+def figures(snapshot: Snapshot) -> list[str]:
+    """Rate, time, tokens, cost and calls, a text each."""
     usage = snapshot.usage
     tokens = (
         None if usage.input_tokens is None or usage.output_tokens is None else usage.input_tokens + usage.output_tokens

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.limited import COUNTED, Limited
+from evaluator.batch.notebook import DisplayName, make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
-from evaluator.batch.progress import Display, NoDisplay, SafeDisplay, Tally
+from evaluator.batch.progress import Display, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.rows import RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
@@ -27,7 +28,7 @@ from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interr
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
-from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors import EvaluatorError, UsageError, html
 from evaluator.errors.messages import type_of
 from evaluator.files.given_path import given_path
 from evaluator.interpreter.recovery import OnUnfinished
@@ -68,6 +69,11 @@ class BatchResult:
 
     def _repr_markdown_(self) -> str:
         return self.summary.to_markdown()
+
+    def _repr_html_(self) -> str:
+        shown = {"state": self.ended.state, "reason": self.ended.reason, "folder": self.folder}
+        thresholds = {"thresholds": "\n".join(map(str, self.thresholds))}
+        return html.fields("Batch", shown | thresholds) + self.summary.to_html()
 
     @property
     def is_complete(self) -> bool:
@@ -115,7 +121,7 @@ async def run_batch(
     engine: Engine | str | None = None,
     workers: int | None = None,
     sandbox: Sandbox | str | None = None,
-    display: Display | None = None,
+    display: Display | DisplayName | None = "auto",
     stop: Stop | None = None,
 ) -> BatchResult:
     """Evaluates each row with each template, model and handler `epochs` times, and scores the answers.
@@ -146,8 +152,9 @@ async def run_batch(
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
     them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
     of responses. `engine`: "local" (default), "processes", "ray" or your own; `workers`: the number of processes, for
-    "ray" on each node. `sandbox`: as for `Evaluator`. `stop.ask()` ends the session after the samples in flight;
-    cancelling the call cancels them. The folder then says that the session was stopped.
+    "ray" on each node. `sandbox`: as for `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook,
+    else nothing), "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples in
+    flight; cancelling the call cancels them. The folder then says that the session was stopped.
 
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a result with an error.
     Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that cannot be used;
@@ -272,7 +279,7 @@ async def _run_session(
     budget = BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time)
     limiter = RateLimiter(pace, budget=budget)
     earlier = folder.index()
-    stop, display = options.stop or Stop(), SafeDisplay(options.display or NoDisplay())
+    stop, display = options.stop or Stop(), SafeDisplay(make_display(options.display))
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
             evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])

@@ -8,7 +8,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeVar
 
-from evaluator.errors import Diagnostic, EvaluatorError
+from evaluator.errors import Diagnostic, EvaluatorError, html
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
@@ -124,6 +124,16 @@ class Resource:
     limit: float
 
 
+def _shown(outcome: TaskResult | TaskError) -> dict[str, object]:
+    """What a notebook shows of a result besides its text."""
+    usage, notes = outcome.usage, outcome.notes
+    cost = None if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    return {
+        "template": notes.get("template"), "models": ", ".join(notes.get("models", ())),
+        "warnings": "\n".join(map(str, notes.get("warnings", ()))), "cost": cost, "task": outcome.task_id,
+    }  # fmt: skip
+
+
 _DATA = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
@@ -156,6 +166,9 @@ class TaskResult:
     @property
     def ok(self) -> bool:
         return self.status is Status.COMPLETE
+
+    def _repr_html_(self) -> str:
+        return html.fields(f"TaskResult: {self.status.value}", {"content": self.content} | _shown(self))
 
     @property
     def parsed_data(self) -> Any:
@@ -208,6 +221,11 @@ class TaskError:
     @property
     def ok(self) -> Literal[False]:
         return False
+
+    def _repr_html_(self) -> str:
+        title = f"TaskError: {self.type}{f' ({self.reason})' if self.reason else ''}"
+        shown = {"message": self.message, "location": self.location, "content": self.content}
+        return html.fields(title, shown | _shown(self))
 
     @property
     def parsed_content(self) -> Any:

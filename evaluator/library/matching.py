@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from evaluator.errors import html
 from evaluator.library.calibration import LONG_FACTOR, NODE, TEXT, Logistic
 from evaluator.library.index import Hit, Index
 from evaluator.library.indexed import texts
@@ -56,6 +57,13 @@ class Match:
     score: float
     why: tuple[Reason, ...]
     missed: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        why = ", ".join(f"{reason.term} ({reason.field})" for reason in self.why)
+        return html.fields(
+            f"Match: {self.template.name}",
+            {"score": f"{self.score:.2f}", "why": why, "missed": ", ".join(self.missed)},
+        )
 
 
 class Ranker(Protocol):

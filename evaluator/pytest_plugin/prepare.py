@@ -65,7 +65,7 @@ def prepare(config: pytest.Config, what: Any, rows: Any, arguments: Mapping[str,
         raise UsageError(f"give either an evaluator, or {', '.join(sorted(init))} to make one")
     else:
         evaluator = own
-    options = BatchOptions(**given)
+    options = BatchOptions(**given, display=None)
     scorers = tuple(parse_scorer(each) if isinstance(each, str) else each for each in options.scorers)
     return PreparedBatch(
         evaluator, make_plan(evaluator, templates, rows, replace(options, scorers=scorers)), own is None

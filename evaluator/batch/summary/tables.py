@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from evaluator.errors import html
 from evaluator.errors.messages import visible
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
@@ -39,6 +40,13 @@ class Tabular:
     def _repr_markdown_(self) -> str:
         return self.to_markdown()
 
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """The tables as HTML, with every text escaped."""
+        return as_html(self.tables())
+
     def to_text(self, width: int = 100) -> str:
         """The tables for a terminal of `width` columns. Ends with a newline."""
         return as_text(self.tables(), width)
@@ -65,6 +73,17 @@ def as_text(tables: Iterable[Table], width: int) -> str:
         for table in tables
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def as_html(tables: Iterable[Table]) -> str:
+    """Tables as HTML, with every text escaped."""
+    parts: list[str] = []
+    for each in tables:
+        parts.append(f"<h4>{html.text(each.title)}</h4>")
+        parts.extend(f"<div>{html.text(line)}</div>" for line in each.lines)
+        if each.rows:
+            parts.append(html.table(each.head, each.rows))
+    return "".join(parts)
 
 
 def as_markdown(tables: Iterable[Table]) -> str:
