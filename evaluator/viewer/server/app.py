@@ -20,7 +20,8 @@ from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.rendering import Page, make_environment
 from evaluator.viewer.server.runs import run_page, runs_page
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import Library, State
+from evaluator.viewer.server.templates import simulated_run, template_page, templates_page
 
 HOST = "127.0.0.1"
 MAX_FORM_BYTES = 10_000_000
@@ -42,7 +43,8 @@ class _Site:
 def make_app(root: Path, token: str) -> web.Application:
     """The application for the folder `root`. It listens nowhere yet."""
     environment = make_environment()
-    state = State(Project(root))
+    project = Project(root)
+    state = State(project, Library(project.root), new_token())
 
     def render(page: Page) -> str:
         return environment.get_template(page.template).render(root=str(state.project.root), **page.values)
@@ -58,9 +60,12 @@ def make_app(root: Path, token: str) -> web.Application:
         "/batch/{folder}": batch_page,
         "/sample/{folder}/{key}": sample_page,
         "/compare": compare_page,
+        "/templates": templates_page,
+        "/template/{template}": template_page,
     }
     for path, make in routes.items():
         app.router.add_get(path, partial(_page, site, make))
+    app.router.add_post("/template/{template}", partial(_form, site))
     return app
 
 
@@ -105,6 +110,17 @@ async def _page(site: _Site, make: MakePage, request: web.Request) -> web.Stream
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers={"ETag": tag})
     return _html(body, page.status, {"ETag": tag})
+
+
+async def _form(site: _Site, request: web.Request) -> web.StreamResponse:
+    """The prompt for the inputs in a form, or the run that it asks for and confirms."""
+    sent = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+    query = {**sent, **request.match_info}
+    if query.get("action") == "run":
+        address = await asyncio.to_thread(simulated_run, site.state, query)
+        return web.Response(status=303, headers={"Location": address})
+    page, body = await asyncio.to_thread(_made, site, template_page, query)
+    return _html(body, page.status)
 
 
 def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:

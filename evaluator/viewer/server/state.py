@@ -7,9 +7,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evaluator.errors import EvaluatorError
+from evaluator.files.shipped import shipped
+from evaluator.library import TemplateLibrary
 from evaluator.viewer.server.batch_index import IndexCache
 from evaluator.viewer.server.project import Project
 
@@ -82,9 +85,32 @@ def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any]) -> No
         entry.done.set()
 
 
+class Library:
+    """The templates of a project and the shipped ones, read again when their files change."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder, self._lock = root / "templates", threading.Lock()
+        self._library: TemplateLibrary | None = None
+        self._has_own = False
+
+    def read(self) -> TemplateLibrary:
+        with self._lock:
+            has_own = self._folder.is_dir()
+            if self._library is None or has_own != self._has_own:
+                self._library = TemplateLibrary.load(self._folder if has_own else shipped("templates"))
+                self._has_own = has_own
+            else:
+                self._library.reload()
+            return self._library
+
+
 @dataclass(frozen=True, slots=True)
 class State:
+    """`form_token` is in every form that can run something."""
+
     project: Project
+    library: Library
+    form_token: str
     indexes: IndexCache = field(default_factory=IndexCache)
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)

@@ -61,4 +61,5 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", openTarget);
 openTarget();
+document.querySelectorAll("form[data-preview]").forEach(preview);
 schedule();

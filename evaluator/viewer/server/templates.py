@@ -1,0 +1,195 @@
+"""The templates of the project and the shipped ones: source with findings, the prompt for given inputs, a run.
+
+Showing and rendering run nothing and import nothing from the project. Only `simulated_run` does, and it needs the form
+of this server with a confirmation.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import Diagnostic, UsageError
+from evaluator.errors.results import TaskError
+from evaluator.language.types import read_typed
+from evaluator.library import CallBound, TemplateLibrary
+from evaluator.library.bounds import bound
+from evaluator.library.loader import Template
+from evaluator.nodes import Function
+from evaluator.viewer.server.excerpts import MAX_BYTES, excerpt
+from evaluator.viewer.server.project import NoSuchPage
+from evaluator.viewer.server.rendering import Page
+from evaluator.viewer.server.state import State
+
+MAX_LINES, MAX_SHOWN = 3_000, 1_000
+_PREFIX = "input."
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An input in the form. `problem` is why its text cannot be used."""
+
+    name: str
+    type: str
+    is_required: bool
+    default: str
+    description: str
+    text: str = ""
+    problem: str = ""
+
+
+def template_id(name: str) -> str:
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def templates_page(state: State, query: Mapping[str, str]) -> Page:
+    """The usable templates, and the findings of all files."""
+    library = state.library.read()
+    rows = [
+        {
+            "id": template_id(name), "name": name, "file": template.file,
+            "type": "function" if isinstance(template.node, Function) else template.node.type,
+            "description": _description(template), "findings": len(template.diagnostics),
+        }
+        for name, template in sorted(library.templates.items())[:MAX_SHOWN]
+    ]  # fmt: skip
+    shown = {"title": "Templates", "rows": rows, "total": len(library.templates), "findings": _findings(library.errors)}
+    return Page("templates.html", shown)
+
+
+def template_page(state: State, query: Mapping[str, str]) -> Page:
+    """A template; with the values of its form, the prompt that they give."""
+    library = state.library.read()
+    template = _template(library, query["template"])
+    is_given = any(name.startswith(_PREFIX) for name in query)
+    fields, values = _fields(template, query)
+    shown: dict[str, Any] = {
+        "title": template.name, "id": query["template"], "template": template, "lines": _source(template),
+        "description": _description(template), "findings": _findings(template.diagnostics), "fields": fields,
+        "called": [(template_id(name), name) for name in library.called_by(template.name)], "token": state.form_token,
+        "problem": "", "previews": [], "bound": "", "error_findings": [],
+    }  # fmt: skip
+    if not isinstance(template.node, Function):
+        limit = bound(template.node, library, values if is_given else None)
+        shown["bound"] = describe_bound(limit)
+        if (is_given or not fields) and not any(field.problem for field in fields):
+            outcome, previews = _evaluator(library, state, tasks_dir=None).render(template.name, values)
+            shown["previews"] = previews
+            if isinstance(outcome, TaskError):
+                shown |= {"problem": outcome.message, "error_findings": _findings(outcome.violations)}
+    return Page("template.html", shown)
+
+
+def simulated_run(state: State, query: Mapping[str, str]) -> str:
+    """Runs a template with the simulated model, recorded in `tasks/`; scripts and functions of the template run.
+
+    Returns: the address of the run. Raises: UsageError, without the form's token or the confirmation, or for an input
+    that cannot be used.
+    """
+    if not hmac.compare_digest(query.get("token", "").encode("utf-8", "replace"), state.form_token.encode()):
+        raise UsageError("the form is not of this server, or the server was started again; open the template again")
+    if query.get("confirm") != "yes":
+        raise UsageError("the run was not confirmed; tick the box beside the button")
+    library = state.library.read()
+    template = _template(library, query["template"])
+    fields, values = _fields(template, query)
+    for field in fields:
+        if field.problem:
+            raise UsageError(f"{field.name}: {field.problem}")
+    tasks = state.project.root / "tasks"
+    outcome = _evaluator(library, state, tasks_dir=tasks).evaluate_sync(template.name, values)
+    if outcome.task_id is None:
+        raise UsageError(f"nothing was run: {outcome}")
+    return f"/run/{state.project.id_of(tasks)}/{outcome.task_id}"
+
+
+def describe_bound(limit: CallBound) -> str:
+    if limit.max_calls is None:
+        return f"at least {limit.min_calls} model calls, no upper bound before the inputs are known"
+    return f"at most {limit.max_calls:,} model call{'' if limit.max_calls == 1 else 's'}"
+
+
+def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None) -> Any:
+    """An Evaluator that calls the simulated model only, whatever the profile."""
+    from evaluator.handler.profiles import load_profiles
+    from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.models.simulated import SimulatedBackend
+
+    return Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=tasks_dir, roots=[state.project.root],
+        profiles=load_profiles(trust=tasks_dir is None), notice=_silent,
+    )  # fmt: skip
+
+
+def _silent(_line: str) -> None:
+    pass
+
+
+def _template(library: TemplateLibrary, key: str) -> Template:
+    for name, template in library.templates.items():
+        if template_id(name) == key:
+            return template
+    for name in library.broken:
+        if template_id(name) == key:
+            library.get(name)
+    raise NoSuchPage("There is no such template now; open the list of templates.")
+
+
+def _description(template: Template) -> str:
+    node = template.node
+    return node.description if isinstance(node, Function) else node.description.value
+
+
+def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[Field], dict[str, Any]]:
+    """The inputs of the form with the texts in `query`, and the values of those that are given."""
+    node, values = template.node, dict[str, Any]()
+    fields: list[Field] = []
+    if isinstance(node, Function):
+        return fields, values
+    for declared in node.inputs:
+        if not declared.is_given:
+            continue
+        # Browsers send line ends as CR LF.
+        text, problem = query.get(_PREFIX + declared.name, "").replace("\r\n", "\n"), ""
+        default = "" if declared.default is None else declared.default.value
+        if text:
+            try:
+                values[declared.name] = read_typed(text, declared.type)
+            except UsageError as error:
+                problem = str(error)
+        fields.append(
+            Field(declared.name, declared.type, declared.must_be_given, default, declared.description, text, problem)
+        )
+    return fields, values
+
+
+def _source(template: Template) -> list[tuple[int, str, list[Diagnostic]]]:
+    """The lines of its file with the findings in each."""
+    if template.file is None:
+        return []
+    try:
+        with open(template.file, "rb") as file:
+            texts = file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    found: dict[int, list[Diagnostic]] = {}
+    for each in template.diagnostics:
+        if each.span.file == template.file:
+            found.setdefault(each.span.line, []).append(each)
+    return [(number, text, found.get(number, [])) for number, text in enumerate(texts[:MAX_LINES], 1)]
+
+
+def _findings(diagnostics: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "message": f"{each.severity}: {each.message} [{each.code}]",
+            "hint": each.hint or "",
+            "place": str(each.span),
+            "lines": excerpt(Path(each.span.file), each.span.line) if each.span.file else (),
+        }
+        for each in diagnostics[:MAX_SHOWN]
+    ]
