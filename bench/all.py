@@ -38,6 +38,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("batch_scale.py", [], ["--small", "2000", "--large", "20000"]),
     ("processes.py", [], ["--samples", "40"]),
     ("kill.py", [], ["--n", "400", "--kills", "10"]),
+    ("background.py", ["--idle", "200"], ["--ends", "200", "--idle", "20", "--seconds", "2"]),
     ("report.py", [], []),
 )
 WRITING = ("throughput.py", "record.py", "resume.py", "size.py", "list_tasks.py")
