@@ -55,9 +55,15 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
     output = Path(os.path.abspath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RecordError(f"{output}: exists already; name a new folder for the merged batch")
+    paths = [Path(folder) for folder in folders]
+    for folder in paths:
+        if sum(os.path.realpath(other) == os.path.realpath(folder) for other in paths) > 1:
+            raise UsageError(f"{folder} is named twice; name each shard once")
+        if output.is_relative_to(os.path.abspath(folder)):
+            raise UsageError(f"{output} is inside of the shard {folder}; name a folder outside of it")
     with ExitStack() as stack:
         parts: list[_Part] = []
-        for folder in map(Path, folders):
+        for folder in paths:
             # Locked, so that nobody works on it meanwhile.
             stack.enter_context(BatchFolder.open(folder))
             parts.append(_read_part(folder))

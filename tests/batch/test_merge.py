@@ -107,11 +107,14 @@ def test_what_is_not_a_shard_of_the_same_batch_is_refused(run: Any, shards: Any,
         ([one, two, tmp_path / "copy"], UsageError, "are both shard 2/3; name one"),
         ([one, tmp_path / "other"], UsageError, "shards of different batches: they differ in `scorers`;"),
         ([one, tmp_path / "none"], RecordError, "no such folder"),
+        ([one, two, tmp_path / "." / one.name], UsageError, f"{one.name} is named twice"),
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
             merge_shards(folders, tmp_path / "merged")
     with pytest.raises(RecordError, match="exists already"):
         merge_shards([one, two], three)
+    with pytest.raises(UsageError, match="is inside of the shard"):
+        merge_shards([one, two], two / "merged")
     with BatchFolder.open(two), pytest.raises(TaskBusy):
         merge_shards([one, two], tmp_path / "merged")
     with pytest.raises(UsageError, match="holds the batch of shard 1/3, not 2/3"):

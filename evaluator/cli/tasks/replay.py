@@ -59,10 +59,11 @@ def _print(found: Replay) -> None:
         for label, side in sides if any(side is not None for _, side in sides) else ():
             echo(f"  {label}: {'nothing' if side is None else side}")
     name = "the record" if found.task_id is None else f"TASK-{found.task_id}"
+    steps = f"{found.steps} step{'' if found.steps == 1 else 's'}"
     if found.ok and found.ends_at is not None:
-        echo(f"{name}: as recorded ({found.steps} steps) up to {found.ends_at}, where its record ends")
+        echo(f"{name}: as recorded ({steps}) up to {found.ends_at}, where its record ends")
     elif found.ok:
-        echo(f"{name}: as recorded ({found.steps} steps)")
+        echo(f"{name}: as recorded ({steps})")
     else:
         many = len(found.changes)
         what = f"{many} step{'' if many == 1 else 's'} changed" if many else "not as recorded"
