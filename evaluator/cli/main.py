@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "templates": ("listing", "List the templates."),
     "handlers": ("listing", "List the handler profiles."),
     "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
+    "queue": ("queue", "Keep a persistent queue of tasks, and work on it."),
     "chat": ("chat", "Talk with a model; one recorded session."),
     "start": ("background", "Start a command or a template in the background."),
     "ps": ("background", "List background tasks."),

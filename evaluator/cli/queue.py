@@ -1,0 +1,288 @@
+"""`evaluator queue`: hand over work, have it done, and look at it later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.common import echo_text, input_option, json_option, print_json, print_table, read_inputs, read_text
+from evaluator.cli.echo import echo, echo_raw
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.errors import UsageError
+from evaluator.errors.messages import visible, visible_json
+
+if TYPE_CHECKING:
+    from evaluator.queue import QueueEntry, TaskQueue, Verifier
+
+queue_option = click.option(
+    "--queue", "folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of the queue. Default: the variable TASK_RUNNER_DIR, else queue.",
+)  # fmt: skip
+_STATUSES = ("pending", "running", "done", "blocked", "skipped")
+
+
+@click.group(epilog='Example:  evaluator queue add "summarise the minutes of today"')
+def queue() -> None:
+    """Keep a persistent queue of tasks: add texts, let workers do them, and see what was delivered.
+
+    Its state is in FOLDER/queue.sqlite, and published in FOLDER/task-queue.json within a second of a change.
+    """
+
+
+@queue.command(epilog='Example:  evaluator queue add "summarise the minutes" --after T-03 --priority 5')
+@click.argument("text")
+@click.option("--goal", help="The objective in one sentence. Default: the first sentence of TEXT.")
+@click.option("--type", "kind", metavar="TYPE", help="The type. Default: by the words of TEXT, else unknown.")
+@click.option("--priority", default=0, show_default=True, help="Higher runs first.")
+@click.option("--not-before", metavar="TIME", help="Do not run it before this time (ISO 8601; local without a zone).")
+@click.option("--after", "needs", multiple=True, metavar="ID", help="Run it when this entry is done. May be repeated.")
+@click.option(
+    "--every", metavar="CRON", help="Repeat it at these times in UTC, e.g. '0 7 * * 1'. Needs evaluator[queue]."
+)
+@click.option("--template", metavar="NAME", help="The template to evaluate. Default: those that fit TEXT, best first.")
+@input_option
+@click.option("--max-retries", type=click.IntRange(min=0), help="Failed attempts until it is blocked.")
+@queue_option
+@json_option
+def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
+    """Add an entry for TEXT; - reads it from standard input."""
+    options["inputs"] = read_inputs(options["inputs"], None)
+    options["type"] = options.pop("kind")
+    options["not_before"] = _time(options["not_before"])
+    with _open(folder) as found:
+        entry = found.add(read_text("-") if text == "-" else text, **options)
+        _print_entry(entry, as_json)
+
+
+@queue.command("list", epilog="Example:  evaluator queue list --status blocked")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only entries with this status.")
+@queue_option
+@json_option
+def list_(status: Any, folder: Path | None, as_json: bool) -> None:
+    """List the entries that are not in the archive."""
+    with _open(folder) as found:
+        entries = found.list(status)
+    if as_json:
+        print_json([_fields(entry) for entry in entries])
+    elif not entries:
+        echo("The queue has no such entry." if status else "The queue is empty.")
+    else:
+        rows = [[e.id, e.status, e.type, f"{e.retries}/{e.max_retries}", e.goal] for e in entries]
+        print_table(["id", "status", "type", "retries", "goal"], rows)
+
+
+@queue.command(epilog="Example:  evaluator queue show T-03")
+@click.argument("id_", metavar="ID")
+@queue_option
+@json_option
+def show(id_: str, folder: Path | None, as_json: bool) -> None:
+    """Show an entry: what was tried, what was delivered, what it waits for."""
+    from evaluator.queue.task_queue import entry_details
+
+    with _open(folder) as found:
+        stored = found.show(id_)
+    fields, details = _fields(stored.entry), entry_details(stored)
+    if as_json:
+        print_json({**fields, "options": details})
+        return
+    attempts = fields.pop("strategies_tried")
+    for name, value in {**fields, **details}.items():
+        if value not in (None, [], (), {}, 0, ""):
+            echo(f"{name}: {value}")
+    for attempt in attempts:
+        echo(f"attempt {attempt['attempt']} at {attempt['attempted_at']}: {attempt['strategy']}")
+        echo(f"  {attempt['result']}")
+        if attempt["verification_failure"] is not None:
+            echo(f"  not accepted: {attempt['verification_failure']}")
+
+
+@queue.command(epilog="Example:  evaluator queue work --workers 2 --until-empty --verify includes:ignore_case=true")
+@click.option("--workers", type=click.IntRange(min=1), help="Entries at once. Default: maxConcurrent of the queue.")
+@click.option(
+    "--max-concurrent", type=click.IntRange(min=1), help="Change maxConcurrent: entries at once in all processes."
+)
+@click.option("--until-empty", is_flag=True, help="End when no entry runs and none could run now.")
+@click.option("--verify", "scorers", multiple=True, metavar="SCORER", help="Accept results that this scorer passes.")
+@click.option("--grader", metavar="TEMPLATE", help="Accept results that this template grades as success.")
+@click.option("--classify", is_flag=True, help="Ask a model for the type of entries whose type is unknown.")
+@evaluator_options("library", "handler", "model", "model-role", "tasks", "root", "memory", "ask-in", "sync", "sandbox")
+@queue_option
+@json_option
+def work(
+    workers: int | None,
+    max_concurrent: int | None,
+    until_empty: bool,
+    scorers: tuple[str, ...],
+    grader: str | None,
+    classify: bool,
+    options: EvaluatorOptions,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Work on the queue. Several processes may do so at once; Ctrl-C and SIGTERM return what runs to the queue.
+
+    Entries have the authority of this command: its profile, roots, sandbox and trust. The text of an entry is data.
+    """
+    evaluator = options.make_evaluator()
+    verifiers: list[Verifier] = []
+    if scorers:
+        from evaluator.batch.queue_verifier import ScorerVerifier
+
+        verifiers.append(ScorerVerifier(scorers))
+    if grader is not None:
+        from evaluator.queue import GraderVerifier
+
+        verifiers.append(GraderVerifier(evaluator, grader))
+    show = _silent if as_json else _announce
+    with _open(folder) as found:
+        if max_concurrent is not None:
+            found.configure(max_concurrent=max_concurrent)
+        summary = found.work_sync(
+            evaluator, workers=workers, until_empty=until_empty, verifiers=verifiers, ask_model=classify,
+            on_start=show, on_end=show,
+        )  # fmt: skip
+        evaluator.close()
+        if as_json:
+            print_json({**asdict(summary), "stats": asdict(found.stats())})
+
+
+@queue.command(epilog='Example:  evaluator queue retry T-03 "use the channel #research"')
+@click.argument("id_", metavar="ID")
+@click.argument("guidance", required=False)
+@queue_option
+@json_option
+def retry(id_: str, guidance: str | None, folder: Path | None, as_json: bool) -> None:
+    """Return a blocked entry to the queue. GUIDANCE is added to its text for the next attempts."""
+    with _open(folder) as found:
+        _print_entry(found.retry(id_, guidance), as_json)
+
+
+@queue.command(epilog="Example:  evaluator queue skip T-04")
+@click.argument("id_", metavar="ID")
+@queue_option
+@json_option
+def skip(id_: str, folder: Path | None, as_json: bool) -> None:
+    """Cancel a pending entry."""
+    with _open(folder) as found:
+        _print_entry(found.skip(id_), as_json)
+
+
+@queue.command(epilog="Example:  evaluator queue archive --days 30")
+@click.option("--days", type=click.FloatRange(min=0), help="Default: archiveDays of the queue.")
+@queue_option
+@json_option
+def archive(days: float | None, folder: Path | None, as_json: bool) -> None:
+    """Move entries that ended long ago into FOLDER/archive/YYYY-MM.json."""
+    with _open(folder) as found:
+        moved = found.archive(days)
+    if as_json:
+        print_json(moved)
+    elif not moved:
+        echo("No entry is old enough for the archive.")
+    for month, ids in {} if as_json else moved.items():
+        echo(f"archive/{month}.json: {len(ids)} entries")
+
+
+@queue.command(epilog="Example:  evaluator queue export backup.json")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@queue_option
+@json_option
+def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
+    """Write the queue as JSON to FILE, or to standard output.
+
+    With FILE, --json prints the name of the file and the number of entries.
+    """
+    from evaluator.files.atomic import write_atomic
+
+    with _open(folder) as found:
+        data, count = found.export(), len(found.list())
+    if file is None:
+        echo_raw(visible_json(data.decode()), nl=False)
+        return
+    write_atomic(file, data)
+    if as_json:
+        print_json({"file": str(file), "entries": count})
+    else:
+        echo(f"{file}: {count} entries")
+
+
+@queue.command("import", epilog="Example:  evaluator queue import old-task-queue.json")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@queue_option
+@json_option
+def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
+    """Import a task-queue.json: everything in it, or nothing.
+
+    Without FILE: the published file of this queue, after you have edited it.
+    """
+    with _open(folder) as found:
+        imported = found.import_file(file)
+    if as_json:
+        print_json(asdict(imported))
+        return
+    for what, ids in asdict(imported).items():
+        echo(f"{what}: {_listed(ids)}")
+
+
+@queue.command(epilog="Example:  evaluator queue stats --json")
+@queue_option
+@json_option
+def stats(folder: Path | None, as_json: bool) -> None:
+    """Show how many entries there are, by status and type, and the settings of the queue."""
+    with _open(folder) as found:
+        numbers = found.stats()
+    if as_json:
+        print_json(asdict(numbers))
+        return
+    rows = [["status", name, f"{count:,}"] for name, count in numbers.entries.items()]
+    rows += [["type", name, f"{count:,}"] for name, count in sorted(numbers.types.items())]
+    rows += [["ready to run", "", f"{numbers.ready:,}"], ["attempts", "", f"{numbers.attempts:,}"]]
+    settings = (("maxConcurrent", numbers.max_concurrent), ("maxRetries", numbers.max_retries))
+    rows += [["setting", name, str(value)] for name, value in (*settings, ("archiveDays", numbers.archive_days))]
+    print_table(["what", "which", "number"], rows)
+
+
+def _open(folder: Path | None) -> TaskQueue:
+    from evaluator.queue import TaskQueue
+
+    return TaskQueue(folder, notice=lambda line: echo(line, err=True))
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--not-before {text!r:.60}: expected a time such as 2026-03-09T07:00") from error
+
+
+def _fields(entry: QueueEntry) -> dict[str, Any]:
+    from evaluator.queue.document import entry_fields
+
+    return entry_fields(entry)
+
+
+def _print_entry(entry: QueueEntry, as_json: bool) -> None:
+    if as_json:
+        print_json(_fields(entry))
+    else:
+        echo_text(f"{entry.id} {entry.status} ({entry.type}): {visible(entry.goal, one_line=True)}")
+
+
+def _announce(entry: QueueEntry) -> None:
+    what = entry.deliverable_path or entry.blocked_reason or entry.goal
+    echo(f"{entry.id} {entry.status}: {visible(what, one_line=True)}", err=True)
+
+
+def _silent(entry: QueueEntry) -> None:
+    pass
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return f"{len(ids)}" + (f" ({', '.join(ids[:10])}{', …' if len(ids) > 10 else ''})" if ids else "")

@@ -1,0 +1,107 @@
+"""`evaluator queue` as a user has it, and workers that are ended by signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from evaluator.cli.main import cli as cli_group
+from evaluator.errors import EvaluatorError
+from evaluator.queue.document import read_document
+from evaluator.testing import HttpReply, LoopbackServer
+from tests.cli.test_cli_signals import PROFILE, wait_until
+
+ADD = ("queue", "add", "summarise the minutes", "--template", "summarise", "--input", "document=We met.")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """`run(*args)`: the output of the command, in `tmp_path`, in this process; an error is raised."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args, stdin=None):
+        return CliRunner().invoke(cli_group, args, input=stdin, catch_exceptions=False, standalone_mode=False).stdout
+
+    return call
+
+
+def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
+    added = json.loads(run(*ADD, "--priority", "2", "--json"))
+    assert (added["id"], added["status"], added["type"]) == ("T-01", "pending", "info-lookup")
+    assert "T-02 pending" in run("queue", "add", "-", "--after", "T-01", stdin="zzz qqq")
+    details = json.loads(run("queue", "show", "T-02", "--json"))["options"]
+    assert (details["needs"], details["waits_for"], details["not_before"]) == (["T-01"], ["T-01"], None)
+    worked = run("queue", "work", "--until-empty", "--handler", "offline", "--json")
+    assert json.loads(worked)["ended"] == {"done": 1, "blocked": 1}
+    shown = run("queue", "show", "T-01")
+    assert "status: done" in shown and "attempt 1 at" in shown and "TASK-1: " in shown
+    assert "T-02" in run("queue", "list", "--status", "blocked")
+    assert run("queue", "retry", "T-02", "try harder").startswith("T-02 pending")
+    assert json.loads(run("queue", "skip", "T-02", "--json"))["status"] == "skipped"
+    exported = run("queue", "export")
+    assert exported == (tmp_path / "queue" / "task-queue.json").read_text()
+    assert read_document(exported.encode(), "q").last_id == "T-02"
+    assert json.loads(run("queue", "export", "copy.json", "--json")) == {"file": "copy.json", "entries": 2}
+    copied = run("queue", "import", "copy.json", "--queue", "other")
+    assert copied.splitlines()[0] == "added: 2 (T-01, T-02)"
+    assert run("queue", "archive") == "No entry is old enough for the archive.\n"
+    stats = json.loads(run("queue", "stats", "--json"))
+    assert (stats["entries"]["done"], stats["entries"]["skipped"], stats["attempts"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("skip", "T-07"), "there is no entry T-07"),
+        (("show", "seven"), "'seven' is not an id of the queue"),
+        (("retry", "T-01"), "T-01 is pending; only a blocked entry can be retried"),
+        (("work", "--workers", "5", "--handler", "offline"), "5 workers, but the queue runs at most 2"),
+        (("work", "--grader", "summarise", "--handler", "offline"), "needs the input 'document'"),
+        (("import", "missing.json"), "missing.json: cannot be read"),
+        (("import", "bare.json"), r"bare.json: \$ is an array"),
+        (("add", "x", "--not-before", "soon"), "--not-before 'soon': expected a time"),
+        (("list", "--queue", "link"), "is a link"),
+    ],
+)
+def test_a_mistake_is_an_error_that_changes_nothing(run, write, tmp_path, args, message):
+    write("bare.json", "[]")
+    (tmp_path / "link").symlink_to(tmp_path)
+    run(*ADD)
+    before = (tmp_path / "queue" / "task-queue.json").read_bytes()
+    with pytest.raises(EvaluatorError, match=message):
+        run("queue", *args)
+    assert (tmp_path / "queue" / "task-queue.json").read_bytes() == before
+
+
+def test_the_command_line_prints_a_refusal_and_ends_with_2(cli, write):
+    write("bare.json", "[]")
+    ran = cli("queue", "import", "bare.json", "--json")
+    assert ran.code == 2 and "bare.json: $ is an array" in ran.err
+    assert json.loads(ran.out)["error"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
+    with LoopbackServer(default=HttpReply(silent=True, end="hang")) as server:
+        (tmp_path / "handlers").mkdir()
+        (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(url=server.base_url))
+        run(*ADD)
+        process = start("queue", "work", "--handler", "wire")
+        assert server.asked.wait(200)
+        with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as db:
+            wait_until(lambda: db.execute("SELECT strategy FROM entry").fetchone() == ("summarise",))
+        process.send_signal(number)
+        process.communicate(timeout=200)
+        assert process.returncode == (-9 if number == signal.SIGKILL else 130)
+    run("queue", "work", "--until-empty", "--handler", "offline")
+    (entry,) = read_document((tmp_path / "queue" / "task-queue.json").read_bytes(), "q").tasks
+    first, second = entry.strategies_tried
+    killed = number == signal.SIGKILL
+    assert first.result.startswith("interrupted: the worker's process ended" if killed else "released: ")
+    assert (first.strategy, second.strategy) == ("summarise", "summarise")
+    assert (entry.status, entry.retries) == ("done", 1 if killed else 0)
