@@ -47,6 +47,7 @@ _STATED = re.compile(
     rf"(?:correct|right|best|true)(?:\s(?:answer|option|choice|one))?\b"
 )
 _OR = re.compile(rf"{_WRAP}(?:,|/|&|\bor\b|\band\b){_WRAP}{_MARK}(?!\.?\s\w)", re.IGNORECASE)
+_NEXT = re.compile(r"[ \t]{1,8}[(\[]?([A-Z])[)\]]?(?=[ \t]*(?:[.\n]|\Z))")
 _WHOLE = re.compile(rf"{_WRAP}{_MARK}{_WRAP}[.!]?{_WRAP}\Z")
 _LEADING = re.compile(
     rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*)|([A-Z])(?=,\s))"
@@ -239,7 +240,7 @@ def _at_the_end(text: str, options: Mapping[str, str]) -> set[str]:
 def _with_others(text: str, letter: str, at: int, options: Mapping[str, str]) -> tuple[set[str], int]:
     """The letter with those joined to it (`A or B`), and where they end."""
     named = {letter}
-    while (more := _OR.match(text, at)) is not None and more[1].upper() in options:
+    while (more := _OR.match(text, at) or _NEXT.match(text, at)) is not None and more[1].upper() in options:
         named.add(more[1].upper())
         at = more.end()
     return named, at

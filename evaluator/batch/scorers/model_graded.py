@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
+from evaluator.batch.scorers.grades import InvalidJudgement, check_grades, find_grade
 from evaluator.batch.scorers.result_scorer import (
     ResultScorer,
     check_expression,
@@ -31,10 +32,6 @@ _REASONS = ("reason", "explanation", "feedback", "advice")
 _POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
 # The judge sees this after a criterion's name, and may repeat it.
 _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
-
-
-class InvalidJudgement(Exception):
-    """A judge's answer is not a valid judgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +111,45 @@ def judgement(answer: TaskResult | TaskError, read: Callable[[Any], Score], abou
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedScorer(ModelGradedScorer):
     """Any judge template: its answer is a boolean, a number, or an object with `correct` or `passed` (a boolean),
-    `score` (a number, at most `out_of`), or both. Without `pass_at` the boolean decides, else 0.5."""
+    `score` (a number, at most `out_of`), or both. Without `pass_at` the boolean decides, else 0.5.
+
+    `grades` is a table of grades to values in [0, 1] or "unscored"; the answer is then one of these grades: its name,
+    or its letter (A for the first), alone, in the last line, or in the field `grade` of an object. The summary counts
+    each grade.
+    """
 
     type: ClassVar[str] = "graded"
     out_of: float = 1.0
     pass_at: float | None = None
+    grades: Mapping[str, float | str] | None = None
 
     def check(self) -> None:
         ModelGradedScorer.check(self)
         if self.out_of <= 0:
             raise UsageError(f"{self.type}: out_of is {self.out_of!r}, expected a number above 0")
+        if self.grades is not None:
+            check_grades(self.type, self.grades)
+
+    async def score(self, scored: ScorerInput) -> Score:
+        if self.grades is None:
+            return await ModelGradedScorer.score(self, scored)
+        if scored.sample.target is None and self.needs_target():
+            return NO_TARGET
+        answer = await self.ask(scored, self.judge_inputs(scored))
+        if isinstance(answer, TaskResult) and answer.parsed_content is None:
+            answer = replace(answer, parsed_content=answer.content)
+        return judgement(answer, self._read_grade, {**self.about(), "is_grade": True})
+
+    def _read_grade(self, parsed: Any) -> Score:
+        grades = self.grades or {}
+        fields = _fields_of(parsed)
+        name = find_grade(fields.get("grade") if fields else parsed, list(grades))
+        value = grades[name]
+        if isinstance(value, str):
+            return Score(None, None, name, _reason(fields) or f"graded {name}")
+        return graded_score(
+            value, 0.5 if self.pass_at is None else self.pass_at, answer=name, explanation=_reason(fields)
+        )
 
     def needs_target(self) -> bool:
         return self.inputs is None or ModelGradedScorer.needs_target(self)

@@ -62,11 +62,11 @@ class Labels:
 class ScorerColumns:
     """The scores of one scorer, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE.
 
-    For a scorer with several judges, `votes` are numbers of `ballots`, which say who voted what; None for
-    other scorers.
+    `are_grades`: its answers are the grades of a judge. For a scorer with several judges, `votes` are numbers of
+    `ballots`, which say who voted what; None for other scorers.
     """
 
-    __slots__ = ("answers", "ballots", "labels", "passed", "state", "value", "votes")
+    __slots__ = ("answers", "are_grades", "ballots", "labels", "passed", "state", "value", "votes")
 
     def __init__(self) -> None:
         self.state = array("b")
@@ -74,6 +74,7 @@ class ScorerColumns:
         self.passed = array("b")
         self.answers = array("b")
         self.labels = Labels()
+        self.are_grades = False
         self.votes: array[int] | None = None
         self.ballots: dict[Ballot, int] = {}
 
@@ -100,6 +101,7 @@ class ScorerColumns:
                 if score.value is not None:
                     state, value = VALUED, score.value
             answer = self.labels.number(score.answer)
+            self.are_grades = self.are_grades or bool(score.metadata.get("is_grade"))
         self.state[row], self.value[row], self.passed[row], self.answers[row] = state, value, passed, answer
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:

@@ -215,6 +215,7 @@ class _Group:
             passed,
             len(passes) - passed,
             self.with_known_interval(proportion_interval(passes, self.clusters(judged))),
+            _grades(scorer, rows),
         )
 
     def clusters(self, rows: Rows) -> Rows | None:
@@ -330,6 +331,15 @@ def _durations(columns: Columns, rows: Rows) -> Percentiles:
 def _percentiles(values: Sequence[float]) -> Percentiles:
     p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, len(values))
+
+
+def _grades(scorer: ScorerColumns, rows: Rows) -> dict[str, int]:
+    """How often a judge gave each grade, the most frequent first; empty for other scorers."""
+    if not scorer.are_grades:
+        return {}
+    names = list(scorer.labels.numbers or ())
+    seen = Counter(scorer.answers[row] for row in rows if scorer.answers[row] != NONE)
+    return {names[number]: count for number, count in seen.most_common()}
 
 
 def _errors(columns: Columns, rows: Rows) -> tuple[ErrorKind, ...]:

@@ -122,11 +122,17 @@ def _mean_cells(estimate: Estimate) -> tuple[str, str, str]:
 
 
 def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
-    """Why results have no value from a scorer."""
+    """Why results have no value from a scorer, and how often a judge gave each grade."""
     for name, scorer in scorers.items():
         counts = {"errors": scorer.errors, "unscored": scorer.unscored, "without an answer to score": scorer.absent}
         if reasons := [f"{count:,} {why}" for why, count in counts.items() if count]:
             yield f"{name}: {', '.join(reasons)}, of {scorer.of:,}"
+        if scorer.grades:
+            shares = (
+                f"{grade} {count:,} of {scorer.of:,} ({_percent(count / scorer.of)})"
+                for grade, count in scorer.grades.items()
+            )
+            yield f"{name}: {', '.join(shares)}"
 
 
 def _agreement_row(found: JudgeAgreement) -> list[str]:

@@ -67,7 +67,7 @@ class ScorerSummary(JsonForm):
 
     `n` have a value, on `errors` the scorer failed, `unscored` it could not judge, and `absent` have no answer to
     score; the four make up `of`. `value` is the mean of the values, `pass_rate` the share of `passed` among `passed`
-    and `failed`.
+    and `failed`. `grades` counts each grade of a judge that gives grades.
     """
 
     n: int
@@ -79,6 +79,7 @@ class ScorerSummary(JsonForm):
     passed: int
     failed: int
     pass_rate: Estimate
+    grades: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

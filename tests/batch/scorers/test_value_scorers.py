@@ -193,7 +193,7 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
         *((text, None) for text in (
             "", "Z", "Answer: Z", "A or B", "Answer: A or B", "Answer: (A) and (B)", "B. Paris", "Paris or London",
             "I think so", "Answer: Brown", "(A) or (B)", "A capital question", "x" * 100_000, "𝐁",
-            "B, Paris", "Answer: B, Paris", "Answer: B (Paris)", "It must be a place", "Answer: I think so",
+            "B, Paris", "Answer: B, Paris", "ANSWER: B A", "Answer: B (C)", "Answer: B (Paris)", "It must be a place", "Answer: I think so",
             "A\nB", "Paris. B", "so A or B", "A good question. B or C", "Vitamin B", "Written by J. B.", "so b",
         )),
     ],
