@@ -58,3 +58,34 @@ def test_no_requirement_is_there_twice_and_every_table_is_read() -> None:
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     heads = [line for line in lines if line.startswith(("| requirement |", "|---"))]
     assert len(lines) - len(heads) == len(requirements)
+
+
+SECURITY = PAGE.with_name("security.md")
+_TEST_FILE = re.compile(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`")
+_TEST_NAME = re.compile(r"(?<![\w/])(test_\w+)(?!\w|\.py)")
+
+
+def test_the_tests_that_the_page_about_security_names_exist() -> None:
+    text = SECURITY.read_text(encoding="utf-8")
+    named = _TEST_FILE.findall(text)
+    assert len(named) > 30
+    for file, name in named:
+        assert (TESTS.parent / file).is_file(), f"there is no file {file}"
+        assert not name or name in functions_of(TESTS.parent / file), f"{file} has no {name}"
+    every = frozenset[str]().union(*(functions_of(file) for file in TESTS.rglob("test_*.py")))
+    assert sorted(set(_TEST_NAME.findall(text)) - every) == []
+
+
+def test_each_rule_of_the_page_about_security_has_a_test() -> None:
+    lines = SECURITY.read_text(encoding="utf-8").splitlines()
+    in_table, rules = False, 0
+    for line in lines:
+        if line.startswith("|") and "tests |" in line:
+            in_table = True
+        elif in_table and line.startswith("|") and not line.startswith("|---"):
+            rules += 1
+            cell = re.split(r"(?<!\\)\|", line)[-2]
+            assert "test_" in cell or "tests/" in cell or cell.strip() == "the same", line
+        elif not line.startswith("|"):
+            in_table = False
+    assert rules > 40
