@@ -134,7 +134,7 @@ class Bench:
         async with evaluator.with_limiter(self.limiter, self.folder / "tasks") as own:
             refused = lambda: None if self.limiter.refused is None else str(self.limiter.refused)  # noqa: E731
             yield Worker(
-                own, make_scorers(self.scorers), refused, (), self.unrecorded, "repeat",
+                own, make_scorers(self.scorers), refused, unrecorded=self.unrecorded, unfinished="repeat",
             )  # fmt: skip
 
     def _templates(self) -> Path:
