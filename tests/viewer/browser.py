@@ -87,10 +87,20 @@ class Page:
     async def open(self, path: Path, *, width: int = 1280, height: int = 900) -> None:
         """Opens a report and returns once it has built itself."""
         await self.resize(width, height)
-        self._loaded.clear()
-        await self.send("Page.navigate", url=path.as_uri())
-        await self._loaded.wait()
+        await self.visit(path.as_uri())
         assert await self.run("document.documentElement.dataset.ready"), self.problems
+
+    async def visit(self, address: str) -> None:
+        """Opens an address and returns once it is loaded."""
+        self._loaded.clear()
+        await self.send("Page.navigate", url=address)
+        await self._loaded.wait()
+
+    async def follow(self, key: str) -> None:
+        """Presses a key that leads to another page, and returns once that is loaded."""
+        self._loaded.clear()
+        await self.press(key)
+        await self._loaded.wait()
 
     async def resize(self, width: int, height: int = 900) -> None:
         await self.send(

@@ -29,6 +29,7 @@ MAX_FORM_BYTES = 10_000_000
 _ASSETS = {
     "report.css": ("assets/report.css", "text/css"),
     "view.css": ("server/static/view.css", "text/css"),
+    "icon.svg": ("server/static/icon.svg", "image/svg+xml"),
     "view.js": ("server/static/view.js", "text/javascript"),
 }
 MakePage = Callable[[State, Mapping[str, str]], Page]

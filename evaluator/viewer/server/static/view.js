@@ -48,6 +48,31 @@ function schedule() {
   if (wait) setTimeout(update, wait);
 }
 
+// Shows what a form gives, as it is typed. Its button works without this.
+function preview(form) {
+  let timer = 0;
+  let last = null;
+  const send = async () => {
+    if (last) last.abort();
+    last = new AbortController();
+    const data = new URLSearchParams(new FormData(form));
+    data.set("action", "render");
+    try {
+      const answer = await fetch(form.getAttribute("action"), { method: "POST", body: data, signal: last.signal });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const part = page.getElementById(form.dataset.preview);
+      if (part) document.getElementById(form.dataset.preview).replaceWith(part);
+      note(part ? "" : `The server answers ${answer.status}; the prompt is not shown.`);
+    } catch (error) {
+      if (error.name !== "AbortError") note("The server does not answer; the prompt is not shown.");
+    }
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(send, 300);
+  });
+}
+
 function openTarget() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (target instanceof HTMLDetailsElement) target.open = true;
