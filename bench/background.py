@@ -11,6 +11,7 @@ script that reads an answer is noticed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import tempfile
@@ -71,8 +72,9 @@ def tree(root: int) -> Iterator[int]:
     """This process and its descendants."""
     yield root
     for task in Path(f"/proc/{root}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from tree(int(child))
+        with contextlib.suppress(FileNotFoundError):  # a thread has ended
+            for child in (task / "children").read_text().split():
+                yield from tree(int(child))
 
 
 def pss_mb(pid: int) -> float:

@@ -23,7 +23,7 @@ from evaluator.record.owner import current_owner
 
 LOOK_S = 0.25
 """Seconds between two looks at what other processes ask for and at the sizes of the outputs."""
-_SUFFIXES = {"b": "log", "a": "jsonl", "w": "jsonl"}
+_SUFFIXES = {"b": "log", "a": "jsonl", "w": "jsonl", "d": "log"}
 _log = logging.getLogger(__name__)
 
 

@@ -20,7 +20,7 @@ from evaluator.background.output import Output
 from evaluator.errors import UsageError
 from evaluator.record.steps import Owner
 
-TaskType = Literal["b", "a", "w"]
+TaskType = Literal["b", "a", "w", "d"]
 TaskStatus = Literal["pending", "running", "completed", "failed", "killed"]
 FinalStatus = Literal["completed", "failed", "killed"]
 Priority = Literal["next", "later"]
@@ -28,6 +28,7 @@ TYPES: Mapping[TaskType, str] = {
     "b": "script process",
     "a": "Handler of one atomic task",
     "w": "composite template",
+    "d": "memory consolidation",
 }
 FINAL: tuple[FinalStatus, ...] = get_args(FinalStatus)
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)

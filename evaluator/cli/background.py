@@ -43,6 +43,13 @@ ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 )
 @click.argument("command", nargs=-1)
 @click.option("--template", metavar="NAME", help="Evaluate this template.")
+@click.option(
+    "--consolidate",
+    "index",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Bring this index of `evaluator memory` up to date with its folders.",
+)
 @input_option
 @click.option("--notify", metavar="COMMAND", help="Gets the notification of the end, as XML, on standard input.")
 @click.option(
@@ -54,24 +61,27 @@ ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 )  # fmt: skip
 @json_option
 def start(
-    command: tuple[str, ...], template: str | None, inputs: tuple[str, ...], notify: str | None, max_output: int,
-    as_json: bool, options: EvaluatorOptions,
+    command: tuple[str, ...], template: str | None, index: Path | None, inputs: tuple[str, ...], notify: str | None,
+    max_output: int, as_json: bool, options: EvaluatorOptions,
 ) -> None:  # fmt: skip
-    """Start a command, or a template, in the background, and print its id.
+    """Start a command, a template or the maintenance of an index in the background, and print its id.
 
     A command runs without a shell, with an empty standard input and the limits of scripts, in the first --root. It gets
     PATH, HOME, LANG, LC_* and TMPDIR of the environment, and nothing else. The task outlives this terminal.
     """
-    if bool(command) == (template is not None):
-        raise UsageError("give either a command after -- or --template NAME")
+    if sum((bool(command), template is not None, index is not None)) != 1:
+        raise UsageError("give either a command after -- or --template NAME or --consolidate FILE")
     if inputs and template is None:
         raise UsageError("--input is for --template; a command gets its arguments after --")
     notify_command = None if notify is None else shlex.split(notify)
 
     def run(ready: Callable[[str], None]) -> None:
-        work, description = (
-            _script(command, options) if template is None else _evaluation(template, inputs, options)
-        )  # fmt: skip
+        if index is not None:
+            work, description = _consolidation(index)
+        elif template is not None:
+            work, description = _evaluation(template, inputs, options)
+        else:
+            work, description = _script(command, options)
         asyncio.run(_host(work, description, options.tasks_dir / BACKGROUND_FOLDER, notify_command, max_output, ready))
 
     task_id = detach(run)
@@ -112,6 +122,12 @@ def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOption
             await evaluator.aclose()
 
     return EvaluationWork(type_of(node), evaluate, evaluator.services.redactor), template
+
+
+def _consolidation(index: Path) -> tuple[Work, str]:
+    from evaluator.background.consolidation import ConsolidationWork
+
+    return ConsolidationWork(index.absolute()), f"consolidate {index}"
 
 
 async def _host(

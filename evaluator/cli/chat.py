@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import click
 
 from evaluator.cli.common import echo_text, exit_code_of, stdin_is_terminal, stdout_is_terminal
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
 from evaluator.cli.run import write_piece
 from evaluator.cli.tasks.common import parse_id
 from evaluator.errors.results import TaskError, TaskResult
@@ -28,17 +30,19 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     """Talk with a model that has the profile's tools and limits; a line is a query.
 
     Ctrl-C cancels the answer, or ends the session where nothing is being answered; so do Ctrl-D and /exit. The
-    session is one task file; after a crash continue it with --resume.
+    session is one task file; after a crash continue it with --resume. With --memory, the index is brought up to date in
+    the background once a day.
     """
     evaluator = options.make_evaluator()
     terminal = _Terminal()
 
     async def session() -> TaskResult | TaskError:
-        with terminal:
-            outcome = await evaluator.chat(
-                terminal.ask, terminal.show, resume=None if resumed is None else parse_id(resumed),
-                on_text=write_piece if stdout_is_terminal() else None, on_start=terminal.attach,
-            )  # fmt: skip
+        async with maintenance(options):
+            with terminal:
+                outcome = await evaluator.chat(
+                    terminal.ask, terminal.show, resume=None if resumed is None else parse_id(resumed),
+                    on_text=write_piece if stdout_is_terminal() else None, on_start=terminal.attach,
+                )  # fmt: skip
         await evaluator.aclose()
         return outcome
 
@@ -47,6 +51,23 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
         echo(f"error: {outcome}", err=True)
         raise click.exceptions.Exit(exit_code_of(outcome))
     echo(f"task file: {options.tasks_dir / 'done' / f'TASK-{outcome.task_id}.md'}", err=True)
+
+
+@contextlib.asynccontextmanager
+async def maintenance(options: EvaluatorOptions) -> AsyncGenerator[None]:
+    """Consolidates the index of the session in the background, if it is due. The end of the session ends it."""
+    if options.memory is None or not options.memory.is_file():
+        yield
+        return
+    from evaluator.background import BackgroundTasks
+    from evaluator.background.consolidation import ConsolidationLock, ConsolidationWork
+
+    if not ConsolidationLock(options.memory).is_due():
+        yield
+        return
+    async with BackgroundTasks(options.tasks_dir / BACKGROUND_FOLDER) as tasks:
+        tasks.start(ConsolidationWork(options.memory.absolute()), f"consolidate {options.memory}")
+        yield
 
 
 class _Terminal:

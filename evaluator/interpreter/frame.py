@@ -106,7 +106,11 @@ class Services:
         # The tools of a task cannot access task files, the index and the user's permissions, even inside a root.
         denied = [user_folder()] if self.store is None else [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
-        denied += [] if index is None else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal")]
+        denied += (
+            []
+            if index is None
+            else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")]
+        )
         object.__setattr__(self, "files", self.files.without(denied))
 
     def profile(self, name: str | None) -> HandlerConfig:

@@ -9,6 +9,7 @@ from evaluator.memory.index import ContextRequest, InMemoryIndex, Memory, Releva
 
 if TYPE_CHECKING:
     from evaluator.memory.embedding import Embedder as Embedder
+    from evaluator.memory.global_index import Consolidation as Consolidation
     from evaluator.memory.global_index import GlobalIndex as GlobalIndex
     from evaluator.memory.global_index import IndexStats as IndexStats
     from evaluator.memory.indexer import IndexReport as IndexReport
@@ -19,9 +20,11 @@ _LATER = {
     "GlobalIndex": "global_index",
     "IndexReport": "indexer",
     "IndexStats": "global_index",
+    "Consolidation": "global_index",
 }
 
 __all__ = [
+    "Consolidation",
     "ContextRequest",
     "Embedder",
     "GlobalIndex",

@@ -46,6 +46,24 @@ class IndexStats:
     skipped: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """The result of `GlobalIndex.consolidate`: roots that were removed because their folder is gone, or merged into
+    another root; files that were added, described again or removed."""
+
+    pruned: int
+    merged: int
+    added: int
+    changed: int
+    removed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.added:,} files added, {self.changed:,} described again, {self.removed:,} removed; "
+            f"{self.merged:,} folders merged into another, {self.pruned:,} removed"
+        )
+
+
 class GlobalIndex:
     """A `Memory` over the SQLite database at `path`, created if it is missing, readable by its owner only.
 
@@ -135,6 +153,29 @@ class GlobalIndex:
     async def remove_root(self, root: str | Path) -> bool:
         """Deletes `root` with all its files from the index. Returns: whether it was there."""
         return await self._in_thread(lambda c: store.forget_root(c, self._place(os.path.realpath(root))))
+
+    async def consolidate(self) -> Consolidation:
+        """Maintains the index: describes files again that have changed, and removes those that are gone.
+
+        A root whose folder is gone is removed; so is one below another root of the same kind, which has its files.
+        Raises: ContextError, if the database cannot be written.
+        """
+        roots = await self._in_thread(self._roots)
+        pruned = merged = added = changed = removed = 0
+        for folder, kind, is_there in roots:
+            if not is_there:
+                pruned += await self.remove_root(folder)
+            elif any(kind == k and folder != f and folder.is_relative_to(f) for f, k, _ in roots):
+                merged += await self.remove_root(folder)
+            else:
+                report = await (self.add_git(folder) if kind == "git" else self.add_folder(folder))
+                added, changed, removed = added + report.added, changed + report.changed, removed + report.removed
+        return Consolidation(pruned, merged, added, changed, removed)
+
+    def _roots(self, connection: sqlite3.Connection) -> list[tuple[Path, str, bool]]:
+        """Returns the folder and kind of each root, and whether the folder is there."""
+        found = [(Path(self._folder(place)), kind) for place, kind in store.roots(connection)]
+        return [(folder, kind, folder.is_dir()) for folder, kind in found]
 
     async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
         """Returns at most `limit` paths (and at most 1,000), best first, each with the words and fields that counted.

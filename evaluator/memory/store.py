@@ -138,6 +138,11 @@ def forget_root(connection: sqlite3.Connection, place: str) -> bool:
     return True
 
 
+def roots(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Returns the place and the kind of each root."""
+    return connection.execute("SELECT place, kind FROM root ORDER BY place").fetchall()
+
+
 def count_roots(connection: sqlite3.Connection) -> int:
     """Returns how many roots there are."""
     return connection.execute("SELECT count(*) FROM root").fetchone()[0]

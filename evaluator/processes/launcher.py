@@ -210,11 +210,15 @@ def _members(root: int) -> Iterator[tuple[int, list[bytes]]]:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found  # it has ended, and its children belong to the launcher
+    for thread in threads:
+        try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:
-        pass  # it has ended, and its children belong to the launcher
+        except OSError:
+            pass  # the thread has ended, and its children belong to another one
     return found
 
 

@@ -98,8 +98,11 @@ def test_follow_prints_the_output_until_the_end(cli, start, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("start",), "either a command after -- or --template NAME"),
-        (("start", "--template", "summarise", "--", "ls"), "either a command after -- or --template NAME"),
+        (("start",), "either a command after -- or --template NAME or --consolidate FILE"),
+        (
+            ("start", "--template", "summarise", "--", "ls"),
+            "either a command after -- or --template NAME or --consolidate FILE",
+        ),
         (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),
         (("start", "--template", "nothing"), "there is no template 'nothing'"),
         (("start", "--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),
