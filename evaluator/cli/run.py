@@ -165,7 +165,9 @@ def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bo
         if outcome.details.get("reparse"):
             echo(f"reparse: {outcome.details['reparse']!s}", err=True)
         if outcome.content and not shown:
-            echo(f"partial answer:\n{outcome.content}", err=True)
+            # The content of an error in XML is that XML, which nobody answered.
+            label = "the XML" if outcome.reason == "xml_validation_failure" else "partial answer"
+            echo(f"{label}:\n{outcome.content}", err=True)
     if outcome.task_id is not None:
         # A file that could not be closed stays in active/.
         path = tasks_dir / "done" / f"TASK-{outcome.task_id}.md"

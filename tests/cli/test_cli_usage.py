@@ -153,6 +153,13 @@ def test_lint_names_each_broken_file_with_line_and_column(cli: Any, write: Any) 
     assert list(data["templates"]) == ["café_日本"]
 
 
+def test_xml_of_a_request_is_not_called_an_answer(cli: Any) -> None:
+    ran = cli("run", "--handler", "offline", "<task><instructions>say it</instructions></task>")
+    assert ran.code == 1
+    assert "the XML:\n<task>" in ran.err and "partial answer" not in ran.err
+    assert "this <task>, an atomic task, needs <description>" in ran.err
+
+
 def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(cli: Any, write: Any) -> None:
     for name, content in BROKEN.items():
         write(f"lib/{name}", content)
