@@ -87,5 +87,8 @@ def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
 
 def _hint(name: str, fields: Collection[str], inputs: Collection[str]) -> str:
     if name in inputs and name not in fields:
-        return "it is an input; to make it metadata too, list it in `metadata`, with all other fields to keep"
+        return (
+            f"it is an input; to make it metadata too, list it in `metadata` (--metadata {name}), "
+            "with all other fields to keep"
+        )
     return nearest_field(name, fields)

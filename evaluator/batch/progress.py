@@ -69,10 +69,15 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`)."""
+    """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`).
+
+    `earlier`: results of earlier sessions that are expected to stay. They count as done from the start; which of them
+    stay is known as their rows are read.
+    """
 
     clock: Callable[[], float] = time.monotonic
     total: int | None = None
+    earlier: int = 0
     before: int = 0
     ran: int = 0
     verdicts: Counter[str] = field(default_factory=Counter[str])
@@ -106,7 +111,8 @@ class Tally:
         rate = (self.ran - then) / (now - since) if now > since else 0.0
         if now - self._recent[-1][0] >= TICK_S:
             self._recent.append((now, self.ran))
-        done = self.before + self.ran
+        done = max(self.before, self.earlier) + self.ran
+        done = done if self.total is None else min(done, max(self.total, self.before + self.ran))
         left = None if self.total is None else max(0, self.total - done)
         eta_s = left / rate if left is not None and rate > 0 else None
         return Snapshot(

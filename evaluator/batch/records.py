@@ -11,6 +11,7 @@ Each result has exactly one of four verdicts:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -102,6 +103,10 @@ class Failure:
         return cls(data["type"], data["kind"], data["message"], data["retryable"], data.get("resource"))
 
 
+_COMPUTED_ID = re.compile(r"[0-9a-f]{16}(-[0-9]+)?")
+_LABEL_CHARS = 60
+
+
 @dataclass(frozen=True, slots=True)
 class SampleResult:
     """One sample evaluated once: a line of `results.jsonl`.
@@ -138,6 +143,15 @@ class SampleResult:
     warnings: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
     scored_by: str = ""
+
+    @property
+    def label(self) -> str:
+        """The sample for a person: its id; for a row without an id also its number, from 1, and its first words."""
+        if not _COMPUTED_ID.fullmatch(self.sample_id):
+            return self.sample_id
+        words = next((" ".join(text.split()) for text in self.inputs.values() if isinstance(text, str)), "")
+        first = f"row {self.place + 1}: {words}" if words else f"row {self.place + 1}"
+        return f"{first if len(first) <= _LABEL_CHARS else f'{first[: _LABEL_CHARS - 1]}…'} [{self.sample_id}]"
 
     @property
     def key(self) -> str:

@@ -80,6 +80,8 @@ class Session:
             options.retry_errors, options.on_changed, self.folder.manifest().get("settings", {}),
         )  # fmt: skip
         self.tally.total = self.plan.total
+        is_retried = {Verdict.ERROR} if options.retry_errors else set[Verdict]()
+        self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
         rows = aiter(self.plan.rows)
         work = pending.work(rows)
         self.display.show("start", self.plan.name, self._snapshot())
@@ -90,6 +92,7 @@ class Session:
                     self.worker, lambda: self._next(work), self._finish, lambda: self.stop.state is not None
                 )
             total = self.tally.total = await self._count_rest(work, pending.counts)
+            self.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
             self.stop.ask("incomplete", str(error))

@@ -94,6 +94,7 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Check all but code; print what the batch would take; run and send nothing.",
 )
+@click.option("--strict", is_flag=True, help="Exit code 4 if a sample ends with an error: the threshold errors <= 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def batch(definition: Path | None, **given: Any) -> None:
     """Evaluate rows with templates and models, score the answers, and print a summary.
@@ -108,6 +109,8 @@ def batch(definition: Path | None, **given: Any) -> None:
     from evaluator.interpreter.evaluator import Evaluator
 
     _check_resume_flags(given)
+    if given["strict"]:
+        given["thresholds"] = (*given["thresholds"], "errors <= 0")
     folder: Path | None = given["resume"] and given["resume"].absolute()
     dry_run = given["dry_run"]
     wanted = _read_definition(definition, folder, given)

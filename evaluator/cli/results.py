@@ -98,7 +98,12 @@ def compare(
 
 
 def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
-    """The only cell with this template and variant. Raises: UsageError, if there are several, or none."""
+    """The only cell with this template and variant, or with these words in their names.
+
+    Raises: UsageError, if there are several, or none.
+    """
+    template = _named(template, [cell[0] for cell in batch.cells])
+    variant = _named(variant, [cell[1] for cell in batch.cells])
     fitting = [
         cell
         for cell in batch.cells
@@ -112,6 +117,12 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
         f"{batch.folder} {what} template and variant; choose with --template ({listed(templates)}) and --variant "
         f"({listed(variants)})"
     )
+
+
+def _named(part: str | None, names: Sequence[str]) -> str | None:
+    """The only one of `names` that contains `part`, else `part` itself."""
+    fitting = {name for name in names if part and part in name}
+    return fitting.pop() if part not in names and len(fitting) == 1 else part
 
 
 @click.command(epilog="Example:  evaluator report batches/capitals-20260102-150405")

@@ -53,9 +53,15 @@ _MAX_LISTED = 1_000
     "trace",
     "trust",
 )
+@click.option("--strict", is_flag=True, help="Exit code 1 also if a loop ends before its condition holds.")
 @json_option
 def run(
-    request: str | None, template: str | None, inputs: tuple[str, ...], options: EvaluatorOptions, as_json: bool
+    request: str | None,
+    template: str | None,
+    inputs: tuple[str, ...],
+    options: EvaluatorOptions,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """Evaluate a template, a REQUEST in words that is matched to one, or a task as XML.
 
@@ -94,6 +100,8 @@ def run(
             print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
+    if strict and outcome.notes.get("termination_reason") == "max_iterations":
+        raise click.exceptions.Exit(1)
 
 
 def _interrupted_task(tasks_dir: Path) -> int | None:

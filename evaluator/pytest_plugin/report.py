@@ -63,7 +63,7 @@ def sample_report(result: SampleResult) -> str:
 def name_of(result: SampleResult) -> str:
     """The sample's id, and what of epoch, template and variant tells it apart at a glance."""
     epoch = f", epoch {result.epoch}" if result.epoch > 1 else ""
-    return f"{result.sample_id} ({result.template}, {result.variant}{epoch})"
+    return f"{result.label} ({result.template}, {result.variant}{epoch})"
 
 
 def _reasons(result: SampleResult) -> Iterator[str]:

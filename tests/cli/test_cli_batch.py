@@ -200,3 +200,16 @@ def test_a_cache_answers_a_second_batch_and_counts_its_hits(cli: Any, write: Any
     assert (stats["entries"], stats["hits"], stats["misses"]) == (6, 6, 6)
     assert "6 responses removed" in cli("cache", "clear", "c.sqlite").out
     assert cli("cache", "stats", "none.sqlite").code == 2
+
+
+def test_strict_makes_an_error_of_a_sample_an_exit_code(cli, write):
+    write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n{"text": "no question", "target": "x"}\n')
+    write(
+        "templates/t.xml",
+        """<task name="t" type="atomic"><description>d</description>
+<inputs><input name="question" required="true"/></inputs><instructions>{{ question[3] }}</instructions></task>""",
+    )
+    write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n{"question": "?", "target": "x"}\n')
+    given = ("batch", "--template", "t", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "offline")
+    assert cli(*given, "--output", "a").code == 0
+    assert cli(*given, "--output", "b", "--strict").code == 4

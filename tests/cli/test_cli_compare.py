@@ -145,3 +145,17 @@ def test_scorers_are_those_of_the_manifests_and_judges_those_of_the_cells_compar
     assert warnings("a", "c") == [differs]
     assert warnings("f", "e") == ["the scorer reference differs: its judge (x and y)"]
     assert differs in warnings("d", "--variant", "small", "--variant", "strict")
+
+
+def test_a_part_of_a_variant_is_enough_if_only_one_has_it(cli, write):
+    write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n')
+    models = ("--model", "simulated/m7", "--model", "simulated/m70-instruct", "--model", "simulated/large")
+    ran = cli(
+        "batch", "--template", "answer_question", "--rows", "rows.jsonl", "--scorer", "exact", *models, "--output", "b"
+    )
+    assert ran.code == 0, ran.err
+    found = cli("compare", "b", "--variant", "m70", "--variant", "large")
+    assert found.code == 0, found.err
+    assert "simulated/m70-instruct" in found.out and "simulated/large" in found.out
+    assert cli("compare", "b", "--variant", "m7", "--variant", "large").code == 2
+    assert cli("compare", "b", "--variant", "simulated/m7", "--variant", "large").code == 0

@@ -330,3 +330,17 @@ def test_a_deleted_current_folder_is_named(tmp_path: Path) -> None:
     argv = ["run", "--template", "summarise", "--input", "document=x"]
     done = subprocess.run([sys.executable, "-c", script, *argv], cwd=gone, capture_output=True, text=True)
     assert done.returncode == 3 and "the current folder was deleted" in done.stderr, done
+
+
+@pytest.mark.parametrize(("success", "code"), [("true", 0), ("false", 1)])
+def test_strict_makes_an_unsatisfied_loop_an_exit_code(cli, write, success, code):
+    write(
+        "templates/t.xml",
+        f"""<task name="t" type="director_evaluator_loop"><description>d</description>
+<max_iterations>2</max_iterations>
+<director type="script" name="write"><description>d</description><command>echo text</command></director>
+<evaluator type="script" name="check"><description>d</description><command>echo '{{"success": {success}}}'</command>
+<output_format type="json" schema="object"/></evaluator></task>""",
+    )
+    assert cli("run", "--template", "t", "--handler", "offline").code == 0
+    assert cli("run", "--template", "t", "--handler", "offline", "--strict").code == code

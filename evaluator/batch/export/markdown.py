@@ -67,7 +67,7 @@ def code(text: str) -> str:
 
 def _row(result: SampleResult) -> str:
     cells = (
-        code(result.sample_id),
+        code(result.label),
         str(result.epoch),
         code(result.template),
         code(result.variant),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from evaluator.batch.statistics import Agreement, Estimate
 from evaluator.batch.summary.parts import (
@@ -16,17 +17,19 @@ from evaluator.batch.summary.parts import (
 )
 from evaluator.batch.summary.tables import UNKNOWN, Table, number
 
+MOST_PARTS = 20
+"""Groups of one table; more are folded."""
 _MEASURES = {"cohen_kappa": "Cohen's κ", "krippendorff_alpha": "Krippendorff's α"}
 
 
 def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) -> Iterable[Table]:
     """Every table of a group that has something in it."""
-    if group.part.scorers:
+    if group.part.scorers and not _repeats_verdicts(group.part):
         head = ["scorer", "n of N", "mean", "± se", "interval", "passed", "failed"]
         rows = [_scorer_row(name, scorer) for name, scorer in group.part.scorers.items()]
         yield Table(f"Scorers: {group.name}", head, rows, list(_missing_values(group.part.scorers)))
     if group.by:
-        yield outcome_table(f"By {group_by}: {group.name}", group.by, group_by)
+        yield _folded(f"By {group_by}: {group.name}", group.by, group_by)
     if group.reduced:
         rows = [
             [
@@ -56,6 +59,26 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
         ]
         title = f"Answers of {name} by target, {confusion.n:,} of {confusion.of:,}: {group.name}"
         yield Table(title, ["target ↓ answer →", *confusion.answers, "no answer"], rows)
+
+
+def _repeats_verdicts(part: Part) -> bool:
+    """Whether the only scorer says just what the verdicts say: it passed and failed the same results, with 1 and 0."""
+    if len(part.scorers) != 1:
+        return False
+    (scorer,) = part.scorers.values()
+    verdicts = (part.counts.passed, part.counts.failed, part.accuracy.judged, part.accuracy.estimate.mean)
+    return (scorer.passed, scorer.failed, scorer.n, scorer.value.mean) == verdicts and scorer.n == scorer.of
+
+
+def _folded(title: str, parts: Mapping[str, Part], first: str) -> Table:
+    """The table of `parts`; of many, the first ones with the lowest and with the highest share."""
+    if len(parts) <= MOST_PARTS:
+        return outcome_table(title, parts, first)
+    ranked = sorted(parts, key=lambda name: parts[name].accuracy.estimate.mean or 0.0)
+    half = MOST_PARTS // 2
+    shown = outcome_table(title, {name: parts[name] for name in (*ranked[:half], *ranked[-half:])}, first)
+    line = f"the {half} with the lowest and the {half} with the highest share, of {len(parts):,}; --json has all"
+    return replace(shown, lines=[line, *shown.lines])
 
 
 def outcome_table(title: str, parts: Mapping[str, Part], first: str) -> Table:
@@ -116,8 +139,8 @@ def _scorer_row(name: str, scorer: ScorerSummary) -> list[str]:
 
 
 def _mean_cells(estimate: Estimate) -> tuple[str, str, str]:
-    """The mean, its standard error (below 1 with two digits) and its interval."""
-    se = estimate.se
+    """The mean, its standard error (below 1 with two digits; none of one result) and its interval."""
+    se = estimate.se if estimate.n > 1 else None
     return (number(estimate.mean), number(se) if se is None or se >= 1 else f"{se:.2g}", _interval(estimate))
 
 
