@@ -19,9 +19,10 @@ NOT_ON_THE_COMMAND_LINE = {
     "labels": "written by batches to find their task files",
     "on_text": "the command streams to the terminal itself",
     "on_event": "the command shows the steps itself",
+    "on_message": "transcripts of background tasks are written by their own process",
 }
 # Arguments of an Evaluator that are not taken to another process.
-OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust"}
+OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust", "background"}
 
 
 def keywords_of(function: Any) -> dict[str, inspect.Parameter]:
