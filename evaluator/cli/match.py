@@ -6,9 +6,15 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
+from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table, read_text
 from evaluator.cli.echo import echo
-from evaluator.library.matching import LOW_SCORE
+from evaluator.errors import UsageError
+from evaluator.errors.messages import visible
+from evaluator.interpreter.xml_requests import is_xml, read_xml_request
+from evaluator.library.matching import LOW_SCORE, Match, describe_composite
+from evaluator.nodes import Function, Node
+
+_SHOWN = 6
 
 
 @click.command(epilog='Example:  evaluator match "is this review positive?"')
@@ -17,21 +23,55 @@ from evaluator.library.matching import LOW_SCORE
 @library_option
 @json_option
 def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) -> None:
-    """Show the templates that fit REQUEST best, with a score in [0, 1] and the terms that counted."""
+    """Show the templates that fit REQUEST best.
+
+    REQUEST is words or an atomic task as XML. It is read from standard input for -, and from a file for @FILE or
+    the path of an XML file. Each template has a score in [0, 1], the terms that counted with their parts of the
+    score, and the words of the request that it does not hold. Only atomic templates take part.
+
+    Exit code 1 if no template fits.
+    """
+    wanted = _read(request)
     library = load_library(folders)
-    matches = library.match(request, limit=limit)
+    matches = library.match(wanted, limit=limit)
+    fits = bool(matches) and matches[0].score >= LOW_SCORE
+    composite = library.nearest_composite(wanted) if isinstance(wanted, str) else None
     if as_json:
-        print_json(
-            [
-                {
-                    "template": m.template.name, "score": round(m.score, 4),
-                    "why": [{"term": r.term, "field": r.field, "weight": round(r.weight, 4)} for r in m.why],
-                }
-                for m in matches
-            ]
-        )  # fmt: skip
-        return
-    rows = [[m.template.name, f"{m.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in m.why[:6])] for m in matches]
-    print_table(["template", "score", "why"], rows)
-    if not matches or matches[0].score < LOW_SCORE:
-        echo(f"No template fits: every score is below {LOW_SCORE:.2f}.")
+        print_json([_to_json(each) for each in matches])
+    else:
+        print_table(["template", "score", "why"], [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches])
+    if not fits:
+        echo(f"No template fits: every score is below {LOW_SCORE:.2f}.", err=as_json)
+    if composite is not None and (not fits or composite.score > matches[0].score):
+        echo(visible(describe_composite(composite)) + ".", err=as_json)
+    if not fits:
+        raise click.exceptions.Exit(1)
+
+
+def _read(request: str) -> str | Node:
+    """The words of a request, or the node that is in it. Raises: UsageError, TemplateError."""
+    if request == "-" or request.startswith("@"):
+        request = read_text(request.removeprefix("@"))
+    elif request.endswith(".xml") and Path(request).is_file():
+        request = read_text(request)
+    if not is_xml(request):
+        return request
+    node = read_xml_request(request).node
+    if isinstance(node, Function):
+        raise UsageError("a function cannot be matched: only atomic templates take part")
+    return node
+
+
+def _to_json(each: Match) -> dict[str, object]:
+    return {
+        "template": each.template.name,
+        "score": round(each.score, 4),
+        "why": [{"term": r.term, "field": r.field, "weight": round(r.weight, 4)} for r in each.why],
+        "missed": list(each.missed),
+    }
+
+
+def _explain(each: Match) -> str:
+    counted = ", ".join(f"{r.term} ({r.field} {r.weight:.2f})" for r in each.why[:_SHOWN] if r.weight >= 0.005)
+    missed = ", ".join(each.missed[:_SHOWN])
+    return f"{counted}; not held: {missed}" if missed else counted

@@ -20,7 +20,7 @@ from evaluator.interpreter.runs import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
-from evaluator.library.matching import LOW_SCORE
+from evaluator.library.matching import LOW_SCORE, describe_composite
 from evaluator.nodes import Atomic, Call, Cond, Function, Input, Node, Sequential, Task
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
@@ -194,7 +194,7 @@ def _of_match(library: TemplateLibrary, request: Any, values: dict[str, Any], as
     best = matches[0] if matches else None
     if best is None or best.score < LOW_SCORE:
         if isinstance(request, str):
-            return _no_match(words, matches)
+            return _no_match(words, matches, library.nearest_composite(words))
         return replace(_of_node(library, request, values), request=words)
     spec = _of_template(library, best.template.name, words, values, best.score)
     missing = [] if ask_model else _missing(spec.node, values)
@@ -238,13 +238,13 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
     return failure("no_matching_template", message)
 
 
-def _no_match(words: str, matches: list[Match]) -> TaskError:
+def _no_match(words: str, matches: list[Match], composite: Match | None) -> TaskError:
     nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
     shown = words if len(words) <= 80 else words[:77] + "…"
     return failure(
         "no_matching_template",
         f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its exact name, "
-        "or add a template for it",
+        "or add a template for it" + (f". {describe_composite(composite)}" if composite is not None else ""),
     )
 
 

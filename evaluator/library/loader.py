@@ -192,7 +192,7 @@ class TemplateLibrary:
         return f"TemplateLibrary({len(self)} templates, {len(self.errors)} errors)"
 
     def match(self, request: str | Node, limit: int = 5, *, without: Collection[str] = ()) -> list[Match]:
-        """At most `limit` atomic templates that fit a text or a node, best first.
+        """At most `limit` atomic templates that fit a text or an atomic node, best first.
 
         `without`: names of templates that are left out. The scores are those of a library without them; the index is
         built for this call.
@@ -200,7 +200,7 @@ class TemplateLibrary:
         >>> TemplateLibrary.load().match("is this review positive or negative?")[0].template.name
         'sentiment'
 
-        Raises: UsageError, for a request without any text, or a limit below 1.
+        Raises: UsageError, for a request without any text, a node of another type, or a limit below 1.
         """
         if not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"limit is {limit!r}; it must be at least 1")
@@ -211,7 +211,22 @@ class TemplateLibrary:
             if not isinstance(request, Call | Cond):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"request is {type_of(request)}, expected text or a node")
             raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
+        elif not isinstance(request, Atomic):
+            raise UsageError(
+                f"a task of type {request.type} cannot be matched: only atomic templates take part. "
+                "Evaluate it itself, or match an atomic task"
+            )
         return self._ranker(without).rank(request, limit)
+
+    def nearest_composite(self, request: str) -> Match | None:
+        """The composite template that fits a request in words, though composites are never chosen; None if none does.
+
+        For messages: somebody may have expected it.
+        """
+        from evaluator.library.matching import LOW_SCORE, LexicalRanker
+
+        found = LexicalRanker(self._state.templates.values(), composites=True).rank(request, 1)
+        return found[0] if found and found[0].score >= LOW_SCORE else None
 
     def _ranker(self, without: Collection[str]) -> Ranker:
         state = self._state

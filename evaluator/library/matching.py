@@ -78,13 +78,14 @@ class Ranker(Protocol):
 
 
 class LexicalRanker:
-    """A `Ranker` over the atomic templates among `templates`; the index is built at the first request."""
+    """A `Ranker` over the atomic templates among `templates`; the index is built at the first request.
 
-    def __init__(self, templates: Iterable[TemplateLike]) -> None:
-        self._templates = sorted(
-            (t for t in templates if isinstance(t.node, Atomic) and t.node.subtype not in INTERNAL),
-            key=lambda t: t.name,
-        )
+    With `composites` it ranks the other tasks instead, to say which of them somebody may have expected.
+    """
+
+    def __init__(self, templates: Iterable[TemplateLike], *, composites: bool = False) -> None:
+        tasks = (t for t in templates if isinstance(t.node, Task) and isinstance(t.node, Atomic) is not composites)
+        self._templates = sorted((t for t in tasks if cast(Task, t.node).subtype not in INTERNAL), key=lambda t: t.name)
         self._index: Index | None = None
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class LexicalRanker:
         if limit < 1 or not self._templates or not isinstance(request, str | Atomic):
             return []
         if self._index is None:
-            self._index = Index([cast(Atomic, t.node) for t in self._templates], [t.name for t in self._templates])
+            self._index = Index([cast(Task, t.node) for t in self._templates], [t.name for t in self._templates])
         if isinstance(request, str):
             readings, logistic = read_text(request), TEXT
         else:
@@ -125,3 +126,10 @@ class LexicalRanker:
         reasons.sort(key=lambda reason: (-reason.weight, reason.term))
         why = tuple(reason for reason in reasons[:_MAX_REASONS] if reason.weight > 0)
         return Match(self._templates[hit.document], score, why, hit.missed)
+
+
+def describe_composite(match: Match) -> str:
+    """Why a composite template that fits was not chosen, and what to do."""
+    name, node = match.template.name, match.template.node
+    kind = node.type if isinstance(node, Task) else "composite"
+    return f"{name!r} has words of the request, but is of type {kind}, and only atomic templates are matched: name it"

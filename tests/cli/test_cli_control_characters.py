@@ -30,7 +30,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", [["lint"], ["templates"], ["match", "some words"]])
+@pytest.mark.parametrize("command", [["lint"], ["templates"], ["match", "is this review positive?"]])
 def test_the_names_of_template_files(cli: Callable[..., Ran], tmp_path: Path, command: list[str]) -> None:
     write(tmp_path / "templates", f"a{ESCAPE}.xml", "<task>")
     assert_visible(cli(*command))

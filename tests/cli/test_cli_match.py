@@ -1,0 +1,58 @@
+"""`evaluator match` takes words and nodes, explains each score, and says with its exit code that nothing fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+NODE = '<task type="atomic"><description>Translate a letter into another language</description></task>'
+
+
+def test_the_table_shows_weights_and_what_a_template_does_not_hold(cli: Any) -> None:
+    ran = cli("match", "translate this libretto into French", "--json")
+    best = json.loads(ran.out)[0]
+    assert (ran.code, best["template"], best["missed"]) == (0, "translate", ["libretto"])
+    table = cli("match", "translate it")
+    assert "translate (inputs 0.9" in table.out
+
+
+@pytest.mark.parametrize("request_", ["qqqq zzzz", "turn off the lights in the kitchen"])
+def test_the_exit_code_says_that_nothing_fits(cli: Any, request_: str) -> None:
+    ran = cli("match", request_)
+    assert ran.code == 1
+    assert "No template fits" in ran.out
+    ran = cli("match", request_, "--json")
+    assert ran.code == 1
+    assert isinstance(json.loads(ran.out), list)
+    assert "No template fits" in ran.err
+
+
+def test_a_node_is_taken_as_an_argument_and_from_files(cli: Any, write: Any) -> None:
+    write("node.xml", NODE)
+    for request in (NODE, "@node.xml", "node.xml"):
+        ran = cli("match", request, "--json")
+        assert ran.code == 0, ran
+        assert json.loads(ran.out)[0]["template"] == "translate"
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ('<task type="script"><description>x</description><command>true</command></task>', "only atomic templates"),
+        ('<task type="atomic"><oops/></task>', "oops"),
+        ("@missing.xml", "missing.xml"),
+    ],
+)
+def test_a_request_that_cannot_be_matched_is_explained(cli: Any, request_: str, says: str) -> None:
+    ran = cli("match", request_)
+    assert ran.code in (1, 2)
+    assert says in ran.err
+
+
+def test_a_composite_that_fits_is_named_though_it_is_never_chosen(cli: Any) -> None:
+    for command in ("match", "run"):
+        ran = cli(command, "count the lines, words and characters of a text")
+        assert ran.code == 1
+        assert "'count_text' has words of the request, but is of type script" in ran.out + ran.err
