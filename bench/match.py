@@ -5,12 +5,14 @@
 The templates are made of verbs, objects and manners, so that they share words as a real library's do, and
 have descriptions, criteria, inputs and examples. A thousand requests in five shapes, some of which fit
 nothing; then one request of 100 kB. The index is built by the first request, which is not counted but
-shown.
+shown. Then quality, on the held-out half of `tests/library/match_requests.json`. Public collections need a download:
+see `match_public.py`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import shutil
 import statistics
@@ -18,9 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from figures import Figure, parser_for, report
+from figures import HERE, Figure, parser_for, report
 
 from evaluator import TemplateLibrary
+from evaluator.library import Match
+from evaluator.library.matching import LOW_SCORE
 
 GOAL_MS = 1.0
 _VERBS = """
@@ -122,11 +126,33 @@ def measure(count: int) -> list[Figure]:
     ]
 
 
+def quality() -> list[Figure]:
+    """How well the held-out requests of the project's own set find the shipped templates."""
+    rows = json.loads((HERE.parent / "tests/library/match_requests.json").read_text(encoding="utf-8"))
+    library = TemplateLibrary.load(HERE.parent / "templates", shipped=False)
+    found = [(row["template"], library.match(row["request"], 5)) for row in rows if row["set"] == "held_out"]
+    fitting = [(wanted, five) for wanted, five in found if wanted]
+    others = [five for wanted, five in found if not wanted]
+
+    def runs(five: list[Match]) -> bool:
+        return bool(five) and five[0].score >= LOW_SCORE
+
+    def percent(values: list[bool]) -> float:
+        return 100 * sum(values) / len(values)
+
+    first = [bool(five) and five[0].template.name == wanted for wanted, five in fitting]
+    return [
+        Figure("right template first (public sets: bench/match_public.py)", percent(first), "%", 95, at_least=True),
+        Figure("  unrelated requests that run something", percent([runs(five) for five in others]), "%", 5),
+        Figure("  fitting requests refused", percent([not runs(five) for _, five in fitting]), "%", 15),
+    ]
+
+
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     arguments = parser.parse_args()
-    report(measure(arguments.count), as_json=arguments.json)
+    report([*measure(arguments.count), *quality()], as_json=arguments.json)
 
 
 if __name__ == "__main__":

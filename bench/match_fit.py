@@ -16,10 +16,8 @@ from figures import parser_for
 from match_public import COLLECTIONS, Collection, sampled
 
 from evaluator.library.calibration import Evidence, Logistic
-from evaluator.library.index import Index
-from evaluator.library.indexed import texts
-from evaluator.library.matching import INTERNAL
-from evaluator.library.request_terms import read_node, read_text
+from evaluator.library.matching import LexicalRanker
+from evaluator.library.vectors import make_ranker
 from evaluator.nodes import Atomic
 
 RIDGE = 1e-3
@@ -27,21 +25,16 @@ RIDGE = 1e-3
 Row = tuple[Evidence, bool, bool, float]
 
 
-def rows_of(collection: Collection, most: int) -> list[Row]:
-    templates = sorted(collection.templates, key=lambda t: t.name)
-    templates = [t for t in templates if isinstance(t.node, Atomic) and t.node.subtype not in INTERNAL]
-    index = Index([t.node for t in templates], [t.name for t in templates])
+def rows_of(collection: Collection, most: int, *, vectors: bool) -> list[Row]:
+    make = make_ranker if vectors else LexicalRanker
+    ranker = make(collection.templates)
+    assert isinstance(ranker, LexicalRanker)
     chosen = sampled(collection.rows, "train", most)
     found: list[Row] = []
     for row in chosen:
-        if isinstance(row.request, str):
-            readings = read_text(row.request)
-        else:
-            readings = [read_node(row.request, list(texts(row.request, row.request.name or "")))]
-        if not (hits := index.search(readings[0], 1)):
-            continue
-        right = templates[hits[0].document].name in row.wanted
-        found.append((hits[0].evidence, right, bool(row.wanted), 1 / len(chosen)))
+        assert isinstance(row.request, str | Atomic)
+        if (best := ranker.evidence(row.request)) is not None:
+            found.append((best[1], best[0].name in row.wanted, bool(row.wanted), 1 / len(chosen)))
     return found
 
 
@@ -83,9 +76,10 @@ def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the clones")
     parser.add_argument("--sample", type=int, default=1500, help="at most so many requests of each collection")
+    parser.add_argument("--vectors", action="store_true", help="with the vectors of evaluator[vectors]")
     arguments = parser.parse_args()
     collections = [c for _, read in COLLECTIONS.values() for c in read(arguments.data)]
-    by_name = {c.name: rows_of(c, arguments.sample) for c in collections}
+    by_name = {c.name: rows_of(c, arguments.sample, vectors=arguments.vectors) for c in collections}
     nodes = [row for name, rows in by_name.items() if "node" in name for row in rows]
     textual = {name: rows for name, rows in by_name.items() if "node" not in name}
     logistic = fit([row for rows in textual.values() for row in rows])

@@ -4,7 +4,7 @@
     git clone --depth 1 https://github.com/ShishirPatil/gorilla
     git clone --depth 1 https://github.com/clinc/oos-eval
     git clone --depth 1 https://github.com/THUNLP-MT/StableToolBench
-    python bench/match_public.py --data . [--part test] [--sample 1000] [--sets toole,clinc]
+    python bench/match_public.py --data . [--part test] [--sample 1000] [--sets toole,clinc] [--vectors]
 
 Each tool, function or intent becomes a template. A collection whose folder is missing is left out, which is said.
 The splits are fixed: CLINC150 has its own; elsewhere the digest of a request decides. Coefficients and weights were
@@ -26,6 +26,7 @@ from typing import Any
 from figures import Figure, parser_for, remarks, report
 
 from evaluator.library.matching import LOW_SCORE, LexicalRanker, Match
+from evaluator.library.vectors import find_vectors, make_ranker
 from evaluator.nodes import Atomic, Example, Input, Span, Task, Text
 
 EXAMPLES = 10
@@ -239,9 +240,9 @@ def calibration_error(pairs: Iterable[tuple[float, bool]], bins: int = 10) -> fl
     return sum(abs(sum(s for s, _ in b) - sum(r for _, r in b)) for b in held) / size
 
 
-def measure(collection: Collection, part: str, most: int | None) -> list[Figure]:
+def measure(collection: Collection, part: str, most: int | None, *, vectors: bool) -> list[Figure]:
     rows = sampled(collection.rows, part, most)
-    ranker = LexicalRanker(collection.templates)
+    ranker = (make_ranker if vectors else LexicalRanker)(collection.templates)
     ranker.rank("warm up")
     began = time.process_time()
     found = [(row, ranker.rank(row.request, 5)) for row in rows]
@@ -284,7 +285,10 @@ def main() -> None:
     parser.add_argument("--part", choices=("train", "test"), default="test")
     parser.add_argument("--sample", type=int, help="at most so many requests of each collection")
     parser.add_argument("--sets", default=",".join(COLLECTIONS), help="which collections, separated by commas")
+    parser.add_argument("--vectors", action="store_true", help="with the vectors of evaluator[vectors]")
     arguments = parser.parse_args()
+    if arguments.vectors and find_vectors() is None:
+        parser.error("evaluator[vectors] is not installed")
     say = remarks(arguments.json)
     figures: list[Figure] = []
     for key in arguments.sets.split(","):
@@ -294,7 +298,7 @@ def main() -> None:
             continue
         for collection in read(arguments.data):
             say(f"{collection.name} ...")
-            figures += measure(collection, arguments.part, arguments.sample)
+            figures += measure(collection, arguments.part, arguments.sample, vectors=arguments.vectors)
     report(figures, as_json=arguments.json)
 
 

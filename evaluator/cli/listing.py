@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -9,14 +10,18 @@ import click
 from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.cli.permission import shown_profiles
+from evaluator.errors.messages import visible
 from evaluator.nodes import Function
 
 
-@click.command(epilog="Example:  evaluator templates --json")
+@click.group(invoke_without_command=True, epilog="Example:  evaluator templates --json")
 @library_option
 @json_option
-def templates(folders: tuple[Path, ...], as_json: bool) -> None:
+@click.pass_context
+def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
     """List the templates: name, type, inputs, description."""
+    if context.invoked_subcommand is not None:
+        return
     library = load_library(folders)
     rows: list[dict[str, str]] = []
     for name, template in sorted(library.templates.items()):
@@ -38,6 +43,31 @@ def templates(folders: tuple[Path, ...], as_json: bool) -> None:
             ["template", "type", "inputs", "description"],
             [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows],
         )
+
+
+@templates.command(epilog="Example:  evaluator templates overlap")
+@library_option
+@json_option
+def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Show which atomic templates requests will mistake for each other.
+
+    Each template is matched by its own description and by each phrase of its criteria. Listed is where another one
+    comes first or close behind: on which words, and what to add.
+    """
+    from evaluator.library.overlap import find_overlaps
+
+    found = find_overlaps(load_library(folders).templates.values())
+    if as_json:
+        print_json([{**asdict(each), "advice": each.advice} for each in found])
+        return
+    print_table(
+        ["template", "mistaken for", "scores", "words"],
+        [[o.template, o.other, f"{o.score:.2f} : {o.other_score:.2f}", ", ".join(o.shared)] for o in found],
+    )
+    for each in found:
+        echo(visible(f"{each.template}, asked for {each.asked!r}: {each.advice}."))
+    if not found:
+        echo("No templates overlap.")
 
 
 @click.command(epilog="Example:  evaluator handlers")

@@ -41,5 +41,8 @@ class Logistic(NamedTuple):
 TEXT = Logistic(3.42, 5.86, -0.62, 0.38, 0.11, -2.55)
 NODE = Logistic(0.86, 5.73, -1.23, 0.21, 0.11, -1.4)
 
+TEXT_VECTORS = Logistic(3.93, 6.33, -0.34, 0.25, 0.12, -2.71)
+NODE_VECTORS = Logistic(2.39, 6.07, -0.66, 0.19, 0.1, -1.94)
+
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

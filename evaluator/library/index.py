@@ -27,6 +27,8 @@ _K1 = 1.0
 # How much counts, relative to one word: a bigram, a word without content in an example, the best part of a request,
 # equal names of inputs, and an unknown word in a question of general knowledge.
 _BIGRAM, _NO_CONTENT, _PART, _INPUTS, _ASKED = 0.4, 0.5, 0.3, 1.0, 0.8
+# The part of the meaning in a coverage, where vectors are used; the rest is lexical.
+_MEANING = 0.4
 # In a smaller library rarity says nothing about a word.
 _SMALL_LIBRARY = 100
 # Added to the most that a template could reach, in rare words: one weak word is little evidence.
@@ -71,6 +73,17 @@ class Hit(NamedTuple):
     missed: tuple[str, ...]
 
 
+class Meaning(NamedTuple):
+    """How near a request is to each template in meaning (cosine, by number), and the nearest templates."""
+
+    cosines: Sequence[float]
+    nearest: Sequence[int]
+
+    def part(self, document: int) -> float:
+        """What the meaning adds to the coverage."""
+        return _MEANING * max(0.0, self.cosines[document])
+
+
 class Index:
     """An index over templates, given as nodes with their names."""
 
@@ -113,7 +126,7 @@ class Index:
         size = max(self._size, _SMALL_LIBRARY)
         return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
 
-    def search(self, reading: Reading, limit: int) -> list[Hit]:
+    def search(self, reading: Reading, limit: int, meaning: Meaning | None = None) -> list[Hit]:
         """Returns the best `limit` templates, best first, equal ones by their numbers."""
         query = _Query(reading, self)
         scores = query.scores()
@@ -121,8 +134,9 @@ class Index:
         for document in asked:
             scores[document] = scores.get(document, 0.0) + _ASKED * query.unknown
         equal = self._equal_inputs(reading.inputs or frozenset())
-        most = query.mass + _PRIOR * self._rare
-        best = self._best(query, scores, equal, most, max(limit, 2))
+        # A coverage is at most about 1: this is what it is divided by.
+        most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
+        best = self._best(query, scores, equal, meaning, most, max(limit, 2))
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
             other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
@@ -134,24 +148,37 @@ class Index:
                 math.log1p(query.length),
                 math.log(self._size),
             )
-            hits.append(Hit(-negative, evidence, *query.explain(-negative, most)))
+            why, missed = query.explain(-negative, most)
+            if meaning is not None and (near := meaning.part(-negative)) > 0:
+                why.append(("meaning", "vectors", near))
+            hits.append(Hit(-negative, evidence, why, missed))
         return hits
 
     def _best(
-        self, query: _Query, scores: Mapping[int, float], equal: Mapping[int, float], most: float, count: int
+        self,
+        query: _Query,
+        scores: Mapping[int, float],
+        equal: Mapping[int, float],
+        meaning: Meaning | None,
+        most: float,
+        count: int,
     ) -> list[tuple[float, int]]:
         """Returns the `count` best coverages with the negative numbers of their templates.
 
-        The templates are compared in detail in the order of their scores, until no other can be among the best.
+        A template is compared in detail only if it can be among the best.
         """
         best: list[tuple[float, int]] = []
         by_score = nlargest(_CANDIDATES, scores, key=lambda d: (scores[d], -d))
         by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-        for document in dict.fromkeys((*by_inputs, *by_score)):
-            score, inputs = scores.get(document, 0.0), _INPUTS * equal.get(document, 0.0)
-            if len(best) == count and query.bound(score) / most + inputs < best[0][0]:
+        by_meaning = () if meaning is None else meaning.nearest
+        inputs = _INPUTS if meaning is None else _INPUTS * (1 - _MEANING)
+        for document in dict.fromkeys((*by_inputs, *by_score, *by_meaning)):
+            score, more = scores.get(document, 0.0), inputs * equal.get(document, 0.0)
+            if meaning is not None:
+                more += meaning.part(document)
+            if len(best) == count and query.bound(score) / most + more < best[0][0]:
                 continue
-            found = ((score + query.details(document)) / most + inputs, -document)
+            found = ((score + query.details(document)) / most + more, -document)
             if found[0] <= 0:
                 continue
             if len(best) < count:

@@ -16,7 +16,7 @@ FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "exa
 # Only the beginning of a long example is indexed.
 _INDEXED_CHARS = 4000
 # The name of a variable is not a word of the description.
-_PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 
 
 def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
@@ -24,7 +24,7 @@ def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
     yield "name", name
     if node.subtype and node.subtype != "standard":
         yield "subtype", node.subtype
-    yield "description", _PLACEHOLDER.sub(" ", node.description.value)
+    yield "description", PLACEHOLDER.sub(" ", node.description.value)
     if node.criteria is not None:
         yield "criteria", node.criteria.value
     for declared in node.inputs:

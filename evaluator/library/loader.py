@@ -234,9 +234,9 @@ class TemplateLibrary:
             return state.ranker
         make = self._make_ranker
         if make is None:
-            from evaluator.library.matching import LexicalRanker
+            from evaluator.library.vectors import make_ranker
 
-            make = LexicalRanker
+            make = make_ranker
         made = make([t for t in state.templates.values() if isinstance(t.node, Atomic) and t.name not in without])
         if not without:
             state.ranker = made

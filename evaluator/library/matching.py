@@ -10,18 +10,18 @@ A template that shares no word with the request is not found; its author can add
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from evaluator.errors import html
-from evaluator.library.calibration import LONG_FACTOR, NODE, TEXT, Logistic
-from evaluator.library.index import Hit, Index
+from evaluator.library.calibration import LONG_FACTOR, NODE, TEXT, Evidence
+from evaluator.library.index import Hit, Index, Meaning
 from evaluator.library.indexed import texts
 from evaluator.library.request_terms import Reading, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.42
+LOW_SCORE = 0.45
 """A match with a lower score is more likely an accident than a fit."""
 
 INTERNAL = frozenset({"bind_inputs", "compile", "reparse"})
@@ -83,6 +83,8 @@ class LexicalRanker:
     With `composites` it ranks the other tasks instead, to say which of them somebody may have expected.
     """
 
+    _text, _node = TEXT, NODE
+
     def __init__(self, templates: Iterable[TemplateLike], *, composites: bool = False) -> None:
         tasks = (t for t in templates if isinstance(t.node, Task) and isinstance(t.node, Atomic) is not composites)
         self._templates = sorted((t for t in tasks if cast(Task, t.node).subtype not in INTERNAL), key=lambda t: t.name)
@@ -98,27 +100,30 @@ class LexicalRanker:
         """
         if limit < 1 or not self._templates or not isinstance(request, str | Atomic):
             return []
-        if self._index is None:
-            self._index = Index([cast(Task, t.node) for t in self._templates], [t.name for t in self._templates])
-        if isinstance(request, str):
-            readings, logistic = read_text(request), TEXT
-        else:
-            readings, logistic = [read_node(request, list(texts(request, request.name or "")))], NODE
         best: dict[int, tuple[float, Hit]] = {}
-        for score, hit in self._hits(readings, logistic, limit):
-            if hit.document not in best or score > best[hit.document][0]:
+        logistic = self._text if isinstance(request, str) else self._node
+        for factor, hit in self._hits(_read(request), limit):
+            score = round(factor * logistic.probability(hit.evidence), 4)
+            if score > 0 and (hit.document not in best or score > best[hit.document][0]):
                 best[hit.document] = (score, hit)
         found = sorted(best.values(), key=lambda pair: (-pair[0], -pair[1].evidence.coverage, pair[1].document))
         return [self._match(score, hit) for score, hit in found[:limit]]
 
-    def _hits(self, readings: list[Reading], logistic: Logistic, limit: int) -> Iterable[tuple[float, Hit]]:
-        assert self._index is not None
-        for number, reading in enumerate(readings):
-            factor = LONG_FACTOR if number else 1.0
-            for hit in self._index.search(reading, limit):
-                score = round(factor * logistic.probability(hit.evidence), 4)
-                if score > 0:
-                    yield score, hit
+    def evidence(self, request: str | Atomic) -> tuple[TemplateLike, Evidence] | None:
+        """The best template for a whole request and what its score is calculated from; for fitting coefficients."""
+        found = next(iter(self._hits(_read(request)[:1], 1)), None)
+        return None if found is None else (self._templates[found[1].document], found[1].evidence)
+
+    def _hits(self, readings: list[Reading], limit: int) -> Iterator[tuple[float, Hit]]:
+        """Yields what is found for each reading, with the factor of its score."""
+        if self._index is None:
+            self._index = Index([cast(Task, t.node) for t in self._templates], [t.name for t in self._templates])
+        for number, (reading, meaning) in enumerate(zip(readings, self._meanings(readings), strict=True)):
+            for hit in self._index.search(reading, limit, meaning):
+                yield (LONG_FACTOR if number else 1.0), hit
+
+    def _meanings(self, readings: list[Reading]) -> Sequence[Meaning | None]:
+        return [None] * len(readings)
 
     def _match(self, score: float, hit: Hit) -> Match:
         part = score / hit.evidence.coverage
@@ -126,6 +131,12 @@ class LexicalRanker:
         reasons.sort(key=lambda reason: (-reason.weight, reason.term))
         why = tuple(reason for reason in reasons[:_MAX_REASONS] if reason.weight > 0)
         return Match(self._templates[hit.document], score, why, hit.missed)
+
+
+def _read(request: str | Atomic) -> list[Reading]:
+    if isinstance(request, str):
+        return read_text(request)
+    return [read_node(request, list(texts(request, request.name or "")))]
 
 
 def describe_composite(match: Match) -> str:

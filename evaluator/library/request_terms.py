@@ -51,12 +51,13 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The words of a request.
+    """A request: its text, and the words in it.
 
     `extra` are words that add to a score and are not missed where a template does not hold them. `inputs` are the
     names of a node's inputs, None for a text.
     """
 
+    text: str
     parts: tuple[tuple[Word, ...], ...]
     function_words: frozenset[str]
     is_general_question: bool = False
@@ -97,6 +98,7 @@ def _read(text: str) -> Reading:
     parts = [part for piece in _END_OF_PART.split(text) if (part := tuple(content(piece))[:_MAX_WORDS])]
     is_question = any(word in QUESTION_WORDS for word in every[:3])
     return Reading(
+        text,
         tuple(parts[:_MAX_PARTS]),
         frozenset(word for word in every if word in NO_CONTENT),
         is_question and not _REFERRING.intersection(every),

@@ -56,3 +56,20 @@ def test_a_composite_that_fits_is_named_though_it_is_never_chosen(cli: Any) -> N
         ran = cli(command, "count the lines, words and characters of a text")
         assert ran.code == 1
         assert "'count_text' has words of the request, but is of type script" in ran.out + ran.err
+
+
+def test_templates_overlap_lists_what_will_be_mistaken(cli: Any, write: Any) -> None:
+    for name in ("first", "second"):
+        write(
+            f"lib/{name}.xml",
+            f'<task name="{name}" type="atomic"><description>Bake a loaf of bread</description></task>',
+        )
+    ran = cli("templates", "overlap", "--library", "lib")
+    assert ran.code == 0, ran
+    assert "first" in ran.out
+    assert "loaf" in ran.out
+    rows = json.loads(cli("templates", "overlap", "--library", "lib", "--json").out)
+    assert {"first", "second"} <= {row["template"] for row in rows}
+    assert rows[0]["shared"]
+    assert rows[0]["advice"]
+    assert "first" in cli("templates", "--library", "lib").out

@@ -1,0 +1,134 @@
+"""Matching by meaning: word vectors of `evaluator[vectors]`, used where it is installed.
+
+The vectors are static: the vector of a text is the mean of its tokens'. They are in the wheel of `wordllama`, whose two
+files are read here. The package itself is never imported, because it configures logging and may reach the network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from evaluator.library.calibration import NODE_VECTORS, TEXT_VECTORS
+from evaluator.library.index import Meaning
+from evaluator.library.indexed import texts
+from evaluator.library.matching import LexicalRanker, Ranker, TemplateLike
+from evaluator.library.request_terms import Reading
+from evaluator.library.words import words
+from evaluator.nodes import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Matrix = npt.NDArray[np.float32]
+
+_WEIGHTS, _TOKENIZER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+_FIELDS = ("description", "criteria", "inputs")
+_MAX_CHARS, _MAX_FIELD_CHARS = 2000, 400
+# Templates that the words of a request need not have found.
+_NEAREST = 20
+# The last digits of a cosine depend on the machine.
+_DIGITS = 4
+
+
+def make_ranker(templates: Iterable[TemplateLike]) -> Ranker:
+    """The default ranker: with vectors where `evaluator[vectors]` is installed, else lexical."""
+    folder = find_vectors()
+    return LexicalRanker(templates) if folder is None else VectorRanker(templates, load_vectors(folder))
+
+
+def find_vectors() -> Path | None:
+    """The folder of the installed `wordllama`, which is not imported; None without it or what it needs."""
+    if find_spec("numpy") is None or find_spec("tokenizers") is None:
+        return None
+    spec = find_spec("wordllama")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if all((Path(place) / name).is_file() for name in (_WEIGHTS, _TOKENIZER)):
+            return Path(place)
+    return None
+
+
+@lru_cache(maxsize=1)
+def load_vectors(folder: Path) -> StaticVectors:
+    """The vectors in a folder, read once."""
+    return StaticVectors(folder)
+
+
+class StaticVectors:
+    """Vectors of texts. Reading them takes about 0.2 s and 45 MB."""
+
+    def __init__(self, folder: Path) -> None:
+        import numpy as np
+        from tokenizers import Tokenizer
+
+        self._tokenizer = cast(Any, Tokenizer).from_file(str(folder / _TOKENIZER))
+        data = (folder / _WEIGHTS).read_bytes()
+        # The safetensors format: the length of a JSON header, the header, the tensors.
+        start = 8 + int.from_bytes(data[:8], "little")
+        entry = json.loads(data[8:start])["embedding.weight"]
+        begin, end = entry["data_offsets"]
+        self._rows = np.frombuffer(data[start + begin : start + end], dtype=np.float16).reshape(entry["shape"])
+
+    def embed(self, some: Sequence[str]) -> Matrix:
+        """One row of length 1 for each text; zeros for a text without tokens."""
+        import numpy as np
+
+        found = np.zeros((len(some), self._rows.shape[1]), dtype=np.float32)
+        for row, text in zip(found, some, strict=True):
+            if ids := self._tokenizer.encode(text[:_MAX_CHARS]).ids:
+                row[:] = self._rows[ids].astype(np.float32).mean(axis=0)
+        return _unit(found)
+
+
+class VectorRanker(LexicalRanker):
+    """A `Ranker` that adds the cosine between the vectors of request and template to the lexical score."""
+
+    _text, _node = TEXT_VECTORS, NODE_VECTORS
+
+    def __init__(self, templates: Iterable[TemplateLike], vectors: StaticVectors) -> None:
+        super().__init__(templates)
+        self._vectors = vectors
+        self._rows: Matrix | None = None
+
+    def _meanings(self, readings: list[Reading]) -> Sequence[Meaning | None]:
+        import numpy as np
+
+        if self._rows is None:
+            self._rows = self._embed_templates()
+        found: list[Meaning] = []
+        for vector in self._vectors.embed([reading.text for reading in readings]):
+            # Not `@`: its threads take more time than they save, and its last digits depend on their number.
+            row = np.einsum("ij,j->i", self._rows, vector).round(_DIGITS)
+            count = min(_NEAREST, len(row))
+            nearest = np.argpartition(-row, count - 1)[:count]
+            found.append(Meaning(row.tolist(), nearest.tolist()))
+        return found
+
+    def _embed_templates(self) -> Matrix:
+        rows = self._vectors.embed([_text_of(cast(Task, t.node), t.name) for t in self._templates])
+        for row, template in zip(rows, self._templates, strict=True):
+            shown = [" ".join(example.inputs.values()) for example in cast(Task, template.node).examples]
+            if shown:
+                # The centroid of the examples says more than the best of them.
+                row[:] = (row + self._vectors.embed(shown).mean(axis=0)) / 2
+        return _unit(rows)
+
+
+def _text_of(node: Task, name: str) -> str:
+    by_field: dict[str, list[str]] = {}
+    for field, text in texts(node, name):
+        by_field.setdefault(field, []).append(text)
+    parts = [" ".join(by_field.get(field, ()))[:_MAX_FIELD_CHARS] for field in _FIELDS]
+    return " ".join([f"{' '.join(words(name))}.", *parts])
+
+
+def _unit(rows: Matrix) -> Matrix:
+    import numpy as np
+
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(lengths, 1e-9)
