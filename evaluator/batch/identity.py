@@ -103,7 +103,7 @@ def _plain(value: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the simulated model
-    answers with it."""
+    answers with it, and an existing answer."""
 
     key: str
     value: str
@@ -125,6 +125,8 @@ class Cell:
         parts = {"template": self.template_part, "handler": self.handler_part, "inputs": inputs_part}
         if self.is_simulated:
             parts["target"] = digest(sample.target)
+        if sample.answer is not None:
+            parts["answer"] = digest(sample.answer)
         text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
         value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
         return Identity(key_of(sample.id, epoch, self.template, self.variant), value, parts)

@@ -8,6 +8,7 @@ answer as a wrong one. So does a batch with scorers, by default. See "Answers th
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Literal, get_args
 
 from evaluator.batch.records import Failure
@@ -31,15 +32,22 @@ def is_limited(error: TaskError) -> bool:
 
 def limited_answer(error: TaskError, wanted: OutputFormat | None) -> TaskResult | str:
     """The answer up to the limit as a result to score, or why it cannot be read as the output format `wanted`."""
-    result = TaskResult(Status.COMPLETE, error.content, None, error.notes, error.usage, error.task_id)
-    if not error.content.strip():
-        return "the answer is empty"
+    read = existing_answer(error.content, wanted)
+    if isinstance(read, TaskError):
+        return read.message
+    return replace(read, notes=error.notes, usage=error.usage, task_id=error.task_id)
+
+
+def existing_answer(text: str, wanted: OutputFormat | None) -> TaskResult | TaskError:
+    """A text as the result of a task with the output format `wanted`; an error if it is empty or unreadable."""
+    if not text.strip():
+        return TaskError("INVALID_OUTPUT", "the answer is empty", "output_format_failure", content=text)
     if wanted is None or (wanted.type == "text" and wanted.schema is None):
-        return result
-    parsed = parse_output(error.content, wanted.type, wanted.schema)
+        return TaskResult(Status.COMPLETE, text)
+    parsed = parse_output(text, wanted.type, wanted.schema)
     if parsed.error is not None:
-        return parsed.error.message
-    return TaskResult(Status.COMPLETE, error.content, parsed.value, error.notes, error.usage, error.task_id)
+        return TaskError("INVALID_OUTPUT", parsed.error.message, "output_format_failure", content=text)
+    return TaskResult(Status.COMPLETE, text, parsed.value, {"warnings": list(parsed.warnings)})
 
 
 def counts_as_failed(failure: Failure, counted: Collection[str]) -> bool:

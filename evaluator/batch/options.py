@@ -314,6 +314,10 @@ class BatchOptions:
     target: str | None = option(
         None, check_text, Flag("--target", "The field with the right answer. Default: target.", "FIELD")
     )
+    answers: str | None = option(
+        None, check_text,
+        Flag("--answers", "Score the answers in this field of the rows; no model is asked for one.", "FIELD"),
+    )  # fmt: skip
     scorers: tuple[Any, ...] = option(
         (), _objects,
         Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",

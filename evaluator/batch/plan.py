@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from evaluator.handler.model_choice import ModelChoice
     from evaluator.interpreter.evaluator import Evaluator
 
+ANSWERS = "answers"
+"""The variant of a batch that scores existing answers, if it names no model."""
 _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
 
 
@@ -81,7 +83,9 @@ def make_plan(
     if not names:
         raise UsageError("name a template")
     scorers = make_scorers(options.scorers)
-    cells = make_cells(evaluator, names, make_variants(options.models, options.handlers))
+    variants = make_variants(options.models, options.handlers)
+    is_answered = options.answers is not None
+    cells = answered_cells(evaluator, names, variants) if is_answered else make_cells(evaluator, names, variants)
     parts = _scorer_parts(evaluator, scorers, cells)
     thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
     reducers = check_fit(
@@ -93,13 +97,14 @@ def make_plan(
         bounded=[name for name, part in parts.items() if is_bounded(part)],
     )
     declared, required = _inputs_of(evaluator, names)
-    mapping = RowMapping(options.inputs, options.id, options.target, options.metadata)
+    mapping = RowMapping(options.inputs, options.id, options.target, options.metadata, options.answers)
+    required = [] if is_answered else required
     source = open_rows(rows, mapping, options.select, declared=declared, required=required)
     check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})
     check_targets(source, scorers)
     return BatchPlan(
         options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
-        _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
+        CallBound(0, 0, ()) if is_answered else _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
     )  # fmt: skip
 
 
@@ -128,6 +133,21 @@ def make_cells(
             cell = Cell(template, name, part, digest(settings), choice.backend.name == "simulated")
             found.append((cell, replace(variant, name=name)))
     return found
+
+
+def answered_cells(
+    evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
+) -> list[tuple[Cell, Variant]]:
+    """As `make_cells`, for rows with existing answers: no model is chosen, and `models` only name the variants.
+
+    Raises: UsageError or TemplateError, for a template that is missing or has errors.
+    """
+    named = [replace(variant, name=variant.name or ANSWERS) for variant in variants]
+    return [
+        (Cell(template, variant.name, template_part(evaluator.library, template), "", False), variant)
+        for template in templates
+        for variant in named
+    ]
 
 
 def _settings(evaluator: Evaluator, template: str, variant: Variant) -> tuple[ModelChoice, dict[str, Any]]:
@@ -208,6 +228,7 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "settings": {
             cell.handler_part: storable_settings(_settings(evaluator, cell.template, variant)[1])
             for cell, variant in plan.cells
+            if options.answers is None
         },
         "scorers": dict(plan.scorer_parts),
         "judges": dict(plan.judges.models),

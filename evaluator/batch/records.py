@@ -37,7 +37,7 @@ class Sample:
     """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in their source.
 
     `target` is the right answer, any JSON value; None: no target. `metadata` are the other fields of the row, by which
-    a report may group.
+    a report may group. `answer` is an existing answer, which is scored instead of asking a model; None: there is none.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Sample:
     target: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     place: int = 0
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.batch.identity import Cell, Identity
-from evaluator.batch.limited import Limited, counts_as_failed, is_limited, limited_answer
+from evaluator.batch.limited import Limited, counts_as_failed, existing_answer, is_limited, limited_answer
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
 from evaluator.batch.scorers.computing import GivenBack
@@ -34,7 +34,7 @@ from evaluator.errors.results import (
 from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
-from evaluator.nodes import Function, Task, TopLevel
+from evaluator.nodes import Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -170,8 +170,7 @@ class Worker:
             ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
             if self.limited == "failed":
                 return ended
-            node = self.evaluator.library.get(work.cell.template).node
-            answer = limited_answer(outcome, node.output if isinstance(node, Task) else None)
+            answer = limited_answer(outcome, self._output_of(work.cell.template))
             return (
                 f"{ended}: {answer}" if isinstance(answer, str) else replace(answer, parsed_content=answer.parsed_data)
             )
@@ -200,6 +199,8 @@ class Worker:
 
     async def _evaluate(self, work: Work) -> Outcome:
         sample, name, label = work.sample, work.cell.template, work.identity.value
+        if sample.answer is not None:
+            return existing_answer(sample.answer, self._output_of(name))
         try:
             inputs = read_inputs(self.evaluator.library.get(name).node, sample.inputs)
         except UsageError as error:
@@ -212,6 +213,10 @@ class Worker:
             name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
             target=None if sample.target is None else target_text(sample.target), labels={SAMPLE_LABEL: label},
         )  # fmt: skip
+
+    def _output_of(self, template: str) -> OutputFormat | None:
+        node = self.evaluator.library.get(template).node
+        return node.output if isinstance(node, Task) else None
 
     @staticmethod
     def _epoch(work: Work) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class RowMapping:
     `id`: None uses the field `id`, if the first row has it; else the id is computed from the row's content, independent
     of its position; the second of equal rows gets `-2`, and so on.
     `target`: None uses the field `target`; a row without it has no target.
+    `answers`: the field with an existing answer, a text or any JSON value; null is an empty one. None: no answers.
     `metadata`: names or paths; None uses every field that is not wholly input, id or target.
     """
 
@@ -46,6 +48,7 @@ class RowMapping:
     id: str | None = None
     target: str | None = None
     metadata: Sequence[str] | None = None
+    answers: str | None = None
 
 
 class MissingField(Exception):
@@ -79,8 +82,10 @@ class Mapper:
         self._metadata = (
             None if mapping.metadata is None else {name: _of_field(name, "metadata") for name in mapping.metadata}
         )
-        self._not_inputs = {mapping.id or "id", mapping.target or "target", *(mapping.metadata or ())}
-        self._consumed = {mapping.id or "id", mapping.target or "target", *given.values(), *self._by_name}
+        self._answer = None if mapping.answers is None else getter(mapping.answers, "answers")
+        own = {mapping.id or "id", mapping.target or "target"} | ({mapping.answers} if mapping.answers else set())
+        self._not_inputs = {*own, *(mapping.metadata or ())}
+        self._consumed = {*own, *given.values(), *self._by_name}
         self._is_first = True
         self._ids = SeenIds()
 
@@ -96,11 +101,12 @@ class Mapper:
             inputs = self._inputs_of(row)
             target = row.get("target") if self._target is None else self._target(row)
             metadata = self._metadata_of(row)
+            answer = None if self._answer is None else _answer_text(self._answer(row))
         except (MissingField, ExpressionError) as error:
             message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
             raise RowError(message, source=self._source, line=line, place=place, id=id) from error
         self._check_unique(id, place, line)
-        return Sample(id, inputs, target, metadata, place)
+        return Sample(id, inputs, target, metadata, place, answer)
 
     def _identify(self, row: Mapping[str, Any]) -> str:
         if self._id is None:
@@ -143,6 +149,13 @@ class Mapper:
             return {}
         consumed = self._consumed
         return {name: value for name, value in row.items() if name not in consumed}
+
+
+def _answer_text(value: Any) -> str:
+    """An existing answer as a model would have written it."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def getter(text: str, what: str) -> Getter:
