@@ -16,6 +16,7 @@ from evaluator.errors.messages import listed
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
+    from evaluator.viewer.report import Transcripts
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
 
@@ -131,7 +132,11 @@ def _named(part: str | None, names: Sequence[str]) -> str | None:
               help="The HTML file. Default: report.html in the first batch's folder.")  # fmt: skip
 @click.option("--title", default="", help="Title of the page. Default: the names of the batches.")
 @click.option("--max-samples", type=click.IntRange(min=0), help="Samples in the page, at most. Default: 20,000.")
-def report(batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None) -> None:
+@click.option("--transcripts", type=click.Choice(["none", "failed", "all"]), default="none", show_default=True,
+              help="Results whose conversations are in the page: failed ones and errors, or all.")  # fmt: skip
+def report(
+    batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None, transcripts: Transcripts
+) -> None:
     """Write one self-contained HTML page with numbers, plots and samples, which opens offline."""
     from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
@@ -144,6 +149,7 @@ def report(batches: tuple[Path, ...], output: Path | None, title: str, max_sampl
         path,
         [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
         title=title, max_samples=MAX_SAMPLES if max_samples is None else max_samples,
+        transcripts=transcripts,
     )  # fmt: skip
     echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
 

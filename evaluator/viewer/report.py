@@ -11,17 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, get_args
 
 from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import clean
-from evaluator.batch.records import SampleResult
+from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.page import page_parts, with_title
-from evaluator.viewer.samples import FIELDS, ORDER, SampleSpool, encoded, folder_url
+from evaluator.viewer.samples import FIELDS, ORDER, ReadTranscripts, SampleSpool, encoded, folder_url
+from evaluator.viewer.transcripts import transcripts as transcripts_of
 
+Transcripts = Literal["none", "failed", "all"]
 MAX_SAMPLES = 20_000
 MAX_BYTES = 50_000_000
 VERSION = 1
@@ -58,13 +60,16 @@ def write_report(
     title: str = "",
     max_samples: int = MAX_SAMPLES,
     max_bytes: int = MAX_BYTES,
+    transcripts: Transcripts = "none",
 ) -> ReportWritten:
     """Writes the report atomically; replaces an existing file.
 
-    `max_samples` and `max_bytes` limit the samples in the page, divided evenly among batches. Memory grows by 32 bytes
-    per result, and by what a summary takes if it is computed.
+    `transcripts`: results that have those of their task and judges in the page, from the task files of the batch's
+    folder: `failed` (with errors), `all` or `none`. `max_samples` and `max_bytes` limit the samples in the page,
+    divided evenly among batches. Memory grows by 32 bytes per result, and by what a summary takes if it is computed.
 
-    Raises: UsageError, without a batch or for a limit below 0; RecordError, if the report cannot be written.
+    Raises: UsageError, without a batch, for a limit below 0, or for unknown `transcripts`; RecordError, if the report
+    cannot be written.
     """
     path = Path(path)
     if not batches:
@@ -73,6 +78,8 @@ def write_report(
         raise UsageError(f"max_samples and max_bytes are {max_samples} and {max_bytes}, expected 0 or more")
     names = _names(batches)
     title = title or " and ".join(names)
+    if transcripts not in get_args(Transcripts):
+        raise UsageError(f"transcripts is {transcripts!r}, expected one of {', '.join(get_args(Transcripts))}")
     with contextlib.ExitStack() as open_spools:
         distributions = Distributions()
         shares = len(batches)
@@ -80,7 +87,8 @@ def write_report(
         heads: list[dict[str, Any]] = []
         for number, (batch, name) in enumerate(zip(batches, names, strict=True)):
             folder = None if batch.folder is None else folder_url(Path(batch.folder), path)
-            spool = open_spools.enter_context(SampleSpool(max_samples // shares, max_bytes // shares, folder))
+            read = _reader(batch.folder, transcripts)
+            spool = open_spools.enter_context(SampleSpool(max_samples // shares, max_bytes // shares, folder, read))
             summary = _read(batch, number, spool, distributions)
             spools.append(spool)
             heads.append({"name": name, "summary": summary, "manifest": dict(batch.manifest), "total": spool.total})
@@ -91,6 +99,19 @@ def write_report(
             file.write(after.encode())
             size = file.tell()
         return ReportWritten(shown, sum(spool.total for spool in spools), size)
+
+
+def _reader(folder: str | Path | None, wanted: Transcripts) -> ReadTranscripts | None:
+    if folder is None or wanted == "none":
+        return None
+    path, verdicts = Path(folder), set(Verdict) if wanted == "all" else {Verdict.FAILED, Verdict.ERROR}
+
+    def read(result: SampleResult) -> list[dict[str, Any]] | None:
+        if result.verdict not in verdicts:
+            return None
+        return [each.to_dict() for each in transcripts_of(path, result)]
+
+    return read
 
 
 def _names(batches: Sequence[ReportBatch]) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, cast
@@ -23,19 +23,24 @@ from evaluator.batch.records import SampleResult, Score, Verdict
 FIELDS = (
     "group", "verdict", "id", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed", "scores",
     "failure", "usage", "scoring_cost_usd", "duration_s", "started", "task", "link", "cached_calls", "warnings",
-    "identity",
+    "identity", "transcripts",
 )  # fmt: skip
 ORDER = (Verdict.ERROR, Verdict.FAILED, Verdict.UNSCORED, Verdict.PASSED)
 MAX_TEXT_CHARS = 50_000
 _EXACT = 2**53
+ReadTranscripts = Callable[[SampleResult], list[dict[str, Any]] | None]
 _SPOOL_BYTES = 1_000_000
 
 
 class SampleSpool:
     """Collects the encoded results of one batch, to be read when all are added. A context manager."""
 
-    def __init__(self, max_samples: int, max_bytes: int, folder: str | None) -> None:
-        """`folder`: the batch's folder, as a relative URL from the report; None: no links to task files."""
+    def __init__(
+        self, max_samples: int, max_bytes: int, folder: str | None, transcripts: ReadTranscripts | None = None
+    ) -> None:
+        """`folder`: the batch's folder, as a relative URL from the report; None: no links to task files. `transcripts`
+        reads those of a result, None where it is to have none."""
+        self._transcripts = transcripts
         self.groups: dict[tuple[str, str], int] = {}
         self.total = 0
         self._max_samples, self._max_bytes, self._folder = max_samples, max_bytes, folder
@@ -58,7 +63,8 @@ class SampleSpool:
             group = self.groups.setdefault((result.template, result.variant), len(self.groups))
             count, size = self._used[result.verdict]
             if count < self._max_samples and size < self._max_bytes:
-                line = encoded(_cells(result, group, self._folder))
+                transcripts = None if self._transcripts is None else self._transcripts(result)
+                line = encoded([*_cells(result, group, self._folder), transcripts])
                 self._files[result.verdict].write(line + b"\n")
                 self._used[result.verdict] = (count + 1, size + len(line) + 2)
             yield result

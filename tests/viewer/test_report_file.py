@@ -20,6 +20,8 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import summarise
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
+from evaluator.record.steps import StepEnd, StepStart, Summary
+from evaluator.record.store import TaskStore
 from evaluator.viewer import ReportBatch, write_report
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.samples import FIELDS, MAX_TEXT_CHARS, link_to
@@ -244,3 +246,38 @@ def test_a_batch_without_results_is_a_page(tmp_path: Path) -> None:
 def test_results_are_read_once_in_any_iterable(tmp_path: Path) -> None:
     page = page_of(iter([FAILED, UNSCORED]), tmp_path / "r.html")
     assert [sample["id"] for sample in shown(page)] == ["tin", "gold"]
+
+
+def write_tasks(folder: Path) -> list[SampleResult]:
+    """A passed and a failed result with task files, and an error whose file is missing."""
+    store = TaskStore(folder / "tasks")
+    for text in ("Which metal?", HOSTILE[0]):
+        journal = store.create("r")
+        args = {"messages": [{"role": "user", "content": text}]}
+        journal.note(StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": f"say {text}"}, 0.1))
+        journal.close(Summary("completed", 1, 0, 0.1))
+    return [replace(PASSED, task_id=1), replace(FAILED, task_id=2), replace(ERROR, task_id=9)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"), [("none", set()), ("failed", {"tin", "iron"}), ("all", {"lead", "tin", "iron"})]
+)
+def test_transcripts_of_failed_or_all_results_are_in_the_page(tmp_path: Path, wanted: Any, ids: set[str]) -> None:
+    path = tmp_path / "r.html"
+    batch = ReportBatch(write_tasks(tmp_path / "b"), {"name": "metals"}, folder=tmp_path / "b")
+    write_report(path, [batch], transcripts=wanted)
+    page = path.read_text(encoding="utf-8")
+    samples = {sample["id"]: sample["transcripts"] for sample in shown(page)}
+    assert {key for key, found in samples.items() if found is not None} == ids
+    assert "<" not in page.partition('id="data">')[2].partition("</script>")[0]
+    if "tin" in ids:
+        (task,) = samples["tin"]
+        (conversation,) = task["conversations"]
+        assert [message["content"] for message in conversation["messages"]] == [HOSTILE[0], f"say {HOSTILE[0]}"]
+        (missing,) = samples["iron"]
+        assert missing["conversations"] == [] and "there is no task 9" in missing["problem"]
+
+
+def test_an_unknown_choice_of_transcripts_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="transcripts is 'some', expected one of none, failed, all"):
+        write_report(tmp_path / "r.html", [ReportBatch(EACH)], transcripts="some")  # type: ignore[arg-type]

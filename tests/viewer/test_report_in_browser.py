@@ -17,6 +17,7 @@ from evaluator.batch.summary import summarise
 from evaluator.viewer import ReportBatch, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
 from tests.viewer.browser import Page, find_chromium, running, tab
+from tests.viewer.test_report_file import write_tasks
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
 
@@ -322,7 +323,7 @@ def test_an_agreement_that_is_not_defined_says_why(with_page: Any, tmp_path: Pat
         ["Krippendorff's α", "", "not defined", "–", "4 of 4", "100.0 %"],
         ["Cohen's κ", "", "not defined", "–", "4 of 4", "100.0 %"],
     ]
-    assert "not defined where every rating is the same" in text
+    assert "It is undefined if all ratings are equal" in text
 
 
 @pytest.mark.parametrize("summary", [None, "of an earlier version"])
@@ -450,3 +451,19 @@ def test_what_is_only_for_the_screen_is_not_printed(with_page: Any, tmp_path: Pa
         return await page.run(shown), await page.run("getComputedStyle(document.body).backgroundColor")
 
     assert with_page(steps) == (["none", "none", "block"], "rgb(255, 255, 255)")
+
+
+def test_a_result_shows_its_transcript_as_text(with_page: Any, tmp_path: Path) -> None:
+    results = write_tasks(tmp_path / "b")
+    batch = ReportBatch(results, {"name": "metals"}, folder=tmp_path / "b")
+    write_report(tmp_path / "r.html", [batch], transcripts="all")
+
+    async def steps(page: Page) -> Any:
+        await page.open(tmp_path / "r.html")
+        assert not (await page.run("document.title")).startswith("owned")
+        return await page.run(EACH_DETAIL)
+
+    details = with_page(steps)
+    assert any("Task, TASK-1" in text and "say Which metal?" in text for text in details)
+    assert any(f"say {HOSTILE[0]}" in text for text in details)
+    assert any("there is no task 9" in text for text in details)

@@ -59,7 +59,8 @@ function detailOf(view, sample) {
     section("Scores", scoresOf(sample)),
     Object.keys(sample.metadata).length > 0 && section("Metadata", pairs(sample.metadata)),
     sample.warnings.length > 0 && section("Warnings", make("ul", null, sample.warnings.map((warning) => make("li", null, warning)))),
-    section("Usage", usageOf(sample))
+    section("Usage", usageOf(sample)),
+    (sample.transcripts || []).map(transcriptOf)
   );
 }
 
@@ -107,6 +108,28 @@ function scoresOf(sample) {
       score.metadata && text(score.metadata, 2)
     );
   });
+}
+
+/** The conversations of a task or a judge, message by message. */
+function transcriptOf(transcript) {
+  const conversations = transcript.conversations.map((each) => [
+    make("p", { class: "quiet" }, [each.path, each.model].filter(Boolean).join(" · ")),
+    each.messages.map(messageOf),
+    each.unanswered && make("p", { class: "notice" }, `no answer: ${each.unanswered.status} ${plain(each.unanswered.error || "")}`),
+    each.unanswered && each.unanswered.partial && text(each.unanswered.partial, 2),
+  ]);
+  const problem = transcript.problem && make("p", { class: "notice" }, transcript.problem);
+  return section(`${transcript.title}, TASK-${transcript.task}`, [problem, conversations]);
+}
+
+function messageOf(message) {
+  const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
+  return [
+    make("p", null, make("b", null, plain(message.role || "message"))),
+    message.reasoning && make("details", null, make("summary", null, "reasoning"), text(message.reasoning, 2)),
+    message.content && text(message.content, 2),
+    calls.map((call) => [make("p", { class: "quiet" }, "calls"), text(call, 2)]),
+  ];
 }
 
 function usageOf(sample) {

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.batch import Batch
 from evaluator.batch.export.about import About
-from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
+from evaluator.batch.folder import MANIFEST, RESULTS
 from evaluator.batch.reading import open_batch
-from evaluator.batch.records import SampleResult
-from evaluator.errors import EvaluatorError, RecordError
-from evaluator.record.conversation import Conversation, conversations
-from evaluator.record.store import TaskStore
+from evaluator.errors import EvaluatorError
 from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.rendering import Page, items
+from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import State
+from evaluator.viewer.transcripts import transcripts
 
 SAMPLES_PER_PAGE = 50
 MAX_BATCHES = 500
 LIVE_MS, SLOW_LIVE_MS, COMPUTING_MS = 2_000, 15_000, 1_000
 _QUIET_S = 120.0
-_MAX_JUDGES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,6 @@ class Entry:
     @property
     def unfinished(self) -> str:
         return "" if self.batch is None else About(self.batch.manifest).unfinished
-
-
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """A task file of a sample: of the task itself or of a judge. `problem` is why it is not shown."""
-
-    title: str
-    task_id: int
-    conversations: Sequence[Conversation]
-    problem: str = ""
 
 
 def entries(state: State) -> list[Entry]:
@@ -165,24 +152,6 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
             "place": place, "count": len(order), "before": before, "after": after,
             "epochs": batch.manifest.get("epochs"),
             "list_page": 1 if place is None else place // SAMPLES_PER_PAGE + 1,
-            "transcripts": list(transcripts(batch.folder, result)),
+            "transcripts": transcripts(batch.folder, result),
         },
     )  # fmt: skip
-
-
-def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
-    """The conversations of a result's task and of its judges, from the task files of the batch."""
-    tasks: list[tuple[str, int]] = [] if result.task_id is None else [("Task", result.task_id)]
-    for name, score in result.scores.items():
-        judges = [task for task in items(score.metadata.get("task_ids")) if type(task) is int]
-        tasks += [(f"Judge of {name}", task) for task in judges[:_MAX_JUDGES]]
-    return [_transcript(folder, title, task) for title, task in tasks]
-
-
-def _transcript(folder: Path, title: str, task: int) -> Transcript:
-    if (folder / TASKS).is_symlink():
-        return Transcript(title, task, (), f"{folder / TASKS} is a link; links are not followed")
-    try:
-        return Transcript(title, task, conversations(TaskStore(folder / TASKS).read(task)))
-    except (RecordError, EvaluatorError, OSError) as error:
-        return Transcript(title, task, (), str(error))
