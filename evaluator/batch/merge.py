@@ -32,7 +32,7 @@ _SAME = (
     "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
     "limited", "thresholds", "cluster", "group_by", "reducers",
 )  # fmt: skip
-_SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "metadata")
+_SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,11 @@ class BatchOptions:
         None, check_text,
         Flag("--answers", "Score the answers in this field of the rows; no model is asked for one.", "FIELD"),
     )  # fmt: skip
+    shuffle_choices: int | None = option(
+        None, _at_least(0),
+        Flag("--shuffle-choices", "Order the options of each row by this seed, and move the target along.",
+             "SEED", int),
+    )  # fmt: skip
     scorers: tuple[Any, ...] = option(
         (), _objects,
         Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",

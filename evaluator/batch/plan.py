@@ -97,7 +97,9 @@ def make_plan(
         bounded=[name for name, part in parts.items() if is_bounded(part)],
     )
     declared, required = _inputs_of(evaluator, names)
-    mapping = RowMapping(options.inputs, options.id, options.target, options.metadata, options.answers)
+    mapping = RowMapping(
+        options.inputs, options.id, options.target, options.metadata, options.answers, options.shuffle_choices
+    )
     required = [] if is_answered else required
     source = open_rows(rows, mapping, options.select, declared=declared, required=required)
     check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})

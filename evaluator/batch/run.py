@@ -99,6 +99,7 @@ async def run_batch(
     id: str | None = None,
     target: str | None = None,
     answers: str | None = None,
+    shuffle_choices: int | None = None,
     metadata: Sequence[str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
     scorers: Sequence[ScorerSpec] = (),
@@ -140,12 +141,13 @@ async def run_batch(
     `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed when the batch has ended.
 
     `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
-    rows. `answers`: the field with existing answers, which are scored without a call. `scorers`: names, tables or
-    functions. Each of `models` is combined with each of `handlers`. `thresholds`: conditions such as
-    `"accuracy >= 0.8"`. `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
-    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `cluster` and `group_by` name
-    metadata fields: equal values of `cluster` are not independent (clustered standard errors); numbers are shown for
-    each value of `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
+    rows. `answers`: the field with existing answers, which are scored without a call. `shuffle_choices`: a seed for the
+    order of each row's options; the target is moved along. `scorers`: names, tables or functions. Each of `models` is
+    combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types and
+    reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored" like
+    any other, "failed" or an "error". `cluster` and `group_by` name metadata fields: equal values of `cluster` are not
+    independent (clustered standard errors); numbers are shown for each value of `group_by`. `reducers`: how epochs
+    become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they arrive, task files,
     manifest, summary. `resume` continues the batch in that folder; `retry_errors` runs samples again that ended with an

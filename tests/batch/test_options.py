@@ -47,7 +47,7 @@ def test_the_command_line_has_every_option() -> None:
 def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> None:
     given = {
         "templates": ["a", "b"], "rows": "rows.jsonl", "name": "n", "inputs": {"a": "b"}, "id": "i", "target": "t",
-        "answers": "output",
+        "answers": "output", "shuffle_choices": 7,
         "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
         "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
         "count_as_failed": ["tool_failure", "TASK_FAILURE"], "limited": "error", "limits": {"max_cost": 1.5},

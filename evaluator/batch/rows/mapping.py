@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import nodes
 
 from evaluator.batch.records import Sample
+from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.row_ids import SeenIds, content_id
 from evaluator.errors import ExpressionError, UsageError
@@ -41,6 +42,7 @@ class RowMapping:
     of its position; the second of equal rows gets `-2`, and so on.
     `target`: None uses the field `target`; a row without it has no target.
     `answers`: the field with an existing answer, a text or any JSON value; null is an empty one. None: no answers.
+    `shuffle_choices`: the seed of the order of each row's options; None: as they are.
     `metadata`: names or paths; None uses every field that is not wholly input, id or target.
     """
 
@@ -49,6 +51,7 @@ class RowMapping:
     target: str | None = None
     metadata: Sequence[str] | None = None
     answers: str | None = None
+    shuffle_choices: int | None = None
 
 
 class MissingField(Exception):
@@ -86,6 +89,7 @@ class Mapper:
         own = {mapping.id or "id", mapping.target or "target"} | ({mapping.answers} if mapping.answers else set())
         self._not_inputs = {*own, *(mapping.metadata or ())}
         self._consumed = {*own, *given.values(), *self._by_name}
+        self._seed = mapping.shuffle_choices
         self._is_first = True
         self._ids = SeenIds()
 
@@ -102,11 +106,14 @@ class Mapper:
             target = row.get("target") if self._target is None else self._target(row)
             metadata = self._metadata_of(row)
             answer = None if self._answer is None else _answer_text(self._answer(row))
+            sample = Sample(id, inputs, target, metadata, place, answer)
+            if self._seed is not None and (sample := shuffle_choices(sample, self._seed)) is None:
+                raise MissingField("there is no list `choices` or `options` to shuffle")
         except (MissingField, ExpressionError) as error:
             message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
             raise RowError(message, source=self._source, line=line, place=place, id=id) from error
         self._check_unique(id, place, line)
-        return Sample(id, inputs, target, metadata, place, answer)
+        return sample
 
     def _identify(self, row: Mapping[str, Any]) -> str:
         if self._id is None:

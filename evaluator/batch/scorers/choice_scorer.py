@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal, cast
 from unicodedata import normalize
 
 from evaluator.batch.records import Score
+from evaluator.batch.rows.choice_order import CHOICE_FIELDS
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, as_text
 from evaluator.errors import UsageError
@@ -66,7 +67,6 @@ _UP_TO_REASON = re.compile(r"[\n.;,(]|\bbecause\b|\bnot\b")
 _BEFORE_WORDS = " .:)]*-–—,;("
 _INSPECT_LINE = re.compile(r"^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n|\.)", re.IGNORECASE | re.MULTILINE)
 _INSPECT = re.compile(r"ANSWER\s*:\s*([A-Za-z\d ,]+)(?:[^\w]|\n|$|\.)", re.IGNORECASE)
-_FIELDS = ("choices", "options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class ChoiceScorer(ResultScorer):
         if self.choices is not None:
             return _lettered(self.choices)
         for place in (scored.sample.inputs, scored.sample.metadata):
-            for field in _FIELDS:
+            for field in CHOICE_FIELDS:
                 if isinstance(found := place.get(field), list | tuple | Mapping):
                     return _lettered(cast("Any", found))
         return dict.fromkeys(_LETTERS, "")

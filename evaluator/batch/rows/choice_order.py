@@ -1,0 +1,72 @@
+"""Options of a row in another order, with the target moved along: the position of an option says nothing then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, cast
+
+from evaluator.batch.records import Sample
+
+CHOICE_FIELDS = ("choices", "options")
+"""The fields of a row that hold its options."""
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTER = re.compile(r"[\W_]*([A-Za-z])[\W_]*")
+
+
+def shuffle_choices(sample: Sample, seed: int) -> Sample | None:
+    """The sample with the options of its inputs or metadata in an order that depends on `seed` and its id only.
+
+    A table of letters to words keeps its letters. A target that is a letter, an index from 0, or a list of these is
+    moved along; words stay. None, if the sample has no list or table of options.
+    """
+    places = [dict(sample.inputs), dict(sample.metadata)]
+    found = next((place[field] for place in places for field in CHOICE_FIELDS if _is_options(place.get(field))), None)
+    if found is None:
+        return None
+    values: list[Any] = list(cast("Any", found.values() if isinstance(found, Mapping) else found))
+    order = sorted(range(len(values)), key=lambda at: _rank(seed, sample.id, at))
+    moved: Any = [values[at] for at in order]
+    letters = [str(key).strip() for key in cast("Any", found)] if isinstance(found, Mapping) else list(_LETTERS)
+    if isinstance(found, Mapping):
+        moved = dict(zip(cast("Mapping[Any, Any]", found), moved, strict=True))
+    for place in places:
+        for field in CHOICE_FIELDS:
+            if field in place and place[field] == found:
+                place[field] = moved
+    inputs, metadata = places
+    target = _moved(sample.target, order, letters, values)
+    return replace(sample, inputs=inputs, metadata=metadata, target=target)
+
+
+def _is_options(value: Any) -> bool:
+    return isinstance(value, list | tuple | Mapping) and len(cast("Any", value)) > 1
+
+
+def _rank(seed: int, id: str, at: int) -> bytes:
+    return blake2b(f"{seed}\0{id}\0{at}".encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _moved(target: Any, order: Sequence[int], letters: Sequence[str], values: Sequence[Any]) -> Any:
+    """The target as it names the same option in the new order."""
+    if isinstance(target, list | tuple):
+        return [_moved(each, order, letters, values) for each in cast("list[Any]", target)]
+    if isinstance(target, int) and not isinstance(target, bool):
+        return order.index(target) if target in order else target
+    if not isinstance(target, str):
+        return target
+    at = _position(target, letters, values)
+    return letters[order.index(at)] if at is not None and at < len(order) else target
+
+
+def _position(target: str, letters: Sequence[str], values: Sequence[Any]) -> int | None:
+    """The position of the option whose letter the target is; None for words."""
+    if target.strip() in letters:
+        return letters.index(target.strip())
+    match = _LETTER.fullmatch(target)
+    if match is None or any(str(value).strip().casefold() == target.strip().casefold() for value in values):
+        return None
+    letter = match[1].upper()
+    return letters.index(letter) if letter in letters else None
