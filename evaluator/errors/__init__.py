@@ -25,6 +25,8 @@
     ├── NotAllowed              caller: a task needs more than the task that started it may
     ├── RepeatedCall            environment: a model repeats a tool call that changes nothing
     ├── ClusterLost             environment: no node of a cluster is left (`batch.engines.pool`)
+    ├── MathFailed              environment: two expressions could not be compared (`batch.scorers.math_scorer`)
+    ├── NoSuchPage              caller: an address of the viewer that names nothing (`viewer.server.project`)
     ├── SessionClosed           caller: a Handler was used after its task had ended
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
     │   └── CallRejected        a limit: a batch that stops or has spent its budget; ends the whole run

@@ -1,4 +1,4 @@
-"""The report of batches: one HTML page with numbers, plots and samples."""
+"""The static report of batches: one HTML page with numbers, plots, samples and transcripts."""
 
 from evaluator.viewer.report import MAX_SAMPLES, ReportBatch, ReportWritten, write_report
 

@@ -213,7 +213,7 @@ def test_without_ray_there_is_no_folder(cli: Any, write: Any, tmp_path: Path) ->
 
 
 def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(here: Any) -> None:
-    ran = here(*batch("--max-tokens", 400, "--max-cost", 5, "--concurrency", 1))
+    ran = here(*batch("--max-tokens", 40, "--max-cost", 5, "--concurrency", 1))
     assert ran.code == 5
     assert "(max_cost and max_tokens apply to each session)\nresume with: evaluator batch --resume b\n" in ran.err
 
