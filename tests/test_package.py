@@ -57,7 +57,7 @@ def test_help_of_the_evaluator_shows_examples_and_every_argument():
     text = inspect.getdoc(evaluator.Evaluator)
     assert ">>>" in text
     arguments = list(inspect.signature(evaluator.Evaluator).parameters)
-    assert [name for name in arguments if not re.search(rf"^ +{name}: ", text, re.MULTILINE)] == []
+    assert [name for name in arguments if not re.search(rf"^- {name}: ", text, re.MULTILINE)] == []
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -93,35 +93,39 @@ class Evaluator:
     scored batches see `run_batch`. `close`, or `with Evaluator() as evaluator:`, ends its connections.
 
     What runs:
-        library: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
-        handler: a profile or its name (default: `default`).
-        profiles: handler profiles by name (default: `handlers/` here, then the shipped ones).
-        model: used for every task, whatever templates and profiles name, except tasks whose role has a model.
-        model_roles: the model of each role, such as `grader`; first those given here, then those of the profile.
-        backend: answers every model call itself (a simulated or replaying one, or your own).
-        tools: further tools that templates may name.
+
+    - library: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
+    - handler: a profile or its name (default: `default`).
+    - profiles: handler profiles by name (default: `handlers/` here, then the shipped ones).
+    - model: used for every task, whatever templates and profiles name, except tasks whose role has a model.
+    - model_roles: the model of each role, such as `grader`; first those given here, then those of the profile.
+    - backend: answers every model call itself (a simulated or replaying one, or your own).
+    - tools: further tools that templates may name.
 
     What it may do:
-        roots: the folders that tasks may read, the first one also where scripts run (default: the current folder).
-        sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles and templates say.
-        trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only those that the user
-            has allowed, see docs/explanation/security.md. Profiles that are passed need no permission. `trust` also
-            allows `resume` to run the XML that a task file of another user or machine records.
-        max_depth: levels of subtasks.
-        reparse: a task that ran out of turns, context or output may be decomposed, once, where its template allows it.
-        asker: answers questions to the user.
-        background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in the background.
+
+    - roots: the folders that tasks may read, the first one also where scripts run (default: the current folder).
+    - sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles and templates say.
+    - trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only those that the user
+      has allowed, see docs/explanation/security.md. Profiles that are passed need no permission. `trust` also
+      allows `resume` to run the XML that a task file of another user or machine records.
+    - max_depth: levels of subtasks.
+    - reparse: a task that ran out of turns, context or output may be decomposed, once, where its template allows it.
+    - asker: answers questions to the user.
+    - background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in the background.
 
     What it keeps:
-        tasks_dir: the folder of task files (default `tasks`; None records nothing).
-        sync: what survives a loss of power: "off" only what the system has already written to disk, "task" every ended
-            task, "step" every step. A killed process loses nothing in any mode.
-        cache: a response cache, or the file of one: responses that are reused, see `models.cache`.
-        memory: answers `fresh_context`.
+
+    - tasks_dir: the folder of task files (default `tasks`; None records nothing).
+    - sync: what survives a loss of power: "off" only what the system has already written to disk, "task" every ended
+      task, "step" every step. A killed process loses nothing in any mode.
+    - cache: a response cache, or the file of one: responses that are reused, see `models.cache`.
+    - memory: answers `fresh_context`.
 
     What it reports:
-        notice: gets each line for the user (default: the log, see `evaluator.errors.logs`).
-        tracer: an OpenTelemetry tracer, or True for the global provider's; see docs/howto/trace-runs.md.
+
+    - notice: gets each line for the user (default: the log, see `evaluator.errors.logs`).
+    - tracer: an OpenTelemetry tracer, or True for the global provider's; see docs/howto/trace-runs.md.
 
     Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root is not a folder.
     """
