@@ -134,13 +134,14 @@ def test_processes_that_make_one_file_at_the_same_moment_all_write_to_it(kind: s
     for process in processes:
         process.join()
     assert errors == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{turn}.db" for turn in range(ROUNDS))
     for turn in range(ROUNDS):
         path = tmp_path / f"{turn}.db"
         assert held(kind, path) == [f"process {number}" for number in range(PROCESSES)]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    # Processes that close at the same moment may leave SQLite's own files; the next one to close removes them.
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{turn}.db" for turn in range(ROUNDS))
 
 
 OTHER = """
