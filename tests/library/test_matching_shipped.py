@@ -1,8 +1,8 @@
 """How well labelled requests find the shipped templates.
 
 `match_requests.json` was written before the scorer was tuned, by the author of the templates: real requests
-will do worse. Its `tuning` half took part in choosing the weights and LOW_SCORE; its `held_out` half did not choose them. A `template` of null is a request that nothing fits. The bounds are what was
-reached, rounded down.
+will do worse. Its `tuning` half took part in choosing the weights and LOW_SCORE; its `held_out` half did not. A
+`template` of null is a request that nothing fits. The bounds are what was reached, rounded down.
 """
 
 from __future__ import annotations
