@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 
 import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is a part of Linux")
-SECRET = "not-a-real-key-0123456789"
+SECRET = f"not-a-real-key-{uuid.uuid4()}"  # not that of the same test in another process
 LOOK = "import ctypes, os, subprocess, sys\n{hide}\nown = open('/proc/self/environ').read()\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import socket
 import sys
@@ -16,6 +17,7 @@ from evaluator.batch.engines.link import Lost
 from evaluator.batch.engines.process_worker import HEAD
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import EvaluatorError
+from evaluator.processes.supervisor import scrubbed_environment
 
 # The worker imports what this process can import. -P: nothing is added to the path before it is set.
 _PROGRAM = (
@@ -46,12 +48,14 @@ class ProcessHost:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(path) for path in sys.path]),
                     str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,
+                    start_new_session=True, env=_environment_at_start(),
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
                 raise Lost(f"a process cannot be started: {error.strerror}") from error
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        variables = pickle.dumps(dict(os.environ), pickle.HIGHEST_PROTOCOL)
+        self._writer.write(HEAD.pack(len(variables)) + variables)
         self._reading = asyncio.ensure_future(self._read(reader, self._process))
         return self._writer
 
@@ -117,3 +121,10 @@ class ProcessHost:
 
 def _ending_of(code: int) -> str:
     return f"the process was ended by signal {-code}" if code < 0 else f"the process ended with exit code {code}"
+
+
+def _environment_at_start() -> dict[str, str]:
+    """The variables without which Python does not start alike. The others follow on the connection: what a process is
+    started with can be read in `/proc`, also by scripts that run while it starts."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LD_", "DYLD_"))}
+    return scrubbed_environment() | environment

@@ -1,7 +1,7 @@
 """The program of a worker process: a Host that answers calls on a socket.
 
-`process_host` starts it. The end of the connection, which is also the end of the process that started it, ends this
-process at once, whatever it computes.
+`process_host` starts it, and sends its environment variables before the calls. The end of the connection, which is also
+the end of the process that started it, ends this process at once, whatever it computes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 from evaluator.batch.engines.host import Host, portable_error
 from evaluator.processes.own_environment import hide_own_environment
@@ -31,6 +31,8 @@ def main(descriptor: int) -> None:
     hide_own_environment()  # scripts of samples run below this process
     os.set_inheritable(descriptor, False)
     connection = socket.socket(fileno=descriptor)
+    stream = connection.makefile("rb")
+    os.environ.update(pickle.loads(_message(stream) or os._exit(0)))
     # Standard output belongs to the summary; what a scorer prints goes to standard error.
     with suppress(OSError):
         os.dup2(2, 1)
@@ -40,14 +42,14 @@ def main(descriptor: int) -> None:
         signal.signal(number, _ignore)
     # The event loop gets its turn soon beside a scorer that computes. Python's default is 5 ms.
     sys.setswitchinterval(_SWITCH_S)
-    asyncio.run(_serve(connection))
+    asyncio.run(_serve(connection, stream))
 
 
 def _ignore(_number: int, _frame: object) -> None:
     pass
 
 
-async def _serve(connection: socket.socket) -> None:
+async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
     host, tasks = Host(), set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
 
@@ -69,16 +71,20 @@ async def _serve(connection: socket.socket) -> None:
     def deliver(packed: bytes) -> None:
         loop.call_soon_threadsafe(take, packed)
 
-    threading.Thread(target=_receive, args=(connection, deliver), daemon=True).start()
+    threading.Thread(target=_receive, args=(stream, deliver), daemon=True).start()
     await asyncio.Event().wait()
 
 
-def _receive(connection: socket.socket, deliver: Callable[[bytes], None]) -> None:
+def _receive(stream: BinaryIO, deliver: Callable[[bytes], None]) -> None:
     """Delivers each message. Ends the process with the connection; nobody would take a result then."""
     try:
-        with connection.makefile("rb") as stream:
-            while len(head := stream.read(HEAD.size)) == HEAD.size:
-                (size,) = HEAD.unpack(head)
-                deliver(stream.read(size))
+        while packed := _message(stream):
+            deliver(packed)
     finally:
         os._exit(0)
+
+
+def _message(stream: BinaryIO) -> bytes:
+    """The next message; empty at the end of the connection."""
+    head = stream.read(HEAD.size)
+    return stream.read(*HEAD.unpack(head)) if len(head) == HEAD.size else b""
