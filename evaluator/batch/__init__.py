@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from evaluator.batch.summary import BatchSummary as BatchSummary
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
-    from evaluator.batch.work import Done as Done
     from evaluator.batch.work import Variant as Variant
-    from evaluator.batch.work import Work as Work
     from evaluator.batch.work import Worker as Worker
+    from evaluator.batch.work import WorkItem as WorkItem
+    from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
     "definition": ("BatchDefinition", "read_definition"),
@@ -63,7 +63,7 @@ _HOMES = {
     "thresholds": ("Threshold", "ThresholdResult"),
     "progress": ("Display", "Endpoint", "NoDisplay", "Snapshot"),
     "reading": ("Batch", "Declared", "Results", "open_batch"),
-    "work": ("Done", "Variant", "Work", "Worker"),
+    "work": ("Variant", "WorkItem", "WorkResult", "Worker"),
     "records": ("Failure", "Sample", "SampleResult", "Score", "Verdict"),
     "rows": ("Selection",),
     "run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),

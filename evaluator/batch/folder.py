@@ -48,7 +48,7 @@ _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ResultEntry:
     """The index entry of a result: the position of its line, and the values that decide whether it is run again."""
 
     offset: int
@@ -238,17 +238,17 @@ class BatchFolder:
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
             ) from error
 
-    def index(self) -> dict[str, Entry]:
+    def index(self) -> dict[str, ResultEntry]:
         """The current result of each key. Parses only the head of each line.
 
         Raises: RecordError, with file and line, if a line is not a result or was changed.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, ResultEntry] = {}
         for number, offset, line in self._lines():
             head = _HEAD.match(line)
             if head is None or head[4] not in _VERDICTS:
                 raise _corrupt(self.path, number, "not a line of results")
-            found[head[1].decode()] = Entry(offset, head[2], head[3], _VERDICTS[head[4]], head[5] == b"true")
+            found[head[1].decode()] = ResultEntry(offset, head[2], head[3], _VERDICTS[head[4]], head[5] == b"true")
         return found
 
     def results(self) -> Iterator[SampleResult]:

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.batch.folder import Entry
+from evaluator.batch.folder import ResultEntry
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Verdict
-from evaluator.batch.work import Variant, Work
+from evaluator.batch.work import Variant, WorkItem
 
 MAX_EXPLAINED = 100_000
 _MISSING = object()
@@ -49,7 +49,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingWork:
     """The work that is left, row by row.
 
     `earlier` is the index of existing results by key. Keys are removed as their rows are read; in the end those are
@@ -66,7 +66,7 @@ class Pending:
 
     cells: Sequence[tuple[Cell, Variant]]
     epochs: int
-    earlier: dict[str, Entry]
+    earlier: dict[str, ResultEntry]
     read_result: Callable[[int], SampleResult]
     on_kept: Callable[[Verdict], None]
     scoring_part: str
@@ -76,13 +76,13 @@ class Pending:
     counts: Counts = field(default_factory=Counts)
     stale: set[str] = field(default_factory=set[str])
 
-    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[Work]:
+    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
         """The work that is left in `rows`. Raises: what reading them raises."""
         async for sample in rows:
             for work in self._work_of(sample):
                 yield work
 
-    def _work_of(self, sample: Sample) -> Iterator[Work]:
+    def _work_of(self, sample: Sample) -> Iterator[WorkItem]:
         counts = self.counts
         counts.rows += 1
         inputs_part = digest(sample.inputs)
@@ -91,7 +91,7 @@ class Pending:
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = cell.identity(sample, epoch, inputs_part)
-                work = Work(sample, epoch, cell, variant, identity, scored_by)
+                work = WorkItem(sample, epoch, cell, variant, identity, scored_by)
                 entry = self.earlier.pop(identity.key, None) if self.earlier else None
                 if entry is None:
                     yield work
@@ -101,7 +101,7 @@ class Pending:
     def _scored_by(self, sample: Sample) -> str:
         return digest([self.scoring_part, sample.target, sample.metadata])[:16] if self.scoring_part else ""
 
-    def _work_again(self, entry: Entry, work: Work) -> Work | None:
+    def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
         """The work that is left for a sample with a result."""
         counts = self.counts
         if entry.identity != work.identity.value.encode():
@@ -130,7 +130,7 @@ class Pending:
         self.on_kept(entry.verdict)
         return None
 
-    def _explain(self, result: SampleResult, work: Work) -> Changed:
+    def _explain(self, result: SampleResult, work: WorkItem) -> Changed:
         what: list[str] = []
         for part in changed_parts(result.parts, work.identity.parts):
             if part == "inputs":

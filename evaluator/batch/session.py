@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from evaluator.batch.engines import ClusterLost, Engine
-from evaluator.batch.folder import BatchFolder, Entry
+from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.options import State, Stop
-from evaluator.batch.pending import Counts, Pending
+from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, Endpoint, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.batch.work import SAMPLE_LABEL, Done, Work, Worker
+from evaluator.batch.work import SAMPLE_LABEL, Worker, WorkItem, WorkResult
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
@@ -68,14 +68,14 @@ class Session:
     _ends_at: float | None = None
     _wait: asyncio.Timeout | None = None
 
-    async def run(self, earlier: dict[str, Entry]) -> SessionEnd:
+    async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
         """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends the session after the
         samples in flight; it is the `error` of the returned SessionEnd.
 
         Cancelling it cancels the samples in flight. Raises: RecordError, if a result cannot be written.
         """
         options = self.plan.options
-        pending = Pending(
+        pending = PendingWork(
             self.plan.cells, options.epochs, earlier, self.folder.read_at, self.tally.keep, self.plan.scoring_part,
             options.retry_errors, options.on_changed, self.folder.manifest().get("settings", {}),
         )  # fmt: skip
@@ -112,7 +112,7 @@ class Session:
             frozenset(pending.stale), frozenset(earlier), self._error,
         )  # fmt: skip
 
-    async def _next(self, work: AsyncGenerator[Work]) -> Work | None:
+    async def _next(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         found = await self._read(work) if self.stop.state is None else None
         if found is None:
@@ -123,7 +123,7 @@ class Session:
         self.limiter.end_sample()
         return None
 
-    async def _read(self, work: AsyncGenerator[Work]) -> Work | None:
+    async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         try:
             return await (self._read_live(work) if self.plan.rows.is_live else anext(work, None))
         except asyncio.CancelledError as error:
@@ -137,7 +137,7 @@ class Session:
         self.stop.ask("incomplete", str(self._error))
         return None
 
-    async def _read_live(self, work: AsyncGenerator[Work]) -> Work | None:
+    async def _read_live(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         """The next work of rows that may take long to arrive; None if the session ends first."""
         max_time = self.plan.options.limits.max_time
         if self._ends_at is None and max_time is not None:
@@ -164,7 +164,7 @@ class Session:
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(asyncio.get_running_loop().time())
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
         if done.result is None:
             # Without a call that the limiter rejected, it is this machine that could not do the work.
@@ -187,7 +187,7 @@ class Session:
         if limit and self._repeated[1] >= limit:
             self.stop.ask("repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}")
 
-    async def _count_rest(self, work: AsyncGenerator[Work], counts: Counts) -> int | None:
+    async def _count_rest(self, work: AsyncGenerator[WorkItem], counts: Counts) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
         if self.stop.state is None:
             return counts.samples
@@ -242,7 +242,7 @@ def kind_of_error(result: SampleResult) -> str:
     return _NUMBERS.sub("#", "; ".join(found))[:300]
 
 
-def find_unrecorded(store: TaskStore, earlier: Mapping[str, Entry]) -> dict[str, int]:
+def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dict[str, int]:
     """Task files of samples and of their judges that no result refers to: label → the newest task's id.
 
     For a sample that ended with an error, those of a further try that was interrupted.

@@ -59,7 +59,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkItem:
     """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started again. `answered`: an
@@ -78,10 +78,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WorkResult:
     """The end of a Work. `result` is None if it stays pending, for the reason in `pending`."""
 
-    work: Work
+    work: WorkItem
     result: SampleResult | None
     pending: str = ""
 
@@ -103,7 +103,7 @@ class Worker:
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
 
-    async def perform(self, work: Work) -> Done:
+    async def perform(self, work: WorkItem) -> WorkResult:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if a call of it or of
         its judges was rejected, or if this machine could not do it (see `errors.machine`).
 
@@ -117,7 +117,7 @@ class Worker:
                 span.set_result(done.result)
             return done
 
-    async def _perform(self, work: Work) -> Done:
+    async def _perform(self, work: WorkItem) -> WorkResult:
         started, clock = now(), time.perf_counter()
         earlier = work.answered
         if earlier is not None:
@@ -131,7 +131,7 @@ class Worker:
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
             duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
         if isinstance(outcome, TaskError) and (reason := _rejection(outcome) or self.budget_ended()) is not None:
-            return Done(work, None, reason)
+            return WorkResult(work, None, reason)
         failure = failure_of(outcome)
         answer = self._answer_of(work, outcome)
         scores: dict[str, Score] = {}
@@ -143,23 +143,23 @@ class Worker:
                     scored = self._scored(work, scorer, answer, rejected, judged)
                     scores[scorer.name] = await run_scorer(scorer, scored)
                 except MachineError as error:
-                    return Done(work, None, f"scorer {scorer.name!r}: {error}")
+                    return WorkResult(work, None, f"scorer {scorer.name!r}: {error}")
                 except GivenBack as given_back:
                     own = {} if outcome.task_id is None else {work.identity.value: outcome.task_id}
                     given_back.tasks = {**own, **judged}
                     raise
             if rejected:
                 # A judge is missing, whatever the scorer returned.
-                return Done(work, None, rejected[0])
+                return WorkResult(work, None, rejected[0])
             if any(score.error for score in scores.values()) and (reason := self.budget_ended()) is not None:
-                return Done(work, None, reason)
+                return WorkResult(work, None, reason)
         elif answer is not None:
             scores = {scorer.name: Score(0.0, False, explanation=answer) for scorer in self.scorers}
         verdict = verdict_of(failure if answer is None else None, scores.values())
         parsed = None if answer is None or isinstance(answer, str) else answer.parsed_content
-        return Done(work, self._result(work, outcome, parsed, verdict, scores, failure, started, duration_s))
+        return WorkResult(work, self._result(work, outcome, parsed, verdict, scores, failure, started, duration_s))
 
-    def _answer_of(self, work: Work, outcome: Outcome) -> TaskResult | str | None:
+    def _answer_of(self, work: WorkItem, outcome: Outcome) -> TaskResult | str | None:
         """The answer to score; why it counts as failed; or None for an error, which nothing scores."""
         if isinstance(outcome, TaskResult):
             return outcome
@@ -179,7 +179,7 @@ class Worker:
         return None
 
     def _result(
-        self, work: Work, outcome: Outcome, parsed: Any, verdict: Verdict, scores: Mapping[str, Score],
+        self, work: WorkItem, outcome: Outcome, parsed: Any, verdict: Verdict, scores: Mapping[str, Score],
         failure: Failure | None, started: str, duration_s: float,
     ) -> SampleResult:  # fmt: skip
         sample, cell, notes = work.sample, work.cell, outcome.notes
@@ -197,7 +197,7 @@ class Worker:
 
     # -- evaluating ----------------------------------------------------------------------------------------------
 
-    async def _evaluate(self, work: Work) -> Outcome:
+    async def _evaluate(self, work: WorkItem) -> Outcome:
         sample, name, label = work.sample, work.cell.template, work.identity.value
         if sample.answer is not None:
             return existing_answer(sample.answer, self._output_of(name))
@@ -219,7 +219,7 @@ class Worker:
         return node.output if isinstance(node, Task) else None
 
     @staticmethod
-    def _epoch(work: Work) -> int:
+    def _epoch(work: WorkItem) -> int:
         """The epoch for the cache. A further try gets a new one, or the cache would return the failed response."""
         return work.epoch if work.retry_of is None else work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
 
@@ -256,7 +256,7 @@ class Worker:
     # -- judging -------------------------------------------------------------------------------------------------
 
     def _scored(
-        self, work: Work, scorer: Scorer, outcome: TaskResult, rejected: list[str], completed: dict[str, int]
+        self, work: WorkItem, scorer: Scorer, outcome: TaskResult, rejected: list[str], completed: dict[str, int]
     ) -> ScorerInput:
         """What the scorer sees. The reasons of rejected judge calls are added to `rejected`, the tasks of others by
         label to `completed`."""

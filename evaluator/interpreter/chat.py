@@ -19,7 +19,7 @@ from evaluator.interpreter.context import NOTHING, assemble, format_items, polic
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run, RunOptions, Services
 from evaluator.interpreter.operators.atomic import choose
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import hints_for
 from evaluator.interpreter.recovery import reopened
 from evaluator.interpreter.requests import recorded_options, recorded_services
@@ -86,7 +86,7 @@ class Chat:
         config = replace(config, sandbox=sandbox_of(services, config, None, frame.sandbox))
         budget = Budget(CHAT, parent=run.budget)
         frame = replace(frame, authority=frame.authority.under(config))
-        prepared = Prepared(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
+        prepared = PreparedTask(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
         choice = await choose(run, None, prepared)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, prepared, choice.endpoint)
@@ -165,7 +165,7 @@ class _Queries:
 
     run: Run
     handler: Handler
-    prepared: Prepared
+    prepared: PreparedTask
     count: int = 0
     sources: set[str] = field(default_factory=set[str])
 

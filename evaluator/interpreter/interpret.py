@@ -19,7 +19,7 @@ from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Outcome, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.sandboxing import sandbox_of
 from evaluator.interpreter.schemas import with_schema
 from evaluator.language.inputs import resolve_setting
@@ -43,7 +43,7 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
 
 
 async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
-    prepared: Prepared | None = None
+    prepared: PreparedTask | None = None
     try:
         frame = _frame_of(run, task, frame)
         task = with_schema(run.services, task)
@@ -91,7 +91,7 @@ def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
     return replace(frame, authority=authority, sandbox=sandbox)
 
 
-async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> Prepared:
+async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> PreparedTask:
     scope = bound.scope
     config = frame.authority.limited(handler_config(run, task, scope))
     if frame.sandbox != config.sandbox:
@@ -101,7 +101,7 @@ async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -
     policy = policy_of(task, is_subtask=frame.is_subtask)
     context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config, frame.authority)
     budget = _budget(task, config, frame, run)
-    return Prepared(task, scope, description, policy, context, config, budget, frame, bound.values)
+    return PreparedTask(task, scope, description, policy, context, config, budget, frame, bound.values)
 
 
 def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
@@ -121,7 +121,7 @@ def _profile(run: Run, task: Task) -> HandlerConfig:
     return run.services.profile(run.options.handler or ref)
 
 
-async def _within_time(run: Run, task: Task, prepared: Prepared) -> Outcome:
+async def _within_time(run: Run, task: Task, prepared: PreparedTask) -> Outcome:
     budget, runner = prepared.budget, RUNNERS[type(task)]
     if budget.timeout_s is None:
         return await runner(run, task, prepared)

@@ -12,7 +12,7 @@ from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
-from evaluator.library.schema_files import BadSchema, read_schema
+from evaluator.library.schema_files import SchemaFileError, read_schema
 from evaluator.library.shapes import folder_of, is_file, is_model
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
@@ -81,7 +81,7 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     try:
         if schema is not None and is_file(schema):
             schema = read_schema(schema, folder_of(wanted.span.file), roots)
-    except BadSchema as bad:
+    except SchemaFileError as bad:
         return [Diagnostic("error", bad.code, bad.message, wanted.span, bad.hint)]
     problem = schema_problem(schema)
     if problem is not None:

@@ -15,7 +15,7 @@ from evaluator.nodes import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTask:
     """`warnings`, `more` (further notes) and `details` are filled while the task runs; an error has them too."""
 
     task: Task

@@ -9,7 +9,7 @@ from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
@@ -20,7 +20,7 @@ from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 
-async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Message, ...]:
+async def build_messages(run: Run, task: Task, prepared: PreparedTask) -> tuple[Message, ...]:
     """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and answer format."""
     system = prepared.config.system
     if task.system is not None:
@@ -38,7 +38,7 @@ async def build_messages(run: Run, task: Task, prepared: Prepared) -> tuple[Mess
     return tuple(messages)
 
 
-async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
+async def _prompt(run: Run, task: Task, prepared: PreparedTask) -> str:
     body = prepared.description
     if task.instructions is not None:
         body = await _resolve(run, task.instructions, prepared, "instructions")
@@ -46,7 +46,7 @@ async def _prompt(run: Run, task: Task, prepared: Prepared) -> str:
     return f"{prompt}\n\n{REQUEST}" if asks_for_notes(task, prepared) else prompt
 
 
-def asks_for_notes(task: Task, prepared: Prepared) -> bool:
+def asks_for_notes(task: Task, prepared: PreparedTask) -> bool:
     """Whether the prompt asks for notes: a later step sees only them, and the answer may have text around it."""
     return prepared.frame.wants_notes and is_plain_text(task.output)
 
@@ -64,7 +64,7 @@ def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
     )
 
 
-async def _shot(run: Run, task: Task, example: Example, prepared: Prepared) -> str:
+async def _shot(run: Run, task: Task, example: Example, prepared: PreparedTask) -> str:
     types = {declared.name: declared.type for declared in task.inputs}
     values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
     functions = functions_in_text(run, prepared.frame, "shot")
@@ -78,7 +78,7 @@ def _with_format(body: str, task: Task) -> str:
     return f"{body}\n\n{wanted}" if wanted else body
 
 
-async def _resolve(run: Run, text: Text, prepared: Prepared, field: str) -> str:
+async def _resolve(run: Run, text: Text, prepared: PreparedTask, field: str) -> str:
     return await render_prompt(text, prepared.scope, functions=functions_in_text(run, prepared.frame, field))
 
 

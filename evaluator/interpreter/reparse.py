@@ -22,7 +22,7 @@ from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.generated import Allowance, describe, read_allowed
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.operators.atomic import choose
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
 from evaluator.nodes import Atomic, HandlerSpec, Node, Task, Text
@@ -32,7 +32,7 @@ RECOVERABLE = frozenset({"turns", "context", "output"})
 MAX_PARTIAL_CHARACTERS = 20_000
 
 
-def is_recoverable(run: Run, task: Task, prepared: Prepared, error: TaskError) -> bool:
+def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> bool:
     """Whether a decomposition may help. It cannot if time or cost is exhausted, because it uses more of both."""
     if not run.services.reparse or run.services.dry_run or prepared.frame.is_reparsed:
         return False
@@ -42,7 +42,7 @@ def is_recoverable(run: Run, task: Task, prepared: Prepared, error: TaskError) -
     return not any(refused)
 
 
-async def recover(run: Run, task: Task, prepared: Prepared, error: TaskError) -> Outcome:
+async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> Outcome:
     """The outcome of the decomposed task, or `error` with the reason why it could not be decomposed."""
     resource, budget = error.resource, prepared.budget
     if resource is None:
@@ -59,7 +59,7 @@ async def recover(run: Run, task: Task, prepared: Prepared, error: TaskError) ->
     return replace(outcome, usage=budget.usage)
 
 
-async def _recover(run: Run, task: Task, prepared: Prepared, error: TaskError, resource: str) -> Outcome:
+async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError, resource: str) -> Outcome:
     frame = replace(prepared.frame, budget=prepared.budget, is_reparsed=True)
     settings = await _inherited(task, prepared)
     answer = await run.services.evaluate(
@@ -103,7 +103,7 @@ def _decomposer(run: Run, settings: _Settings) -> Atomic:
     return replace(template, handler=handler, model=settings.model, model_role=settings.model_role)
 
 
-async def _authority(run: Run, task: Task, prepared: Prepared) -> Authority:
+async def _authority(run: Run, task: Task, prepared: PreparedTask) -> Authority:
     """The authority of the decomposition: the tools, the provider and the named files of the task."""
     named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
     choice = await choose(run, named, prepared, task.model_role)
@@ -115,7 +115,7 @@ async def _authority(run: Run, task: Task, prepared: Prepared) -> Authority:
     return replace(authority, tools=names if above is None else names & above, files=frozenset(files))
 
 
-async def _inputs(task: Task, prepared: Prepared, error: TaskError, resource: str) -> dict[str, str]:
+async def _inputs(task: Task, prepared: PreparedTask, error: TaskError, resource: str) -> dict[str, str]:
     """The inputs of the template `decompose`."""
     parts = [prepared.description]
     if task.instructions is not None:
@@ -136,7 +136,7 @@ class _Settings:
     model_role: str | None
 
 
-async def _inherited(task: Task, prepared: Prepared) -> _Settings:
+async def _inherited(task: Task, prepared: PreparedTask) -> _Settings:
     config = prepared.config
     model = task.model
     if model is not None:

@@ -19,7 +19,7 @@ from evaluator.handler.config import RunGrant
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.generated import Allowance, may_call
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.subtasks import Spawner
 from evaluator.nodes.walk import tasks
 from evaluator.record.conversation import json_text
@@ -74,7 +74,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
     )
 
 
-def _other_settings(run: Run, prepared: Prepared, recording: Recording) -> str | None:
+def _other_settings(run: Run, prepared: PreparedTask, recording: Recording) -> str | None:
     """Why what is recorded may be more than the task that asks could see; None if it is not."""
     header = recording.known_header()
     outputs = (step.end.output for step in recording.steps if step.start.kind == "resolve" and step.end is not None)
@@ -87,7 +87,7 @@ def _other_settings(run: Run, prepared: Prepared, recording: Recording) -> str |
     return None
 
 
-def _more_rights(run: Run, prepared: Prepared, header: Header) -> str | None:
+def _more_rights(run: Run, prepared: PreparedTask, header: Header) -> str | None:
     """Why the run of this header could do more than the task that asks; None if it could not."""
     library, name = run.services.library, header.template
     if name is None or name not in library or "node" in header.extra:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.interpreter.frame import Services
-from evaluator.library.schema_files import BadSchema, read_schema
+from evaluator.library.schema_files import SchemaFileError, read_schema
 from evaluator.library.shapes import folder_of, is_file, is_model
 from evaluator.nodes import Span, Task
 
@@ -28,7 +28,7 @@ def usable_schema(services: Services, declared: str, span: Span) -> str | None:
     if is_file(declared):
         try:
             return read_schema(declared.strip(), folder_of(span.file), services.files.roots.folders)
-        except BadSchema as bad:
+        except SchemaFileError as bad:
             raise TemplateError([Diagnostic("error", bad.code, bad.message, span, bad.hint)]) from bad
     if services.dry_run and is_model(declared):
         services.notice(f"the schema {declared.strip()} is not imported; a run also shows its JSON Schema to the model")

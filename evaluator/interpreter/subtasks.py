@@ -18,7 +18,7 @@ from evaluator.errors.results import Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.frame import Outcome, Run
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.runs import Parent, RunSpec, identity_of, record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary
@@ -96,7 +96,7 @@ class Spawner:
     """Starts the subtasks of one task, which calls `provider`. `offered` are the tools that the task offers."""
 
     run: Run
-    prepared: Prepared
+    prepared: PreparedTask
     provider: str
     offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
 

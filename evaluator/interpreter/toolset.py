@@ -19,7 +19,7 @@ from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.run_access import run_access
 from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
@@ -36,7 +36,7 @@ from evaluator.tools.mcp.servers import server_of_tool
 from evaluator.tools.x_display import XDisplay
 
 
-async def tools_for(run: Run, task: Task, prepared: Prepared, provider: str) -> ToolRegistry | None:
+async def tools_for(run: Run, task: Task, prepared: PreparedTask, provider: str) -> ToolRegistry | None:
     """The tools of a task that calls `provider`; None if it has none. Its authority bounds their names and policies.
 
     Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the MCP server of a tool
@@ -93,7 +93,7 @@ def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
     return replace(tool, run=call)
 
 
-async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[str, Tool]:
+async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dict[str, Tool]:
     """The tools of MCP servers among `names`.
 
     A server's description of its tools is a step of the record: a resumed run or a replay offers the same tools and
@@ -122,7 +122,7 @@ async def _served(run: Run, names: Iterable[str], prepared: Prepared) -> dict[st
     return tools
 
 
-def _find(run: Run, name: str, prepared: Prepared, spawner: Spawner) -> Tool:
+def _find(run: Run, name: str, prepared: PreparedTask, spawner: Spawner) -> Tool:
     services = run.services
     registered = services.tools.get(name)
     if registered is not None:

@@ -11,7 +11,7 @@ from jinja2 import nodes
 from evaluator.language.expressions import ExpressionCompiler, label
 from evaluator.language.functions import Evaluate, Execute, Macro
 from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at
-from evaluator.language.meter import Run
+from evaluator.language.meter import Rendering
 from evaluator.language.syntax import CACHE_SIZE, offset_of, parse_expression, parse_text
 from evaluator.language.types import describe
 from evaluator.language.values import Loop, Namespace, items_of, text_of
@@ -45,7 +45,7 @@ class Compiler(ExpressionCompiler):
         if len(parts) == 1:
             return parts[0]
 
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             for part in parts:
                 part(run, out)
 
@@ -56,14 +56,14 @@ class Compiler(ExpressionCompiler):
         if isinstance(node, nodes.TemplateData):
             data, length = node.data, len(node.data)
 
-            def constant(run: Run, out: list[str]) -> None:
+            def constant(run: Rendering, out: list[str]) -> None:
                 run.write(length, offset)
                 out.append(data)
 
             return constant
         value_of, what = self.value(node), label(node)
 
-        def write(run: Run, out: list[str]) -> None:
+        def write(run: Rendering, out: list[str]) -> None:
             text = value_of(run)
             try:
                 if text.__class__ is not str:
@@ -79,7 +79,7 @@ class Compiler(ExpressionCompiler):
         branches = [(self.value(branch.test), self.body(branch.body)) for branch in (node, *node.elif_)]
         otherwise = self.body(node.else_)
 
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             for test, body in branches:
                 if test(run):
                     body(run, out)
@@ -93,14 +93,14 @@ class Compiler(ExpressionCompiler):
         body, otherwise = self.body(node.body), self.body(node.else_)
         test = None if node.test is None else self.value(node.test)
 
-        def passes(run: Run, outside: dict[str, Any], item: Any, test: Evaluate) -> bool:
+        def passes(run: Rendering, outside: dict[str, Any], item: Any, test: Evaluate) -> bool:
             run.tick()
             run.names = dict(outside)
             bind(run, item)
             return bool(test(run))
 
         @guarded(offset_of(node.iter), "cannot loop")
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             items = items_of(run, iterable(run))
             outside = run.names
             around = outside.get("loop")
@@ -134,7 +134,7 @@ class Compiler(ExpressionCompiler):
         captured, offset = self.captured(node), offset_of(node)
 
         @guarded(offset, "the filtered text cannot be written")
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             text = text_of(run, captured(run), "the filtered text")
             run.write(len(text), offset)
             out.append(text)
@@ -147,7 +147,7 @@ class Compiler(ExpressionCompiler):
         transform = None if node.filter is None else self.value(node.filter)
 
         @guarded(offset_of(node), "the block cannot be evaluated")
-        def evaluate(run: Run) -> Any:
+        def evaluate(run: Rendering) -> Any:
             parts: list[str] = []
             with run.inner_names(run.names):
                 inner(run, parts)
@@ -164,7 +164,7 @@ class Compiler(ExpressionCompiler):
         binds = [self.target(target) for target in node.targets]
         values, body = self.values(node.values), self.body(node.body)
 
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             given = [value(run) for value in values]
             with run.inner_names(run.names):
                 for bind, value in zip(binds, given, strict=True):
@@ -177,25 +177,25 @@ class Compiler(ExpressionCompiler):
         name, params = node.name, tuple(argument.name for argument in node.args)
         defaults, body = self.values(node.defaults), self.body(node.body)
 
-        def execute(run: Run, out: list[str]) -> None:
+        def execute(run: Rendering, out: list[str]) -> None:
             run.names[name] = Macro(name, params, defaults, body, run.names)
 
         return execute
 
-    def target(self, node: nodes.Node) -> Callable[[Run, Any], None]:
+    def target(self, node: nodes.Node) -> Callable[[Rendering, Any], None]:
         """Compiles the target of an assignment: a name, several names, or a field of a namespace."""
         offset = offset_of(node)
         if isinstance(node, nodes.Name):
             name = node.name
 
-            def bind(run: Run, value: Any) -> None:
+            def bind(run: Rendering, value: Any) -> None:
                 run.names[name] = value
 
             return bind
         if isinstance(node, nodes.NSRef):
             name, field = node.name, node.attr
 
-            def bind_field(run: Run, value: Any) -> None:
+            def bind_field(run: Rendering, value: Any) -> None:
                 namespace = run.names.get(name)
                 if not isinstance(namespace, Namespace):
                     raise LocatedError(f"{name!r} is not a namespace", offset, "wrong-type")
@@ -206,7 +206,7 @@ class Compiler(ExpressionCompiler):
         parts = [self.target(part) for part in items]
         first = offset_of(items[0]) if items else offset
 
-        def unpack(run: Run, value: Any) -> None:
+        def unpack(run: Rendering, value: Any) -> None:
             if not isinstance(value, list | tuple) or len(value) != len(parts):
                 count = f" of {len(value)}" if isinstance(value, list | tuple) else ""
                 message = f"{len(parts)} names cannot be bound to {describe(value)}{count}"

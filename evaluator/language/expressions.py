@@ -15,7 +15,7 @@ from jinja2 import nodes
 from evaluator.language.filters import FILTERS
 from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro
 from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at, undefined_name
-from evaluator.language.meter import Run
+from evaluator.language.meter import Rendering
 from evaluator.language.methods import method_of
 from evaluator.language.operators import BINARY, COMPARE
 from evaluator.language.predicates import TESTS
@@ -24,14 +24,14 @@ from evaluator.language.syntax import CONSTANTS, free_path, is_undefined_name, o
 from evaluator.language.types import describe
 from evaluator.language.values import absent, attribute, item, items_of, measure, text_of
 
-Arguments = Callable[[Run], tuple[tuple[Any, ...], dict[str, Any]]]
+Arguments = Callable[[Rendering], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _constant(value: Any) -> Evaluate:
     return lambda run: value
 
 
-def _block(run: Run) -> str:
+def _block(run: Rendering) -> str:
     return run.blocks.pop()
 
 
@@ -74,7 +74,7 @@ class ExpressionCompiler:
         if name in CONSTANTS and not local:
             return _constant(None)
 
-        def load(run: Run) -> Any:
+        def load(run: Rendering) -> Any:
             value = run.look_up(name) if local else run.scope.get(name)
             if value is MISSING and not soft:
                 raise LocatedError(undefined_name(name, run.visible()), offset, "undefined-variable")
@@ -94,7 +94,7 @@ class ExpressionCompiler:
                 raise absent(value, name, what)
             return found
 
-        def load(run: Run) -> Any:
+        def load(run: Rendering) -> Any:
             value = base(run)
             if value.__class__ is dict and name in value:
                 return value[name]
@@ -106,7 +106,7 @@ class ExpressionCompiler:
         base, key_of, what = self.value(node.node, soft), self.value(node.arg), label(node.node)
         offset = offset_of(node) + 1
 
-        def load(run: Run) -> Any:
+        def load(run: Rendering) -> Any:
             value, key = base(run), key_of(run)
             if soft and (value is MISSING or value is None):
                 return MISSING
@@ -153,7 +153,7 @@ class ExpressionCompiler:
         left, right, operation = self.value(node.left), self.value(node.right), BINARY[type(node).__name__]
         offset = offset_of(node)
 
-        def operate(run: Run) -> Any:
+        def operate(run: Rendering) -> Any:
             try:
                 return operation(run, left(run), right(run))
             except CAUGHT as error:
@@ -168,7 +168,7 @@ class ExpressionCompiler:
         rest = [(COMPARE[operand.op], side) for operand, side in zip(node.ops, others, strict=True)]
         offset = offset_of(node.expr)
 
-        def compare(run: Run) -> bool:
+        def compare(run: Rendering) -> bool:
             left = first(run)
             for operation, side in rest:
                 right = side(run)
@@ -188,7 +188,7 @@ class ExpressionCompiler:
         parts = [self.text(part) for part in node.nodes]
 
         @guarded(offset_of(node), "cannot join")
-        def concat(run: Run) -> str:
+        def concat(run: Rendering) -> str:
             texts = [part(run) for part in parts]
             run.charge(sum(map(len, texts)))
             return "".join(texts)
@@ -206,7 +206,7 @@ class ExpressionCompiler:
         parts = self.values(node.items)
 
         @guarded(offset_of(node), "cannot make a list")
-        def build(run: Run) -> list[Any]:
+        def build(run: Rendering) -> list[Any]:
             run.charge_items(len(parts))
             return [part(run) for part in parts]
 
@@ -218,7 +218,7 @@ class ExpressionCompiler:
         pairs = [(self.value(pair.key), self.value(pair.value), offset_of(pair)) for pair in node.items]
 
         @guarded(offset_of(node), "cannot make an object")
-        def build(run: Run) -> dict[str, Any]:
+        def build(run: Rendering) -> dict[str, Any]:
             run.charge_items(len(pairs) * 2)
             result: dict[str, Any] = {}
             for key_of, value_of, offset in pairs:
@@ -241,7 +241,7 @@ class ExpressionCompiler:
         arguments, function = self.arguments(node), FILTERS[node.name]
         offset, problem = offset_of(node), f"filter {node.name!r} cannot be applied"
 
-        def apply(run: Run) -> Any:
+        def apply(run: Rendering) -> Any:
             value = subject(run)
             try:
                 run.tick()
@@ -261,7 +261,7 @@ class ExpressionCompiler:
         fallback = self.value(given["default_value"]) if "default_value" in given else _constant("")
         falsy = self.value(given["boolean"]) if "boolean" in given else _constant(False)
 
-        def apply(run: Run) -> Any:
+        def apply(run: Rendering) -> Any:
             value = subject(run)
             if value is MISSING or value is None or (not value and falsy(run)):
                 return fallback(run)
@@ -276,7 +276,7 @@ class ExpressionCompiler:
         subject, arguments, test = self.value(node.node), self.arguments(node), TESTS[node.name]
 
         @guarded(offset_of(node), f"test {node.name!r} cannot be applied")
-        def apply(run: Run) -> bool:
+        def apply(run: Rendering) -> bool:
             value = subject(run)
             args, kwargs = arguments(run)
             return bool(test(run, value, *args, **kwargs))
@@ -295,7 +295,7 @@ class ExpressionCompiler:
         stars = _constant({}) if node.dyn_kwargs is None else self.value(node.dyn_kwargs)
 
         @guarded(offset_of(node), "cannot pass the arguments")
-        def evaluate(run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def evaluate(run: Rendering) -> tuple[tuple[Any, ...], dict[str, Any]]:
             args = tuple([part(run) for part in positional])
             kwargs = {key: part(run) for key, part in keywords}
             further = stars(run)
@@ -316,7 +316,7 @@ class ExpressionCompiler:
         name, offset, local = target.name, offset_of(target), target.name in self.bound
 
         @guarded(offset, f"{name!r} cannot be called")
-        def call(run: Run) -> Any:
+        def call(run: Rendering) -> Any:
             value = run.names.get(name, MISSING) if local else MISSING
             args, kwargs = arguments(run)
             if isinstance(value, Macro):
@@ -335,7 +335,7 @@ class ExpressionCompiler:
 
         offset = offset_of(target) + 1
 
-        def call(run: Run) -> Any:
+        def call(run: Rendering) -> Any:
             value = subject(run)
             args, kwargs = arguments(run)
             try:

@@ -16,7 +16,7 @@ from jinja2 import filters as jinja
 
 from evaluator.language import methods
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import Run
+from evaluator.language.meter import Rendering
 from evaluator.language.operators import add, less
 from evaluator.language.predicates import run_test
 from evaluator.language.scopes import MISSING
@@ -27,13 +27,13 @@ _MAX_WIDTH = 100_000
 _MAX_NUMBER_CHARS = 1000
 
 
-def _text(run: Run, value: Any, growth: int = 1) -> str:
+def _text(run: Rendering, value: Any, growth: int = 1) -> str:
     text = text_of(run, value)
     run.charge(len(text) * growth)
     return text
 
 
-def _textual(function: Callable[[str], Any], growth: int = 1) -> Callable[[Run, Any], Any]:
+def _textual(function: Callable[[str], Any], growth: int = 1) -> Callable[[Rendering, Any], Any]:
     return lambda run, value: function(_text(run, value, growth))
 
 
@@ -48,12 +48,12 @@ def _width(width: Any, name: str = "width", least: int = 0, most: int = _MAX_WID
 # Text
 
 
-def _center(run: Run, value: Any, width: int = 80) -> str:
+def _center(run: Rendering, value: Any, width: int = 80) -> str:
     run.charge(_width(width))
     return _text(run, value).center(width)
 
 
-def _indent(run: Run, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(run: Rendering, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
     text = _text(run, value)
     margin = width if isinstance(width, str) else " " * _width(width)
     run.charge(len(text) + len(margin) * (text.count("\n") + 1))
@@ -63,7 +63,7 @@ def _indent(run: Run, value: Any, width: Any = 4, first: bool = False, blank: bo
 
 
 def _truncate(
-    run: Run, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 0
+    run: Rendering, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 0
 ) -> str:
     text, end = text_of(run, value), text_of(run, end)
     if length < len(end):
@@ -74,13 +74,15 @@ def _truncate(
     return (cut if killwords else cut.rsplit(" ", 1)[0]) + end
 
 
-def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n") -> str:
+def _wordwrap(
+    run: Rendering, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
+) -> str:
     text = _text(run, value)
     run.charge(len(text) + len(wrapstring) * (len(text) // _width(width, least=1) + text.count(" ") + 1))
     return "\n".join(wrapstring.join(_wrapped(run, line, width, break_long_words)) for line in text.split("\n"))
 
 
-def _wrapped(run: Run, line: str, width: int, break_words: bool) -> list[str]:
+def _wrapped(run: Rendering, line: str, width: int, break_words: bool) -> list[str]:
     # textwrap, which Jinja uses, takes time by the square of a word's length.
     lines = [""]
     for word in line.split():
@@ -98,7 +100,7 @@ def _wrapped(run: Run, line: str, width: int, break_words: bool) -> list[str]:
 _DIRECTIVE = re.compile(r"%(?:\((\w+)\))?([-+ #0]*)(\d*)(?:\.(\d+))?([sdifgGeExXo%])")
 
 
-def _format(run: Run, value: Any, *args: Any, **kwargs: Any) -> str:
+def _format(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> str:
     """`"%.2f of %s" | format(x, name)`: the directives of Python's `%` without `*`, widths up to 1000."""
     text = _text(run, value)
     if _DIRECTIVE.sub("", text).count("%"):
@@ -122,13 +124,13 @@ def _format(run: Run, value: Any, *args: Any, **kwargs: Any) -> str:
     return _DIRECTIVE.sub(lambda match: match[0].replace(f"({match[1]})", "", 1), text) % tuple(values)
 
 
-def _escape(run: Run, value: Any) -> str:
+def _escape(run: Rendering, value: Any) -> str:
     text = _text(run, value)
     run.charge(4 * sum(map(text.count, "&<>'\"")))
     return str(jinja.do_forceescape(text))
 
 
-def _urlencode(run: Run, value: Any) -> str:
+def _urlencode(run: Rendering, value: Any) -> str:
     if isinstance(value, Mapping):
         value = pairs_of(run, value)
     if isinstance(value, list | tuple):
@@ -137,15 +139,15 @@ def _urlencode(run: Run, value: Any) -> str:
     return jinja.do_urlencode(_text(run, value, 3))
 
 
-def _replace(run: Run, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def _replace(run: Rendering, value: Any, old: Any, new: Any, count: int | None = None) -> str:
     return methods.replace(run, text_of(run, value), text_of(run, old), text_of(run, new), count)
 
 
-def _trim(run: Run, value: Any, chars: str | None = None) -> str:
+def _trim(run: Rendering, value: Any, chars: str | None = None) -> str:
     return methods.strip(run, text_of(run, value), chars)
 
 
-def _tojson(run: Run, value: Any, indent: int | None = None) -> str:
+def _tojson(run: Rendering, value: Any, indent: int | None = None) -> str:
     return to_json(run, value, None if indent is None else _width(indent, "indent", most=8))
 
 
@@ -155,14 +157,14 @@ def _tojson(run: Run, value: Any, indent: int | None = None) -> str:
 def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns Jinja's filter `int` or `float`, which gives a default for a value that is not a number."""
 
-    def convert(run: Run, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def convert(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> Any:
         short = isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS)
         return function(value if short else "", *args, **kwargs)
 
     return convert
 
 
-def _round(run: Run, value: Any, precision: int = 0, method: Any = "common") -> float:
+def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common") -> float:
     if not is_number(value):
         raise LocatedError(f"cannot round {describe(value)}", None, "wrong-type")
     if method not in ("common", "ceil", "floor"):
@@ -170,7 +172,7 @@ def _round(run: Run, value: Any, precision: int = 0, method: Any = "common") -> 
     return jinja.do_round(float(value), _width(precision, "precision", -300, 300), method)
 
 
-def _abs(run: Run, value: Any) -> Any:
+def _abs(run: Rendering, value: Any) -> Any:
     if not is_number(value):
         raise LocatedError(f"{describe(value)} is not a number", None, "wrong-type")
     return abs(value)
@@ -179,19 +181,19 @@ def _abs(run: Run, value: Any) -> Any:
 # Lists
 
 
-def _list(run: Run, value: Any) -> list[Any]:
+def _list(run: Rendering, value: Any) -> list[Any]:
     items = items_of(run, value)
     run.charge_items(len(items))
     return list(items)
 
 
-def _length(run: Run, value: Any) -> int:
+def _length(run: Rendering, value: Any) -> int:
     if not isinstance(value, str | list | tuple | Mapping):
         raise LocatedError(f"{describe(value)} has no length", None, "wrong-type")
     return len(value)
 
 
-def _at(index: int) -> Callable[[Run, Any], Any]:
+def _at(index: int) -> Callable[[Rendering, Any], Any]:
     return lambda run, value: _not_empty(value if isinstance(value, str) else items_of(run, value))[index]
 
 
@@ -201,17 +203,17 @@ def _not_empty(items: Sequence[Any]) -> Sequence[Any]:
     return items
 
 
-def _reverse(run: Run, value: Any) -> Any:
+def _reverse(run: Rendering, value: Any) -> Any:
     return _text(run, value)[::-1] if isinstance(value, str) else _list(run, value)[::-1]
 
 
-def _join(run: Run, value: Any, d: Any = "", attribute: Any = None) -> str:
+def _join(run: Rendering, value: Any, d: Any = "", attribute: Any = None) -> str:
     if attribute is not None:
         value = [_field(run, each, attribute) for each in items_of(run, value)]
     return methods.join(run, text_of(run, d), value)
 
 
-def _sum(run: Run, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _sum(run: Rendering, value: Any, attribute: Any = None, start: Any = 0) -> Any:
     total = start
     for each in items_of(run, value):
         run.tick()
@@ -219,13 +221,13 @@ def _sum(run: Run, value: Any, attribute: Any = None, start: Any = 0) -> Any:
     return total
 
 
-def _batch(run: Run, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
+def _batch(run: Rendering, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
     items = items_of(run, value)
     run.charge_items(len(items) + _width(linecount, "batch", 1))
     return list(jinja.do_batch(items, linecount, fill_with))
 
 
-def _slice(run: Run, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
+def _slice(run: Rendering, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
     items = items_of(run, value)
     run.charge_items(len(items) + 8 * _width(slices, "slice", 1))
     # Jinja fills every column, even if all of them are equally long.
@@ -235,7 +237,7 @@ def _slice(run: Run, value: Any, slices: int, fill_with: Any = None) -> list[Any
 # Fields and order
 
 
-def _field(run: Run, value: Any, path: Any, default: Any = MISSING) -> Any:
+def _field(run: Rendering, value: Any, path: Any, default: Any = MISSING) -> Any:
     """Returns the value at a dotted path, as in `map(attribute="a.b")`."""
     for part in path.split(".") if isinstance(path, str) else [path]:
         key = int(part) if isinstance(part, str) and part.isdigit() else part
@@ -252,7 +254,7 @@ def _folded(value: Any, case_sensitive: bool) -> Any:
     return value.lower() if isinstance(value, str) and not case_sensitive else value
 
 
-def _key(run: Run, attribute: Any, case_sensitive: bool) -> Callable[[Any], Any]:
+def _key(run: Rendering, attribute: Any, case_sensitive: bool) -> Callable[[Any], Any]:
     """Returns a sort key that refuses to compare values that have no order."""
 
     def compare(left: Any, right: Any) -> int:
@@ -272,25 +274,29 @@ def _key(run: Run, attribute: Any, case_sensitive: bool) -> Callable[[Any], Any]
 
 
 def _sort(
-    run: Run, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+    run: Rendering, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
 ) -> list[Any]:
     return sorted(_list(run, value), key=_key(run, attribute, case_sensitive), reverse=bool(reverse))
 
 
-def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False) -> list[Any]:
+def _dictsort(
+    run: Rendering, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
+) -> list[Any]:
     if by not in ("key", "value"):
         raise LocatedError("by is 'key' or 'value'", None, "wrong-type")
     return _sort(run, pairs_of(run, value), reverse, case_sensitive, 0 if by == "key" else 1)
 
 
 def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
-    def extreme(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+    def extreme(run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
         return choose(_not_empty(items_of(run, value)), key=_key(run, attribute, case_sensitive))
 
     return extreme
 
 
-def _groups(run: Run, value: Any, key_of: Callable[[Any], Any], case_sensitive: bool) -> list[tuple[Any, list[Any]]]:
+def _groups(
+    run: Rendering, value: Any, key_of: Callable[[Any], Any], case_sensitive: bool
+) -> list[tuple[Any, list[Any]]]:
     """Returns the different keys of a list's items, each with the items that share it."""
     groups: dict[Any, tuple[Any, list[Any]]] = {}
     items = items_of(run, value)
@@ -305,14 +311,16 @@ def _groups(run: Run, value: Any, key_of: Callable[[Any], Any], case_sensitive: 
     return list(groups.values())
 
 
-def _unique(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+def _unique(run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
     groups = _groups(
         run, value, lambda each: each if attribute is None else _field(run, each, attribute), case_sensitive
     )
     return [items[0] for _, items in groups]
 
 
-def _groupby(run: Run, value: Any, attribute: Any, default: Any = MISSING, case_sensitive: bool = False) -> list[Any]:
+def _groupby(
+    run: Rendering, value: Any, attribute: Any, default: Any = MISSING, case_sensitive: bool = False
+) -> list[Any]:
     groups = _groups(run, value, lambda each: _field(run, each, attribute, default), case_sensitive)
     named = [{"grouper": key, "list": items} for key, items in groups]
     return _sort(run, named, False, case_sensitive, "grouper")
@@ -321,7 +329,7 @@ def _groupby(run: Run, value: Any, attribute: Any, default: Any = MISSING, case_
 # Filters and tests of each item
 
 
-def apply_filter(run: Run, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply_filter(run: Rendering, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the result of a filter by its name, as `map("upper")` needs it. Raises: LocatedError."""
     if name not in FILTERS:
         raise unknown_filter(name)
@@ -329,7 +337,7 @@ def apply_filter(run: Run, name: str, value: Any, args: tuple[Any, ...], kwargs:
     return FILTERS[name](run, value, *args, **kwargs)
 
 
-def _map(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     items = items_of(run, value)
     run.charge_items(len(items))
     if "attribute" in kwargs and not args:
@@ -344,7 +352,7 @@ def _map(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 def _choose(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
-    def choose(run: Run, value: Any, *args: Any) -> list[Any]:
+    def choose(run: Rendering, value: Any, *args: Any) -> list[Any]:
         items = items_of(run, value)
         run.charge_items(len(items))
         if by_attribute and not args:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluator.language.locating import LocatedError
-from evaluator.language.meter import MAX_MACRO_DEPTH, MAX_RANGE, Run
+from evaluator.language.meter import MAX_MACRO_DEPTH, MAX_RANGE, Rendering
 from evaluator.language.values import Namespace, items_of
 
-Evaluate = Callable[[Run], Any]
+Evaluate = Callable[[Rendering], Any]
 """A compiled expression: it returns the expression's value."""
-Execute = Callable[[Run, list[str]], None]
+Execute = Callable[[Rendering, list[str]], None]
 """A compiled statement: it appends what the statement writes."""
 
 
@@ -26,7 +26,7 @@ class Macro:
     ) -> None:  # fmt: skip
         self.name, self.params, self.defaults, self.body, self.names = name, params, defaults, body, names
 
-    def call(self, run: Run, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def call(self, run: Rendering, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Returns the text that the body writes. Raises: LocatedError, if the arguments do not fit."""
         run.tick(10)
         if run.macro_depth >= MAX_MACRO_DEPTH:
@@ -62,14 +62,14 @@ class Macro:
             raise LocatedError(f"macro {self.name!r} needs {missing!r}", None, "wrong-arity")
         return bound
 
-    def _add_defaults(self, run: Run, bound: Mapping[str, Any]) -> None:
+    def _add_defaults(self, run: Rendering, bound: Mapping[str, Any]) -> None:
         """Evaluates the defaults in order, so that one may use the parameters before it."""
         for name, default in zip(self.params[len(self.params) - len(self.defaults) :], self.defaults, strict=True):
             if name not in bound:
                 run.names[name] = default(run)
 
 
-def _range(run: Run, *bounds: Any) -> list[int]:
+def _range(run: Rendering, *bounds: Any) -> list[int]:
     count = len(range(*bounds))
     if count > MAX_RANGE:
         raise LocatedError(f"a range has at most {MAX_RANGE:,} numbers", None, "too-large", True)
@@ -77,7 +77,7 @@ def _range(run: Run, *bounds: Any) -> list[int]:
     return list(range(*bounds))
 
 
-def _dict(run: Run, *pairs: Any, **fields: Any) -> dict[str, Any]:
+def _dict(run: Rendering, *pairs: Any, **fields: Any) -> dict[str, Any]:
     result: dict[Any, Any] = {}
     for source in pairs:
         result.update(source if isinstance(source, Mapping) else dict(items_of(run, source)))
@@ -87,7 +87,7 @@ def _dict(run: Run, *pairs: Any, **fields: Any) -> dict[str, Any]:
     return {**result, **fields}
 
 
-def _namespace(run: Run, *pairs: Any, **fields: Any) -> Namespace:
+def _namespace(run: Rendering, *pairs: Any, **fields: Any) -> Namespace:
     return Namespace(_dict(run, *pairs, **fields))
 
 

@@ -40,7 +40,7 @@ class Bounds:
     calls: int = 1000
 
 
-class Pending(Exception):
+class PendingCall(Exception):
     """Stops a rendering until a function template has been called."""
 
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offset: int, index: int) -> None:
@@ -48,7 +48,7 @@ class Pending(Exception):
         self.name, self.args_, self.kwargs, self.offset, self.index = name, args, dict(kwargs), offset, index
 
 
-class Run:
+class Rendering:
     """One pass over a text: its local names, its scope and its remaining bounds."""
 
     __slots__ = (
@@ -140,4 +140,4 @@ class Run:
             return self.results[index]
         if index >= self.bounds.calls:
             raise LocatedError(f"calls more than {self.bounds.calls} templates", offset, "too-long", True)
-        raise Pending(name, args, kwargs, offset, index)
+        raise PendingCall(name, args, kwargs, offset, index)

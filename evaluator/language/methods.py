@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import Run
+from evaluator.language.meter import Rendering
 from evaluator.language.operators import equal
 from evaluator.language.scopes import MISSING
 from evaluator.language.types import describe
@@ -16,14 +16,14 @@ _MAX_STRIPPED = 1000
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
-def replace(run: Run, value: str, old: str, new: str, count: int | None = None) -> str:
+def replace(run: Rendering, value: str, old: str, new: str, count: int | None = None) -> str:
     """Returns `value` with the first `count` occurrences of `old` replaced, or all of them."""
     found = value.count(old) if count is None else min(value.count(old), max(count, 0))
     run.charge(len(value) + found * max(len(new) - len(old), 0))
     return value.replace(old, new, found)
 
 
-def join(run: Run, separator: str, values: Any) -> str:
+def join(run: Rendering, separator: str, values: Any) -> str:
     """Returns the texts of a list with `separator` between them."""
     parts: list[str] = []
     size = 0
@@ -38,19 +38,19 @@ def join(run: Run, separator: str, values: Any) -> str:
     return separator.join(parts)
 
 
-def strip(run: Run, value: str, chars: str | None = None) -> str:
+def strip(run: Rendering, value: str, chars: str | None = None) -> str:
     """Returns `value` without white space, or without any of `chars`, at both ends."""
     return OF_STRING["strip"](run, value, *(() if chars is None else (chars,)))
 
 
-def _split(run: Run, value: str, separator: str | None = None, maxsplit: int = -1) -> list[str]:
+def _split(run: Rendering, value: str, separator: str | None = None, maxsplit: int = -1) -> list[str]:
     bound = len(value) // 2 + 1 if separator is None else value.count(separator) + 1
     run.charge(len(value))
     run.charge_items(min(bound, len(value) + 1) if maxsplit < 0 else min(bound, maxsplit + 1))
     return value.split(separator, maxsplit)
 
 
-def _splitlines(run: Run, value: str) -> list[str]:
+def _splitlines(run: Rendering, value: str) -> list[str]:
     run.charge(len(value))
     run.charge_items(sum(value.count(end) for end in _LINE_ENDS) + 1)
     return value.splitlines()
@@ -60,7 +60,7 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
     """Returns a method of str that makes at most `growth` times as many characters."""
     method = getattr(str, name)
 
-    def call(run: Run, value: str, *args: Any) -> Any:
+    def call(run: Rendering, value: str, *args: Any) -> Any:
         for argument in args:
             if not isinstance(argument, str | int):
                 raise LocatedError(f"{name} takes text, not {describe(argument)}", None, "wrong-type")
@@ -73,12 +73,12 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
     return call
 
 
-def _count(run: Run, values: Any, item: Any) -> int:
+def _count(run: Rendering, values: Any, item: Any) -> int:
     guard(run, values)
     return sum(1 for other in values if equal(run, item, other))
 
 
-def _index(run: Run, values: Any, item: Any) -> int:
+def _index(run: Rendering, values: Any, item: Any) -> int:
     guard(run, values)
     for index, other in enumerate(values):
         if equal(run, item, other):
@@ -86,25 +86,25 @@ def _index(run: Run, values: Any, item: Any) -> int:
     raise LocatedError("the list does not hold the value", None, "wrong-type")
 
 
-def _keys(run: Run, value: Mapping[str, Any]) -> list[Any]:
+def _keys(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
     run.charge_items(len(value))
     return list(value)
 
 
-def _values(run: Run, value: Mapping[str, Any]) -> list[Any]:
+def _values(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
     run.charge_items(len(value))
     return list(value.values())
 
 
-def _get(run: Run, value: Mapping[str, Any], key: Any, default: Any = None) -> Any:
+def _get(run: Rendering, value: Mapping[str, Any], key: Any, default: Any = None) -> Any:
     return value.get(key, default)
 
 
-def _cycle(run: Run, loop: Loop, *values: Any) -> Any:
+def _cycle(run: Rendering, loop: Loop, *values: Any) -> Any:
     return values[loop.index0 % len(values)]
 
 
-def _changed(run: Run, loop: Loop, *values: Any) -> bool:
+def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
     changed = loop.seen is MISSING or not equal(run, list(loop.seen), list(values))
     loop.seen = values
     return changed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evaluator.language.locating import LocatedError
-from evaluator.language.meter import MAX_BITS, Run
+from evaluator.language.meter import MAX_BITS, Rendering
 from evaluator.language.types import describe, is_number
 from evaluator.language.values import guard
 
@@ -26,7 +26,7 @@ def _small(value: Any) -> Any:
     return value
 
 
-def add(run: Run, left: Any, right: Any) -> Any:
+def add(run: Rendering, left: Any, right: Any) -> Any:
     """Returns the sum of two numbers, or two texts or two lists joined."""
     if isinstance(left, str) and isinstance(right, str):
         run.charge(len(left) + len(right))
@@ -41,12 +41,12 @@ def add(run: Run, left: Any, right: Any) -> Any:
     return _small(left + right)
 
 
-def _subtract(run: Run, left: Any, right: Any) -> Any:
+def _subtract(run: Rendering, left: Any, right: Any) -> Any:
     _check_numbers("subtract", left, right)
     return _small(left - right)
 
 
-def _multiply(run: Run, left: Any, right: Any) -> Any:
+def _multiply(run: Rendering, left: Any, right: Any) -> Any:
     if isinstance(right, str | list | tuple):
         left, right = right, left
     if isinstance(left, str | list | tuple) and isinstance(right, int) and not isinstance(right, bool):
@@ -62,17 +62,17 @@ def _multiply(run: Run, left: Any, right: Any) -> Any:
     return left * right
 
 
-def _divide(run: Run, left: Any, right: Any) -> Any:
+def _divide(run: Rendering, left: Any, right: Any) -> Any:
     _check_numbers("divide", left, right)
     return left / right
 
 
-def _floor_divide(run: Run, left: Any, right: Any) -> Any:
+def _floor_divide(run: Rendering, left: Any, right: Any) -> Any:
     _check_numbers("divide", left, right)
     return left // right
 
 
-def modulo(run: Run, left: Any, right: Any) -> Any:
+def modulo(run: Rendering, left: Any, right: Any) -> Any:
     """Returns the remainder of a division of numbers; `%` does not format text."""
     if isinstance(left, str):
         raise LocatedError("cannot divide string; write values into text with {{ … }} or ~", None, "wrong-type")
@@ -80,7 +80,7 @@ def modulo(run: Run, left: Any, right: Any) -> Any:
     return left % right
 
 
-def _power(run: Run, left: Any, right: Any) -> Any:
+def _power(run: Rendering, left: Any, right: Any) -> Any:
     _check_numbers("raise to a power", left, right)
     if isinstance(left, int) and isinstance(right, int) and right >= 0:
         _check_bits(left.bit_length() * right if abs(left) > 1 else 0)
@@ -90,14 +90,14 @@ def _power(run: Run, left: Any, right: Any) -> Any:
     return float(left) ** right
 
 
-BINARY: dict[str, Callable[[Run, Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Rendering, Any, Any], Any]] = {
     "Add": add, "Sub": _subtract, "Mul": _multiply, "Div": _divide, "FloorDiv": _floor_divide, "Mod": modulo,
     "Pow": _power,
 }  # fmt: skip
 """The arithmetic operators, by the name of their node in Jinja's tree."""
 
 
-def equal(run: Run, left: Any, right: Any) -> bool:
+def equal(run: Rendering, left: Any, right: Any) -> bool:
     """Returns whether two values are equal; unlike in Python, a boolean is never equal to a number."""
     if isinstance(left, bool) != isinstance(right, bool):
         return False
@@ -108,7 +108,7 @@ def equal(run: Run, left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def less(run: Run, left: Any, right: Any) -> bool:
+def less(run: Rendering, left: Any, right: Any) -> bool:
     """Returns whether `left` is less than `right`. Raises: LocatedError, if the two have no order."""
     if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         guard(run, left)
@@ -120,12 +120,12 @@ def less(run: Run, left: Any, right: Any) -> bool:
     raise LocatedError(f"cannot order {describe(left)} and {describe(right)}", None, "wrong-type")
 
 
-def _not_less(run: Run, left: Any, right: Any) -> bool:
+def _not_less(run: Rendering, left: Any, right: Any) -> bool:
     # Every comparison with a float that is not a number is false.
     return left == left and right == right and not less(run, left, right)
 
 
-def contains(run: Run, item: Any, container: Any) -> bool:
+def contains(run: Rendering, item: Any, container: Any) -> bool:
     """Returns whether a text, list or mapping holds `item`."""
     if isinstance(container, str):
         if not isinstance(item, str):
@@ -141,7 +141,7 @@ def contains(run: Run, item: Any, container: Any) -> bool:
     raise LocatedError(f"cannot look for a value in {describe(container)}", None, "wrong-type")
 
 
-COMPARE: dict[str, Callable[[Run, Any, Any], bool]] = {
+COMPARE: dict[str, Callable[[Rendering, Any, Any], bool]] = {
     "eq": equal,
     "ne": lambda run, left, right: not equal(run, left, right),
     "lt": less,

@@ -9,28 +9,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import Run
+from evaluator.language.meter import Rendering
 from evaluator.language.operators import COMPARE, equal, modulo
 from evaluator.language.types import is_number
 
 
-def _plain(test: Callable[[Any], bool]) -> Callable[[Run, Any], bool]:
+def _plain(test: Callable[[Any], bool]) -> Callable[[Rendering, Any], bool]:
     return lambda run, value: test(value)
 
 
-def _divisible(run: Run, value: Any, by: Any) -> bool:
+def _divisible(run: Rendering, value: Any, by: Any) -> bool:
     return modulo(run, value, by) == 0
 
 
-def _even(run: Run, value: Any) -> bool:
+def _even(run: Rendering, value: Any) -> bool:
     return modulo(run, value, 2) == 0
 
 
-def _odd(run: Run, value: Any) -> bool:
+def _odd(run: Rendering, value: Any) -> bool:
     return modulo(run, value, 2) == 1
 
 
-def _same(run: Run, value: Any, other: Any) -> bool:
+def _same(run: Rendering, value: Any, other: Any) -> bool:
     return type(value) is type(other) and equal(run, value, other)
 
 
@@ -73,7 +73,7 @@ def unknown_test(name: str) -> LocatedError:
     return LocatedError(f"there is no test {name!r}{nearest(name, sorted(TEST_NAMES))}", None, "unknown-test")
 
 
-def run_test(run: Run, name: Any, value: Any, args: tuple[Any, ...]) -> bool:
+def run_test(run: Rendering, name: Any, value: Any, args: tuple[Any, ...]) -> bool:
     """Returns the result of a test by its name, as `select("odd")` needs it. Raises: LocatedError."""
     if name in ("defined", "undefined"):
         return (value is not None) == (name == "defined")

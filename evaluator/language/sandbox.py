@@ -21,7 +21,7 @@ from evaluator.errors import ExpressionError
 from evaluator.language.compiler import compiled_expression, compiled_text
 from evaluator.language.fences import FencedScope, fence_value, tags_around
 from evaluator.language.locating import LocatedError, guarded
-from evaluator.language.meter import Bounds, Pending, Run
+from evaluator.language.meter import Bounds, PendingCall, Rendering
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.syntax import has_markup
 from evaluator.language.values import measure
@@ -49,7 +49,7 @@ def render_sync(text: Text, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> st
     Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template included;
     SandboxError, its subclass, for what is forbidden or passes the bounds.
     """
-    return _located(text, _write, Run(scope, bounds)) if has_markup(text.value) else text.value
+    return _located(text, _write, Rendering(scope, bounds)) if has_markup(text.value) else text.value
 
 
 async def render(
@@ -95,7 +95,7 @@ _VALUE = Text("{{ value }}", Span())
 
 def evaluate_expression_sync(expression: Expression, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
-    return _located(expression.source, _evaluate, Run(scope, bounds))
+    return _located(expression.source, _evaluate, Rendering(scope, bounds))
 
 
 async def evaluate_expression(
@@ -112,20 +112,20 @@ async def evaluate_expression(
 
 
 @guarded(0, "cannot be resolved")
-def _write(source: str, run: Run) -> str:
+def _write(source: str, run: Rendering) -> str:
     out: list[str] = []
     compiled_text(source)(run, out)
     return "".join(out)
 
 
 @guarded(0, "cannot be resolved")
-def _evaluate(source: str, run: Run) -> Any:
+def _evaluate(source: str, run: Rendering) -> Any:
     value = compiled_expression(source)(run)
     measure(run, value)  # only plain data within the bounds may leave the text
     return value
 
 
-def _located(text: Text, work: Callable[[str, Run], T], run: Run) -> T:
+def _located(text: Text, work: Callable[[str, Rendering], T], run: Rendering) -> T:
     try:
         return work(text.value, run)
     except LocatedError as error:
@@ -133,14 +133,14 @@ def _located(text: Text, work: Callable[[str, Run], T], run: Run) -> T:
 
 
 async def _awaiting(
-    text: Text, work: Callable[[str, Run], T], scope: Scope, functions: FunctionCaller, bounds: Bounds
+    text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller, bounds: Bounds
 ) -> T:
     """Starts again each time a call has returned its result; a call is never made twice."""
     results: list[Any] = []
     while True:
         try:
-            return _located(text, work, Run(scope, bounds, results))
-        except Pending as pending:
+            return _located(text, work, Rendering(scope, bounds, results))
+        except PendingCall as pending:
             call = pending
         span = text.locate(call.offset)
         result = await functions(call.name, call.args_, call.kwargs, span, call.index)

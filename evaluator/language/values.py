@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluator.language.locating import LocatedError, first_names, nearest
-from evaluator.language.meter import MAX_NESTING, Run
+from evaluator.language.meter import MAX_NESTING, Rendering
 from evaluator.language.scopes import MISSING
 from evaluator.language.types import describe
 
@@ -55,7 +55,7 @@ LOOP_FIELDS: dict[str, Callable[[Loop], Any]] = {
 # Text and size
 
 
-def text_of(run: Run, value: Any, what: str = "the value") -> str:
+def text_of(run: Rendering, value: Any, what: str = "the value") -> str:
     """Returns a value as text: strings as they are, `true`, `false`, plain numbers, JSON for the rest.
 
     Raises: LocatedError `null-value` for None.
@@ -69,14 +69,14 @@ def text_of(run: Run, value: Any, what: str = "the value") -> str:
     return json.dumps(value) if isinstance(value, bool | float) else to_json(run, value)
 
 
-def to_json(run: Run, value: Any, indent: int | None = None) -> str:
+def to_json(run: Rendering, value: Any, indent: int | None = None) -> str:
     """Returns a value as JSON, non-ASCII characters as they are."""
     size, depth = measure(run, value)
     run.charge(size * (1 if indent is None else 1 + indent * (depth + 1)))
     return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
 
 
-def measure(run: Run, value: Any) -> tuple[int, int]:
+def measure(run: Rendering, value: Any) -> tuple[int, int]:
     """Returns about how many characters a value has as JSON, and how deep it is nested.
 
     Lists that hold one another can be exponentially large in little memory, so this pays for each item before
@@ -111,7 +111,7 @@ def measure(run: Run, value: Any) -> tuple[int, int]:
     return size, deepest
 
 
-def guard(run: Run, value: Any) -> None:
+def guard(run: Rendering, value: Any) -> None:
     """Charges for a comparison that may walk the whole of `value`."""
     if isinstance(value, str):
         run.tick(len(value) >> 10)
@@ -136,7 +136,7 @@ def attribute(base: Any, name: str, what: str) -> Any:
     raise LocatedError(f"{what} is {describe(base)} and has no field {name!r}{hint}", None, "undefined-attribute")
 
 
-def item(run: Run, base: Any, key: Any, what: str) -> Any:
+def item(run: Rendering, base: Any, key: Any, what: str) -> Any:
     """Returns `base[key]`, or MISSING if there is no such key or index."""
     if isinstance(base, Mapping):
         return base.get(key, MISSING) if isinstance(key, str | int | float) else MISSING
@@ -168,7 +168,7 @@ def absent(base: Any, key: Any, what: str) -> LocatedError:
     return LocatedError(message, None, "undefined-attribute")
 
 
-def items_of(run: Run, value: Any) -> Sequence[Any]:
+def items_of(run: Rendering, value: Any) -> Sequence[Any]:
     """Returns the items for a loop or a filter: a list's items, a mapping's keys, a string's characters."""
     if isinstance(value, list | tuple):
         return value
@@ -178,7 +178,7 @@ def items_of(run: Run, value: Any) -> Sequence[Any]:
     raise LocatedError(f"cannot go over {describe(value)}; it is not a list", None, "wrong-type")
 
 
-def pairs_of(run: Run, value: Any) -> list[Any]:
+def pairs_of(run: Rendering, value: Any) -> list[Any]:
     """Returns a mapping's keys and values as a list of pairs."""
     if not isinstance(value, Mapping):
         raise LocatedError(f"{describe(value)} has no items; it is not an object", None, "wrong-type")

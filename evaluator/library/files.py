@@ -53,28 +53,28 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TemplateFile:
     """A template file: its path below the root, without links, and its name in diagnostics."""
 
     relative: str
     shown: str
 
 
-def scan(root: Root) -> tuple[list[Found], list[Diagnostic]]:
+def scan(root: Root) -> tuple[list[TemplateFile], list[Diagnostic]]:
     """The template files below `root`, in the order of their paths, and what was refused.
 
     Files and folders whose names begin with `.` or `_` are left out: partials for `<include>` go there.
     A link to a file inside the folder is read as that file; one that leads outside is refused.
     """
     if root.only is not None:
-        return [Found(root.only, root.name_of(root.only))], []
-    found: list[Found] = []
+        return [TemplateFile(root.only, root.name_of(root.only))], []
+    found: list[TemplateFile] = []
     refused: list[Diagnostic] = []
     _scan_folder(root, "", 0, found, refused)
     return found, refused
 
 
-def _scan_folder(root: Root, below: str, depth: int, found: list[Found], refused: list[Diagnostic]) -> None:
+def _scan_folder(root: Root, below: str, depth: int, found: list[TemplateFile], refused: list[Diagnostic]) -> None:
     try:
         with os.scandir(os.path.join(root.folder, below)) as listing:
             entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
@@ -93,7 +93,7 @@ def _scan_folder(root: Root, below: str, depth: int, found: list[Found], refused
             shown = root.name_of(relative)
             target = _link_target(root, relative) if entry.is_symlink() else relative
             if target is not None:
-                found.append(Found(target, shown))
+                found.append(TemplateFile(target, shown))
             else:
                 message = f"{shown} is a link that leads out of its library folder, or to nothing"
                 refused.append(Diagnostic("error", "link-refused", message, Span(shown)))

@@ -24,7 +24,7 @@ from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, scan
-from evaluator.library.reading import Entry, read_entry, read_string
+from evaluator.library.reading import LoadedFile, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
 from evaluator.xml.write import to_xml
@@ -67,7 +67,7 @@ class _State:
     `refused` are the findings about files that were not read; `calls` and `ranker` are made at first use.
     """
 
-    entries: tuple[tuple[Entry, ...], ...] = ((),)
+    entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
     refused: Sequence[Diagnostic] = ()
     templates: Mapping[str, Template] = field(default_factory=dict[str, Template])
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -277,7 +277,7 @@ class TemplateLibrary:
             for root in self._roots:
                 found, wrong = scan(root)
                 refused += wrong
-                entries: dict[str, Entry] = {}
+                entries: dict[str, LoadedFile] = {}
                 for file in found:
                     if file.relative not in entries:
                         old = known.get((root, file.relative))
@@ -313,7 +313,7 @@ def _errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [one for one in diagnostics if one.severity == "error"]
 
 
-def _findings_of(groups: Iterable[Iterable[Entry]], name: str) -> tuple[Diagnostic, ...]:
+def _findings_of(groups: Iterable[Iterable[LoadedFile]], name: str) -> tuple[Diagnostic, ...]:
     """The findings about the first file that claims `name` and has no usable template of that name."""
     for entry in chain.from_iterable(groups):
         if name in entry.names:
@@ -321,12 +321,12 @@ def _findings_of(groups: Iterable[Iterable[Entry]], name: str) -> tuple[Diagnost
     return ()
 
 
-def _without(entry: Entry, names: Sequence[str]) -> Entry:
+def _without(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
     templates = tuple((name, node) for name, node in entry.templates if name not in names)
     return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
 
 
-def _assemble(groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnostic]) -> _State:
+def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]) -> _State:
     """The library that these files make: names assigned, refs resolved, everything checked."""
     claimed, broken, duplicates = _claim_names(groups)
     resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
@@ -350,10 +350,10 @@ def _assemble(groups: tuple[tuple[Entry, ...], ...], refused: Sequence[Diagnosti
 
 
 def _claim_names(
-    groups: Iterable[Iterable[Entry]],
-) -> tuple[dict[str, tuple[TopLevel, Entry]], set[str], list[Diagnostic]]:
+    groups: Iterable[Iterable[LoadedFile]],
+) -> tuple[dict[str, tuple[TopLevel, LoadedFile]], set[str], list[Diagnostic]]:
     """The node and file of each name, the names of invalid templates, and an error for each duplicate name."""
-    claimed: dict[str, tuple[TopLevel, Entry]] = {}
+    claimed: dict[str, tuple[TopLevel, LoadedFile]] = {}
     broken: set[str] = set()
     duplicates: list[Diagnostic] = []
     for group in groups:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.library.files import Found, Root, Stamp, read_beneath, stamp_of
+from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
@@ -26,7 +26,7 @@ _UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoadedFile:
     """The content of one file when it was read. `names` includes those of templates with errors.
 
     `texts` are its own text and those of its partials, by their names in diagnostics. `stamps` are theirs by relative
@@ -49,9 +49,9 @@ class Entry:
         return all(stamp_of(self.root, path) == stamp for path, stamp in self.stamps.items())
 
 
-def read_entry(root: Root, found: Found) -> Entry:
+def read_entry(root: Root, found: TemplateFile) -> LoadedFile:
     """The templates of one file; whatever is wrong with it is in `diagnostics`, nothing is raised."""
-    entry = Entry(found.shown, root, found.relative)
+    entry = LoadedFile(found.shown, root, found.relative)
     started = time.time_ns()
     try:
         data, stamp = read_beneath(root, found.relative, Span(found.shown))
@@ -68,12 +68,12 @@ def read_entry(root: Root, found: Found) -> Entry:
     )
 
 
-def read_string(text: str, file: str | None) -> Entry:
+def read_string(text: str, file: str | None) -> LoadedFile:
     """The templates of a text that is not in a folder; `include` is refused."""
-    return _parsed(Entry(file, None, ""), text, refuse_includes)
+    return _parsed(LoadedFile(file, None, ""), text, refuse_includes)
 
 
-def _parsed(entry: Entry, data: bytes | str, read_partial: ReadPartial) -> Entry:
+def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> LoadedFile:
     """`entry` with what the file contains."""
     key = entry.shown or ""
     try:

@@ -19,7 +19,7 @@ OUTSIDE = "schema-outside"
 """The code of the finding for a file that is in none of the folders."""
 
 
-class BadSchema(Exception):
+class SchemaFileError(Exception):
     """A declared schema that cannot be used: a stable code, a message and a hint."""
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
@@ -36,7 +36,7 @@ def read_schema(href: str, folder: str | None, roots: Sequence[str | Path]) -> s
     `folder` is that of the template's file, to which a relative path refers; without one it refers to the roots. The
     file is a regular one below `folder` or one of `roots`, reached without a symbolic link.
 
-    Raises: BadSchema.
+    Raises: SchemaFileError.
     """
     folders = [*([] if folder is None else [folder or "."]), *roots]
     path = os.path.normpath(os.path.join("" if folder is None else os.path.abspath(folder), href))
@@ -48,14 +48,14 @@ def read_schema(href: str, folder: str | None, roots: Sequence[str | Path]) -> s
         shown = ", ".join(map(str, places.folders))
         message = f"the schema file `{href}` is outside of the template's folder and of the roots ({shown})"
         hint = "move the file there, or name its folder as a root"
-        raise BadSchema(OUTSIDE, message, hint) from error
+        raise SchemaFileError(OUTSIDE, message, hint) from error
     try:
         data = _read(places.open(path, FILE))
     except ToolError as error:
         message = f"cannot read the schema file: {error}"
-        raise BadSchema("missing-schema", message, "the path is relative to the template's file") from error
+        raise SchemaFileError("missing-schema", message, "the path is relative to the template's file") from error
     if len(data) > MAX_SCHEMA_BYTES:
-        raise BadSchema("bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes")
+        raise SchemaFileError("bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes")
     return _compact(data, href)
 
 
@@ -72,7 +72,7 @@ def _compact(data: bytes, href: str) -> str:
     try:
         schema = json.loads(data.decode("utf-8-sig"))
         if not isinstance(schema, dict):
-            raise BadSchema("bad-schema", f"the schema file `{href}` is not a JSON object")
+            raise SchemaFileError("bad-schema", f"the schema file `{href}` is not a JSON object")
         return json.dumps(schema, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
-        raise BadSchema("bad-schema", f"the schema file `{href}` is not JSON: {error}") from error
+        raise SchemaFileError("bad-schema", f"the schema file `{href}` is not JSON: {error}") from error

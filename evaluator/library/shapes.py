@@ -16,7 +16,7 @@ from typing import Any, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.types import read_typed
-from evaluator.library.schema_files import OUTSIDE, BadSchema, read_schema
+from evaluator.library.schema_files import OUTSIDE, SchemaFileError, read_schema
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 
@@ -103,7 +103,7 @@ def is_model(declared: str) -> bool:
 def of_schema(declared: str, folder: str | None) -> Shape:
     """The shape of an `output_format` schema or of `returns`; files are relative to `folder`.
 
-    A `module:Model` is not imported: nothing that a template names is run to check it. Raises: BadSchema.
+    A `module:Model` is not imported: nothing that a template names is run to check it. Raises: SchemaFileError.
     """
     declared = declared.strip()
     named = of_type(declared)
@@ -116,13 +116,13 @@ def of_schema(declared: str, folder: str | None) -> Shape:
     if is_file(declared):
         return ANY if folder is None else _of_file(declared, folder)
     hint = did_you_mean(declared, VALUE_TYPES, "use object, array, string[], number, …, a .json file or module:Model")
-    raise BadSchema("unknown-schema", f"unknown schema `{declared}`", hint)
+    raise SchemaFileError("unknown-schema", f"unknown schema `{declared}`", hint)
 
 
 def _of_file(href: str, folder: str) -> Shape:
     try:
         text = read_schema(href, folder, _here())
-    except BadSchema as bad:
+    except SchemaFileError as bad:
         if bad.code == OUTSIDE:
             return ANY  # it may be below a root of the run, which is not known here
         raise
@@ -141,9 +141,9 @@ def _of_json(text: str, what: str) -> Shape:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadSchema("bad-schema", f"the {what} is not JSON: {error}") from error
+        raise SchemaFileError("bad-schema", f"the {what} is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise BadSchema("bad-schema", f"the {what} is not a JSON object")
+        raise SchemaFileError("bad-schema", f"the {what} is not a JSON object")
     return _JsonSchemaShapes(cast("dict[str, Any]", schema)).of(schema)
 
 
@@ -286,7 +286,7 @@ class ResultShapes:
 def _declared(schema: str, file: str | None) -> Shape:
     try:
         return of_schema(schema, folder_of(file))
-    except BadSchema:
+    except SchemaFileError:
         return ANY
 
 

@@ -13,7 +13,7 @@ from evaluator.language.locating import LocatedError
 from evaluator.language.syntax import has_markup, parse_expression
 from evaluator.language.types import is_type_name
 from evaluator.library.model_ids import host_in
-from evaluator.library.schema_files import BadSchema
+from evaluator.library.schema_files import SchemaFileError
 from evaluator.library.shapes import folder_of, literal_fits, of_schema
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
@@ -57,7 +57,7 @@ def _type_and_default(what: str, type_name: str, default: str | None, span: Span
 def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
     try:
         shape = of_schema(returns, folder_of(node.span.file))
-    except BadSchema as bad:
+    except SchemaFileError as bad:
         yield _error(bad.code, f"`returns`: {bad.message}", node.span, bad.hint)
         return
     body = node.body
@@ -66,7 +66,7 @@ def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
         return
     try:
         given = of_schema(output.schema, folder_of(output.span.file))
-    except BadSchema:
+    except SchemaFileError:
         return
     if "any" not in (shape.kind, given.kind) and _differ(given, shape):
         message = f"`{node.name}` returns {returns}, and its body's schema is {shortened(output.schema)}"
@@ -93,7 +93,7 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
         else:
             try:
                 of_schema(node.output.schema, folder_of(node.output.span.file))
-            except BadSchema as bad:
+            except SchemaFileError as bad:
                 yield _error(bad.code, bad.message, node.output.span, bad.hint)
     if known_tools is not None:
         for tool in node.tools:

@@ -91,7 +91,7 @@ class ResponseCache:
         self._writer: ThreadPoolExecutor | None = None
         self._is_writing = False
         # What the writer has still to write.
-        self._rows: dict[str, cache_store.Row] = {}
+        self._rows: dict[str, cache_store.CachedResponse] = {}
         self._hits: Counter[str] = Counter()
         self._misses: Counter[str] = Counter()
         self._until_prune = 0
@@ -146,7 +146,7 @@ class ResponseCache:
             return  # a user's own backend returned what is not JSON
         with self._lock:
             if not self._is_off:
-                self._rows.setdefault(key.key, cache_store.Row(key, *texts, time.time()))
+                self._rows.setdefault(key.key, cache_store.CachedResponse(key, *texts, time.time()))
                 self._write_soon()
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ FORMAT = database.Format("cache", 0x45765263, 1, _TABLES, "name another file", i
 _PARTS = "key, epoch, endpoint, model, settings, tools, schema, system, messages"
 
 
-class Row(NamedTuple):
+class CachedResponse(NamedTuple):
     """One response to be stored: JSON texts, and the time in seconds since 1970."""
 
     request: CacheKey
@@ -55,7 +55,7 @@ def find(connection: sqlite3.Connection, key: str) -> tuple[str, str] | None:
 
 def write(
     connection: sqlite3.Connection,
-    rows: Iterable[Row],
+    rows: Iterable[CachedResponse],
     hits: Mapping[str, int],
     missed: Mapping[str, int],
     now: float,

@@ -16,7 +16,7 @@ _MAX_PLACES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Conformed:
+class CheckedValue:
     """A value that was coerced and checked by a schema, with a warning for each kind of coercion, or an error."""
 
     value: Any
@@ -29,17 +29,17 @@ class Choice:
     """The chosen block and how it fits; `rivals` is the number of others that fit equally well."""
 
     block: Block
-    conformed: Conformed
+    conformed: CheckedValue
     rivals: int
 
 
-def conform(value: Any, schema: Schema | None, *warnings: str) -> Conformed:
+def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
     """Coerces a plain value to its schema and checks it. Containers are changed in place.
 
     `warnings` come before those of the coercion.
     """
     if schema is None:
-        return Conformed(value, warnings, None)
+        return CheckedValue(value, warnings, None)
     error = schema.check(value)
     # A value that fits is not coerced: texts are read as scalars only where the schema allows no text.
     if (
@@ -55,7 +55,7 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> Conformed:
             error = schema.check(value)
     if error is None and schema.build is not None:
         value = schema.build(value)
-    return Conformed(value, warnings, error)
+    return CheckedValue(value, warnings, error)
 
 
 def _coercion_warning(kind: str, places: list[str]) -> str:
@@ -78,7 +78,7 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
     if schema is None:
         pool = strong or weak
         last = _only_fenced(pool) or pool[-1]
-        return Choice(last, Conformed(last.value, (), None), len(pool) - 1 if last is pool[-1] else 0)
+        return Choice(last, CheckedValue(last.value, (), None), len(pool) - 1 if last is pool[-1] else 0)
     wanted = schema.guide.top if schema.guide is not None else None
     for pool in (strong, weak):
         typed = [block for block in pool if wanted is None or describe(block.value) in wanted]
@@ -91,7 +91,7 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
 
 
 def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
-    fitting: list[tuple[Block, Conformed]] = []
+    fitting: list[tuple[Block, CheckedValue]] = []
     for block in reversed(pool):
         conformed = conform(block.value, schema)
         if isinstance(conformed.error, NotChecked):

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
-from evaluator.output.choose import Conformed, choose, conform
+from evaluator.output.choose import CheckedValue, choose, conform
 from evaluator.output.extract import Block, Extract, extract, is_reasoning, unfence, without_thinking
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
@@ -24,7 +24,7 @@ from evaluator.output.scalars import (
     find_word,
     read_as,
 )
-from evaluator.output.schema import BadSchema, Schema, compile_schema
+from evaluator.output.schema import Schema, UnusableSchema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
@@ -81,7 +81,7 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
     if type == "json" or type == "xml":
         try:
             compiled = compile_schema(schema)
-        except BadSchema as error:
+        except UnusableSchema as error:
             return ParsedOutput(None, (), OutputError("bad_schema", str(error)), text)
         if type == "xml":
             return _read_xml(text, compiled)
@@ -100,7 +100,7 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
     return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
 
 
-def _finish(conformed: Conformed, warnings: list[str], text: str) -> ParsedOutput:
+def _finish(conformed: CheckedValue, warnings: list[str], text: str) -> ParsedOutput:
     value = None if conformed.error is not None else conformed.value
     return ParsedOutput(value, (*warnings, *conformed.warnings), conformed.error, text)
 
@@ -149,7 +149,7 @@ def _read_whole(inner: str) -> tuple[Any, str]:
         return _MISSING, ""
 
 
-def _read_scalar(inner: str, found: Extract, schema: Schema) -> Conformed | None:
+def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | None:
     """A scalar of the schema's type, from a text that is not JSON; None if there is none."""
     types = schema.guide.top if schema.guide is not None else None
     if types is None or not inner:
@@ -188,12 +188,12 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
     return None, ""
 
 
-def _read_text(inner: str, schema: Schema) -> Conformed:
+def _read_text(inner: str, schema: Schema) -> CheckedValue:
     """A string from a text that is not JSON: the whole text, or the enumerated word that it gives as its answer."""
     if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
         return conform(inner[1:-1], schema, MESSAGES["single"])
     values = schema.guide.words(schema.guide.root) if schema.guide is not None else []
-    whole = Conformed(inner, (), schema.check(inner))
+    whole = CheckedValue(inner, (), schema.check(inner))
     if whole.error is None:
         return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
     answer = find_answer(inner)
@@ -209,7 +209,7 @@ def _read_text(inner: str, schema: Schema) -> Conformed:
     value = find_only_word(inner, values)
     if value is not None:
         return conform(value, schema, "the string was read from the only one of the allowed words in the text")
-    return Conformed(None, (), whole.error)
+    return CheckedValue(None, (), whole.error)
 
 
 def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:

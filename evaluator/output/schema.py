@@ -54,7 +54,7 @@ class NotChecked(OutputError):
     """
 
 
-class BadSchema(Exception):
+class UnusableSchema(Exception):
     """A schema cannot be used; the message says why. It becomes an OutputError of kind bad_schema."""
 
 
@@ -62,7 +62,7 @@ def compile_schema(declared: Any) -> Schema | None:
     """The compiled form of a declared schema; None for no schema and for `any`.
 
     Names and inline text are compiled once per process, files once per modification.
-    Raises: BadSchema.
+    Raises: UnusableSchema.
     """
     if declared is None:
         return None
@@ -81,20 +81,20 @@ def compile_schema(declared: Any) -> Schema | None:
         if ":" in name:
             return _model(name, os.getcwd()) if _may_import.get() else Schema(name, None, _always)
         names = ", ".join(TYPE_NAMES)
-        raise BadSchema(
+        raise UnusableSchema(
             f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema or module:Model"
         )
     if isinstance(declared, dict):
         try:
             return _inline(json.dumps(declared))
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadSchema(f"the schema is not JSON: {error}") from error
+            raise UnusableSchema(f"the schema is not JSON: {error}") from error
     try:
         if declared in _CLASSES:
             return _named(_CLASSES[declared])
         return _adapted(declared)
     except TypeError as error:
-        raise BadSchema(f"{declared!r} is not a schema") from error
+        raise UnusableSchema(f"{declared!r} is not a schema") from error
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def schema_problem(declared: Any) -> str | None:
     """The reason why a declared schema cannot be used; None if it can be. Imports the module of `module:Model`."""
     try:
         compile_schema(declared)
-    except BadSchema as error:
+    except UnusableSchema as error:
         return str(error)
     return None
 
@@ -123,7 +123,7 @@ def schema_text(declared: str) -> str | None:
     """
     try:
         schema = compile_schema(declared)
-    except BadSchema:
+    except UnusableSchema:
         return None
     if schema is None or schema.guide is None:
         return None
@@ -174,7 +174,7 @@ def _file(path: str) -> Schema:
         stat = os.stat(path)
         return _file_at(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, ValueError) as error:
-        raise BadSchema(f"the schema file {path} cannot be read: {error}") from error
+        raise UnusableSchema(f"the schema file {path} cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=256)
@@ -187,9 +187,9 @@ def _from_text(text: str, label: str) -> Schema:
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadSchema(f"{label} is not JSON: {error}") from error
+        raise UnusableSchema(f"{label} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise BadSchema(f"{label} must be a JSON object, not {describe(document)}")
+        raise UnusableSchema(f"{label} must be a JSON object, not {describe(document)}")
     known = cast(dict[str, Any], document)
     return Schema(label, Guide(known), _document_check(known, label))
 
@@ -199,16 +199,18 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     from referencing.exceptions import Unresolvable
 
     if sum(1 for _ in _parts(document)) > MAX_PARTS:
-        raise BadSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
+        raise UnusableSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
     for reference in _references(document):
         if not reference.startswith("#"):
-            raise BadSchema(f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed")
+            raise UnusableSchema(
+                f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed"
+            )
     kind: Any = validators.validator_for(document, default=validators.Draft202012Validator)
     try:
         kind.check_schema(document)
     except (exceptions.SchemaError, RecursionError) as error:
         reason = getattr(error, "message", "it is nested too deeply")
-        raise BadSchema(f"{label} is not a valid JSON Schema: {reason}") from error
+        raise UnusableSchema(f"{label} is not a valid JSON Schema: {reason}") from error
     validator = BoundedValidator(document, kind)
 
     def check(value: Any) -> OutputError | None:
@@ -316,9 +318,9 @@ def _model(name: str, folder: str) -> Schema:
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # Importing runs the author's module, which may raise anything.
-        raise BadSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UnusableSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):
-        raise BadSchema(f"{name} is not a class but {describe(found)}")
+        raise UnusableSchema(f"{name} is not a class but {describe(found)}")
     return _adapted(found)
 
 
@@ -331,7 +333,9 @@ def _adapted(model: Any) -> Schema:
     try:
         adapter: Any = pydantic.TypeAdapter(model)
     except Exception as error:  # Pydantic raises errors of several families for types that it cannot describe.
-        raise BadSchema(f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}") from error
+        raise UnusableSchema(
+            f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
+        ) from error
     guide: Guide | None = None
     by_document: Check = _always
     try:

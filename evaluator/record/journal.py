@@ -53,7 +53,7 @@ Sync = Literal["off", "task", "step"]
 SYNC_POLICIES: tuple[Sync, ...] = get_args(Sync)
 
 
-class Folders:
+class OpenFolders:
     """The two folders of a task file as open descriptors, so that replacing a folder has no effect."""
 
     __slots__ = ("active", "active_fd", "done", "done_fd")
@@ -81,7 +81,9 @@ class Journal:
         "policy", "retries", "steps",
     )  # fmt: skip
 
-    def __init__(self, fd: int, folders: Folders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None) -> None:
+    def __init__(
+        self, fd: int, folders: OpenFolders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None
+    ) -> None:
         self.id = task_id
         self.policy: Sync = sync
         self.steps = 0

@@ -37,7 +37,7 @@ class ChangedStep:
 
 
 @dataclass(slots=True)
-class Progress:
+class SharedRunState:
     """State that a run and its subtasks share: why they halted, their warnings, and how much came from the record.
 
     `reused` counts steps that were answered from the record, `ran` those that were begun. `context_warnings` are
@@ -78,9 +78,9 @@ class Progress:
 class RecordedSteps:
     """The recording of one task file, by path. Made for one evaluation; `child` gives that of a subtask."""
 
-    def __init__(self, recording: Recording, progress: Progress | None = None) -> None:
+    def __init__(self, recording: Recording, progress: SharedRunState | None = None) -> None:
         self.recording = recording
-        self.progress = progress or Progress()
+        self.progress = progress or SharedRunState()
         self._at: dict[str, list[Step]] = {}
         for step in recording.steps:
             self._at.setdefault(step.start.path, []).append(step)
@@ -110,7 +110,7 @@ class RecordedSteps:
         last = self._last(path)
         return 0 if last is None or last.status == "success" else last.start.attempt
 
-    def unended(self, path: str) -> Step | None:
+    def step_in_doubt(self, path: str) -> Step | None:
         """The last attempt at `path`, if its effect is unknown: it was in flight, or it was cut off."""
         last = self._last(path)
         return last if last is not None and _is_in_doubt(last) else None
@@ -190,7 +190,7 @@ class ResumedSteps(RecordedSteps):
         *,
         allow_changed: bool = False,
         edited: Callable[[Recording], str | None] = lambda _: None,
-        progress: Progress | None = None,
+        progress: SharedRunState | None = None,
     ) -> None:
         super().__init__(recording, progress)
         self._decide, self._allow_changed = decide, allow_changed
@@ -221,7 +221,7 @@ class ResumedSteps(RecordedSteps):
             return self.progress.reuse(path, end)
         if not self._allow_changed:
             self._refuse_change(path, fingerprint, args)
-        if kind == "model" and self.unended(path) is not None:
+        if kind == "model" and self.step_in_doubt(path) is not None:
             self.progress.warnings.append(
                 f"{path}: this call was in flight when the run was interrupted; it is repeated and may be billed twice"
             )
@@ -247,7 +247,7 @@ class ResumedSteps(RecordedSteps):
 
         Raises: StepUnfinished, where it may not be repeated.
         """
-        step = self.unended(path)
+        step = self.step_in_doubt(path)
         if step is None:
             return "repeat"
         decision = await self._decide(self.task_id, step)
@@ -285,7 +285,9 @@ class ReplayedSteps(RecordedSteps):
     gets the answer that was recorded before the change, and is added to `progress.changes`.
     """
 
-    def __init__(self, recording: Recording, progress: Progress | None = None, *, past_changes: bool = False) -> None:
+    def __init__(
+        self, recording: Recording, progress: SharedRunState | None = None, *, past_changes: bool = False
+    ) -> None:
         super().__init__(recording, progress)
         self._past_changes = past_changes
         self._asked: set[str] = set()

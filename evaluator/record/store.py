@@ -19,7 +19,7 @@ from evaluator.files.given_path import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
 from evaluator.files.private_folder import not_writable, open_private_folder
 from evaluator.record import grammar
-from evaluator.record.journal import SYNC_POLICIES, Folders, Journal, Sync, now
+from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
 
@@ -55,7 +55,7 @@ class TaskStore:
 
     def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see `journal`."""
-        self._folders: Folders | None = None
+        self._folders: OpenFolders | None = None
         self._is_swept = False
         self._counter = -1
         self.root = given_path(root, "the folder of task files")
@@ -279,7 +279,7 @@ class TaskStore:
                 os.close(fd)
         return None
 
-    def _prepared(self) -> Folders:
+    def _prepared(self) -> OpenFolders:
         """The folders, checked and open. A forked child opens its own: locks belong to open file descriptions."""
         if self._folders is not None and self._pid == os.getpid():
             return self._folders
@@ -287,7 +287,7 @@ class TaskStore:
         root = open_private_folder(self.root)
         try:
             active, done = self.root / "active", self.root / "done"
-            folders = Folders(active, open_private_folder(active), done, -1)
+            folders = OpenFolders(active, open_private_folder(active), done, -1)
             folders.done_fd = open_private_folder(done)
             self._counter = os.open(_COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
         except OSError as error:
@@ -297,7 +297,7 @@ class TaskStore:
         self._folders, self._pid = folders, os.getpid()
         return folders
 
-    def _new_file(self, folders: Folders) -> tuple[int, str, int]:
+    def _new_file(self, folders: OpenFolders) -> tuple[int, str, int]:
         """The next id and its new, empty file."""
         try:
             with locked(self._counter):
@@ -323,7 +323,7 @@ class TaskStore:
         except OSError as error:
             raise not_writable(self.root, error) from error
 
-    def _remove_empty_files(self, folders: Folders) -> None:
+    def _remove_empty_files(self, folders: OpenFolders) -> None:
         """Once per process: deletes empty files of killed processes that no unfinished task can name as its subtask.
 
         Those with a lower id than every other unfinished task: a subtask has a higher id than its parent.

@@ -11,7 +11,7 @@ import pytest
 from evaluator import HandlerConfig
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, changed_settings, digest, handler_settings, storable_settings
-from evaluator.batch.pending import Pending
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant
 
@@ -57,13 +57,13 @@ def test_a_result_of_another_handler_is_explained_as_far_as_its_settings_are_kno
         ))  # fmt: skip
         settings = {digest(before): before, digest(now): now} if is_known else {digest(now): now}
         variants = [(new, Variant("v", None, None))]
-        pending = Pending(variants, 1, folder.index(), folder.read_at, lambda _: None, "", settings=settings)
+        pending = PendingWork(variants, 1, folder.index(), folder.read_at, lambda _: None, "", settings=settings)
         assert asyncio.run(_work_left(pending)) == []
     (changed,) = pending.counts.explained
     assert changed.what == (("temperature (was not set, is 0.7)",) if is_known else ("model or handler",))
 
 
-async def _work_left(pending: Pending) -> list[Any]:
+async def _work_left(pending: PendingWork) -> list[Any]:
     async def rows():
         yield SAMPLE
 

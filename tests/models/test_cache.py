@@ -249,7 +249,7 @@ def test_what_was_not_used_for_longest_is_removed_first(tmp_path):
     connection = cache_store.connect(path, 1.0)
     for number in range(300):
         key = of(changed_message(3, Message("user", str(number))))
-        row = cache_store.Row(key, '{"content": "' + "x" * 2000 + '"}', "{}", float(number))
+        row = cache_store.CachedResponse(key, '{"content": "' + "x" * 2000 + '"}', "{}", float(number))
         cache_store.write(connection, [row], {}, {}, 0.0)
     cache_store.write(connection, [], {of(changed_message(3, Message("user", "0"))).key: 1}, {}, 1000.0)
     bound = cache_store.size(connection) // 2

@@ -15,7 +15,7 @@ from evaluator.interpreter.frame import Outcome, Run
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.library import TemplateLibrary, bound
 from evaluator.nodes import IntSetting, Node, Repeats, Task, Text
@@ -50,7 +50,7 @@ def define() -> type[Task]:
     return BestOf
 
 
-async def run_best_of(run: Run, task, prepared: Prepared) -> Outcome:
+async def run_best_of(run: Run, task, prepared: PreparedTask) -> Outcome:
     attempts = resolve_setting(task, "attempts", prepared.scope)
     best: TaskResult | None = None
     for attempt in range(1, attempts + 1):

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from evaluator.batch.work import Done, Work, Worker
+from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError
 
-NextWork = Callable[[], Awaitable[Work | None]]
-OnDone = Callable[[Done], None]
+NextWork = Callable[[], Awaitable[WorkItem | None]]
+OnDone = Callable[[WorkResult], None]
 IsStopping = Callable[[], bool]
 
 
@@ -48,7 +48,9 @@ class ConcurrentRun:
         self._concurrency = concurrency
         self.in_flight = 0
 
-    async def run(self, perform: Callable[[Work], Awaitable[Done]], next_work: NextWork, on_done: OnDone) -> None:
+    async def run(
+        self, perform: Callable[[WorkItem], Awaitable[WorkResult]], next_work: NextWork, on_done: OnDone
+    ) -> None:
         """Returns when all work is handed in. Raises what any of the three raises, after everything in flight was
         cancelled and has ended."""
         one_at_a_time = asyncio.Lock()

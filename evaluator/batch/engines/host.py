@@ -20,7 +20,7 @@ from evaluator.batch.engines.remote_limiter import RemoteLimiter
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.scorers.computing import GivenBack, compute_queue
 from evaluator.batch.scorers.contract import exception_text
-from evaluator.batch.work import Done, Work, Worker
+from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.record.owner import current_owner
 
@@ -116,7 +116,7 @@ class Host:
         if self._folder is not None:
             self._folder.remove()
 
-    async def _perform(self, number: int, work: Work, unrecorded: Mapping[str, int]) -> None:
+    async def _perform(self, number: int, work: WorkItem, unrecorded: Mapping[str, int]) -> None:
         self._unrecorded.update(unrecorded)
         try:
             if self._worker is None:
@@ -135,7 +135,7 @@ class Host:
                 self._unrecorded.pop(label, None)
             self._tasks.pop(number, None)
 
-    def _message_of(self, number: int, worker: Worker, done: Done) -> tuple[Any, ...]:
+    def _message_of(self, number: int, worker: Worker, done: WorkResult) -> tuple[Any, ...]:
         store = worker.evaluator.services.store
         files = [] if self._folder is None or store is None else self._folder.take_files(store, done.work)
         message = ("done", number, done.result, done.pending, files)

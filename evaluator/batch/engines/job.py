@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evaluator.batch.records import Failure, SampleResult, Verdict
-from evaluator.batch.work import Done, Work
+from evaluator.batch.work import WorkItem, WorkResult
 from evaluator.record.journal import now
 
 
@@ -16,13 +16,13 @@ class Job:
     """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with it."""
 
     number: int
-    work: Work
+    work: WorkItem
     is_stopping: Callable[[], bool]
     unrecorded: dict[str, int]
-    done: asyncio.Future[Done]
+    done: asyncio.Future[WorkResult]
     lost: int = 0
 
-    def end(self, outcome: Done | Exception) -> None:
+    def end(self, outcome: WorkResult | Exception) -> None:
         if self.done.done():
             return
         if isinstance(outcome, Exception):

@@ -12,12 +12,12 @@ from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import EvaluatorError
 
 
-class Lost(Exception):
+class HostLost(Exception):
     """The process, or its node, is gone."""
 
 
 class Remote(Protocol):
-    """A Host in another process. Each method raises Lost if the process is gone."""
+    """A Host in another process. Each method raises HostLost if the process is gone."""
 
     async def versions(self) -> str: ...
 

@@ -22,12 +22,12 @@ from typing import Any
 from evaluator.batch.engines.base import ClusterLost
 from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
 from evaluator.batch.engines.job import Job, crash_result
-from evaluator.batch.engines.link import Link, Lost, Remote
+from evaluator.batch.engines.link import HostLost, Link, Remote
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.remote_limiter import LimiterProxy
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.records import SampleResult
-from evaluator.batch.work import Done, Work, Worker
+from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.logs import LOGGER
 from evaluator.record.owner import current_owner
@@ -131,7 +131,7 @@ class Pool:
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
-    async def perform(self, work: Work, is_stopping: Callable[[], bool]) -> Done:
+    async def perform(self, work: WorkItem, is_stopping: Callable[[], bool]) -> WorkResult:
         """The result of `work`; it stays pending if `is_stopping` becomes true before it starts.
 
         Raises: ClusterLost, if no process is left to do it; what a Worker raises.
@@ -187,7 +187,7 @@ class Pool:
 
     def _assign(self, job: Job, member: _Member) -> None:
         if job.is_stopping() and not job.unrecorded and not job.lost:
-            job.end(Done(job.work, None, "stop requested"))
+            job.end(WorkResult(job.work, None, "stop requested"))
         elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
             # Its task files are only here.
             self._spawn(self._perform_here(job))
@@ -228,13 +228,13 @@ class Pool:
 
     def _receive_result(
         self, job: Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
-    ) -> Done | RecordError:
+    ) -> WorkResult | RecordError:
         try:
             if files:
                 store_files(self._store.root, files)
         except OSError as error:
             return RecordError(f"{self._store.root}: a task file cannot be written: {error.strerror}")
-        return Done(job.work, result, pending)
+        return WorkResult(job.work, result, pending)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()
@@ -262,7 +262,7 @@ class Pool:
         opened = error = None
         try:
             opened = await self._open_remote(remote, node)
-        except (Lost, EvaluatorError) as raised:
+        except (HostLost, EvaluatorError) as raised:
             error = raised
         finally:
             self._starting.discard(asyncio.current_task())  # pyright: ignore[reportArgumentType]
@@ -317,7 +317,7 @@ class Pool:
     def _lose(self, member: _Member, error: Exception) -> None:
         if not self._is_open:
             return
-        if not isinstance(error, Lost):
+        if not isinstance(error, HostLost):
             self._fail(portable_error(error))
             return
         LOGGER.info("a process on %s was lost: %s", member.node.name, error)
@@ -344,7 +344,7 @@ class Pool:
             job.lost += 1
             # If the node can start another process, it is not the node that was lost: the sample is the cause.
             if job is member.alone and await _succeeds(replacement):
-                job.end(Done(job.work, crash_result(job)))
+                job.end(WorkResult(job.work, crash_result(job)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
@@ -369,5 +369,5 @@ async def _succeeds(start: Awaitable[bool] | None) -> bool:
 
 
 async def _close(remote: Remote) -> None:
-    with suppress(Lost, TimeoutError):
+    with suppress(HostLost, TimeoutError):
         await asyncio.wait_for(remote.close(), CLOSE_S)

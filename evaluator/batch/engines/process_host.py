@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from evaluator.batch.engines.host import Opened
-from evaluator.batch.engines.link import Lost
+from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.process_worker import HEAD
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import EvaluatorError
@@ -32,7 +32,7 @@ class ProcessHost:
     def __init__(self) -> None:
         self._numbers = count()
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._lost: Lost | None = None
+        self._lost: HostLost | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class ProcessHost:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise Lost(f"a process cannot be started: {error.strerror}") from error
+            raise HostLost(f"a process cannot be started: {error.strerror}") from error
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -52,7 +52,7 @@ class ProcessHost:
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
-                raise Lost(f"a process cannot be started: {error.strerror}") from error
+                raise HostLost(f"a process cannot be started: {error.strerror}") from error
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         variables = pickle.dumps(dict(os.environ), pickle.HIGHEST_PROTOCOL)
         self._writer.write(HEAD.pack(len(variables)) + variables)
@@ -68,7 +68,7 @@ class ProcessHost:
                 if not answer.done():
                     answer.set_result(value)
         except (asyncio.IncompleteReadError, OSError):
-            self._lost = Lost(_ending_of(await process.wait()))
+            self._lost = HostLost(_ending_of(await process.wait()))
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(self._lost)
@@ -84,7 +84,7 @@ class ProcessHost:
             writer.write(HEAD.pack(len(packed)) + packed)
             await writer.drain()
         except OSError as error:
-            raise Lost(f"the process has ended: {error}") from error
+            raise HostLost(f"the process has ended: {error}") from error
         return await answer
 
     async def versions(self) -> str:

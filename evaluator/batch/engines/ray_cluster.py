@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from evaluator.batch.engines.host import Host, Opened
-from evaluator.batch.engines.link import Lost
+from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
@@ -101,7 +101,7 @@ class RayHost:
 
     async def close(self) -> None:
         if self._is_lost():
-            raise Lost("the cluster is lost")
+            raise HostLost("the cluster is lost")
         await self._await(self._actor.close.remote())
 
     def kill(self) -> None:
@@ -126,7 +126,7 @@ class RayHost:
                 ) from error
             if isinstance(error, self._ray.exceptions.RayTaskError):
                 raise EvaluatorError(f"a process on {self._node} failed: {reason}") from error
-            raise Lost(reason) from error
+            raise HostLost(reason) from error
 
 
 def reason_of(text: str) -> str:

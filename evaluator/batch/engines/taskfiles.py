@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.batch.work import SAMPLE_LABEL, Work
+from evaluator.batch.work import SAMPLE_LABEL, WorkItem
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, try_lock
 from evaluator.files.private_folder import open_private_folder
@@ -93,7 +93,7 @@ class OwnFolder:
         (done / f"TASK-{first_id}.md").touch(mode=0o600)
         self._seen: dict[int, tuple[str, int | None]] = {first_id: ("", None)}
 
-    def take_files(self, store: TaskStore, work: Work) -> list[tuple[int, bytes]]:
+    def take_files(self, store: TaskStore, work: WorkItem) -> list[tuple[int, bytes]]:
         """The ended task files of `work`, of its judges and of their subtasks, by id. They are deleted here."""
         done = {int(match[1]) for name in os.listdir(store.root / "done") if (match := _FILE.fullmatch(name))}
         for number in done - self._seen.keys():

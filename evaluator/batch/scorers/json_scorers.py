@@ -17,7 +17,7 @@ from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
-from evaluator.output.schema import BadSchema, NotChecked, Schema, compile_schema
+from evaluator.output.schema import NotChecked, Schema, UnusableSchema, compile_schema
 from evaluator.record.json_difference import first_difference
 
 
@@ -130,7 +130,7 @@ def _compiled(declared: Any) -> Schema:
     """Raises: UsageError."""
     try:
         schema = compile_schema(dict(declared) if isinstance(declared, Mapping) else declared)
-    except BadSchema as error:
+    except UnusableSchema as error:
         raise UsageError(f"json_schema: {error}") from error
     if schema is None:
         raise UsageError(f"json_schema: the schema {declared!r} accepts everything")

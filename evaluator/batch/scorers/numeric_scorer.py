@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
-from evaluator.batch.scorers.prose_numbers import Found, exact_number, find_numbers, is_close
+from evaluator.batch.scorers.prose_numbers import FoundNumber, exact_number, find_numbers, is_close
 from evaluator.batch.scorers.result_scorer import ResultScorer, shown
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
@@ -124,7 +124,7 @@ class NumericScorer(ResultScorer):
         return [chosen.value], chosen.text
 
 
-def _are_one_answer(text: str, first: Found, second: Found) -> bool:
+def _are_one_answer(text: str, first: FoundNumber, second: FoundNumber) -> bool:
     """Whether two numbers that follow each other are given as one answer: a choice, a range or an interval."""
     before, between = text[max(0, first.start - 20) : first.start], text[first.end : second.start]
     if len(between) > 40:
@@ -134,7 +134,7 @@ def _are_one_answer(text: str, first: Found, second: Found) -> bool:
     return _OR.fullmatch(between) is not None or (_TO.fullmatch(between) is not None and _FROM.search(before) is None)
 
 
-def _is_plain(text: str, number: Found) -> bool:
+def _is_plain(text: str, number: FoundNumber) -> bool:
     """Whether the text around a number is only a unit or a label: no operator, function, variable or bracket."""
     around = _TEXT.sub(r" \1 ", f"{text[: number.start]} {text[number.end :]}").replace(r"\%", "").replace(r"\$", "")
     glued = re.match(r"\s?[xyz]\b", text[number.end :])

@@ -53,7 +53,7 @@ def _pattern(decimal: str) -> re.Pattern[str]:
     )
 
 
-class Found(NamedTuple):
+class FoundNumber(NamedTuple):
     """A number in a text: its value, its text, and the positions of its first digit or currency, and its end."""
 
     value: Decimal
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     end: int
 
 
-def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[Found]:
+def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[FoundNumber]:
     """Every number in a text, in order.
 
     `decimal` is the decimal point, "." or ","; `percent` determines whether 50 % is 0.5 ("fraction") or 50 ("number").
@@ -82,7 +82,7 @@ def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> It
             if match["percent"] and percent == "fraction":
                 value = value.scaleb(-2)
             start = match.start() if match["sign"] is None else match.end("sign")
-            yield Found(value, match[0].strip(), start, match.end())
+            yield FoundNumber(value, match[0].strip(), start, match.end())
 
 
 def _value(match: re.Match[str], decimal: str) -> Decimal | None:

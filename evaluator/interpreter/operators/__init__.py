@@ -12,11 +12,11 @@ from evaluator.interpreter.operators.map import run_map
 from evaluator.interpreter.operators.reduce import run_reduce
 from evaluator.interpreter.operators.script import run_script_task
 from evaluator.interpreter.operators.sequential import run_sequential
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import Atomic, DirectorEvaluatorLoop, Map, Reduce, Script, Sequential, Task
 from evaluator.nodes.declare import OPERATORS
 
-RUNNERS: dict[type[Task], Callable[[Run, Any, Prepared], Awaitable[Outcome]]] = {
+RUNNERS: dict[type[Task], Callable[[Run, Any, PreparedTask], Awaitable[Outcome]]] = {
     Atomic: run_atomic,
     Sequential: run_sequential,
     Reduce: run_reduce,

@@ -15,7 +15,7 @@ from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.operators.outcomes import read_output
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.sandbox import render
@@ -28,7 +28,7 @@ from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext
 
 
-async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
+async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     frame, services = prepared.frame, run.services
     if task.output is not None and task.output.schema is not None:
         # Checked before the call, because an answer to an unusable schema would cost money and be lost.
@@ -105,7 +105,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: Prepared) -> Outcome:
     return read_output(run, result, task.output, frame.path)
 
 
-async def _named_model(model: Text, prepared: Prepared) -> str:
+async def _named_model(model: Text, prepared: PreparedTask) -> str:
     """The model that a template names. Raises: TemplateError, if the resolved id names a host."""
     named = (await render(model, prepared.scope)).strip()
     reason = host_in(named)
@@ -114,7 +114,7 @@ async def _named_model(model: Text, prepared: Prepared) -> str:
     return named
 
 
-def _seen(prepared: Prepared) -> dict[str, list[str]] | None:
+def _seen(prepared: PreparedTask) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are none."""
     given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
     return {name: items for name, items in given.items() if items} or None
@@ -125,7 +125,7 @@ def _is_named_by_user(run: Run, role: str | None) -> bool:
     return run.options.model is not None or role in (run.options.model_roles or {})
 
 
-def _is_new_unmapped(run: Run, prepared: Prepared, role: str) -> bool:
+def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
     """Whether neither the call nor the profile maps `role` to a model, and no task of this run has warned about it."""
     if role in (run.options.model_roles or {}) or role in prepared.config.roles or role in run.unmapped:
         return False
@@ -133,7 +133,7 @@ def _is_new_unmapped(run: Run, prepared: Prepared, role: str) -> bool:
     return True
 
 
-async def choose(run: Run, named: str | None, prepared: Prepared, role: str | None = None) -> ModelChoice:
+async def choose(run: Run, named: str | None, prepared: PreparedTask, role: str | None = None) -> ModelChoice:
     """The model for this task. A replay takes the model from the record if nothing names one.
 
     Looking for a local server blocks, so the first choice runs in a thread.

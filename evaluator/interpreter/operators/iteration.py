@@ -10,13 +10,13 @@ from typing import Any
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.frame import Outcome, Run
 from evaluator.interpreter.operators.outcomes import failed, partial
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.nodes import Iteration
 
 
 async def inner_outcomes(
-    run: Run, task: Iteration, prepared: Prepared, items: list[Any]
+    run: Run, task: Iteration, prepared: PreparedTask, items: list[Any]
 ) -> AsyncGenerator[Outcome, None]:
     """The outcome of the inner task for each item, in the order of the items.
 
@@ -47,10 +47,10 @@ async def inner_outcomes(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-class Progress:
+class IterationProgress:
     """What is done of an iteration. An error of the task has it in its details, however the task ends."""
 
-    def __init__(self, prepared: Prepared, items: list[Any]) -> None:
+    def __init__(self, prepared: PreparedTask, items: list[Any]) -> None:
         self.done: list[TaskResult] = []
         self._prepared, self._items = prepared, items
         self._partials: list[Any] = []

@@ -16,7 +16,7 @@ from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
 from evaluator.interpreter.notes import needs_notes, reads
 from evaluator.interpreter.operators.outcomes import accumulated, completed, failed
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.language.scopes import Scope
@@ -49,7 +49,7 @@ class _State:
         )
 
 
-async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) -> Outcome:
+async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask) -> Outcome:
     most: int = resolve_setting(task, "max_iterations", prepared.scope)
     state = _State()
     prepared.details.update(total_steps=most, partial_results=state.history)
@@ -81,7 +81,7 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared) ->
 async def _iterate(
     run: Run,
     task: DirectorEvaluatorLoop,
-    prepared: Prepared,
+    prepared: PreparedTask,
     state: _State,
     earlier: list[ContextItem],
     most: int,
@@ -141,7 +141,7 @@ def _script_output(outcome: Outcome) -> dict[str, Any] | TaskError:
     return outcome
 
 
-async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: Prepared, state: _State) -> bool:
+async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _State) -> bool:
     if task.termination_condition is None:
         return bool(state.evaluation["success"])
     functions = functions_in_text(run, prepared.frame, f"iterations[{state.iteration}]/termination_condition")

@@ -7,15 +7,15 @@ from contextlib import aclosing
 
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.frame import Outcome, Run, value_of
-from evaluator.interpreter.operators.iteration import Progress, inner_outcomes
+from evaluator.interpreter.operators.iteration import IterationProgress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import completed
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import Map
 
 
-async def run_map(run: Run, task: Map, prepared: Prepared) -> Outcome:
+async def run_map(run: Run, task: Map, prepared: PreparedTask) -> Outcome:
     items = task.items(prepared.values)
-    progress = Progress(prepared, items)
+    progress = IterationProgress(prepared, items)
     async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:
         async for inner in outcomes:
             if isinstance(inner, TaskError):

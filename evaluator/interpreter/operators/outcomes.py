@@ -12,7 +12,7 @@ from evaluator.errors.results import Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, join
 from evaluator.interpreter.notes import summary_of
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 
@@ -21,7 +21,7 @@ MAX_CARRIED = 40_000
 
 
 def completed(
-    run: Run, prepared: Prepared, content: str, parsed: Any, notes: dict[str, Any], last: TaskResult | None = None
+    run: Run, prepared: PreparedTask, content: str, parsed: Any, notes: dict[str, Any], last: TaskResult | None = None
 ) -> Outcome:
     """The COMPLETE result of a task, read as its output format declares; its summary is that of `last`."""
     notes["summary"] = summary_of(content) if last is None else last.notes.get("summary", "")
@@ -57,7 +57,7 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
     )  # fmt: skip
 
 
-def failed(error: TaskError, prepared: Prepared, what: str, **details: Any) -> TaskError:
+def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) -> TaskError:
     """The error of a task whose part `what` failed with `error`; `details` describe the task's progress."""
     notes = prepared.notes()
     notes["warnings"] += [one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]]
@@ -67,7 +67,7 @@ def failed(error: TaskError, prepared: Prepared, what: str, **details: Any) -> T
     )  # fmt: skip
 
 
-def accumulated(prepared: Prepared, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
+def accumulated(prepared: PreparedTask, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
     """The context item with the parts of `result` that the task's policy passes on to later steps, if there is one."""
     policy = prepared.policy
     text = _passed_on(result) if policy.accumulation_format == "notes_only" else result.content
@@ -95,6 +95,6 @@ def _passed_on(result: TaskResult) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def partial(result: TaskResult, prepared: Prepared) -> Any:
+def partial(result: TaskResult, prepared: PreparedTask) -> Any:
     """A result as an entry of `partial_results`: its whole text or its notes, according to the policy."""
     return result.content if prepared.policy.accumulation_format == "full_output" else dict(result.notes)

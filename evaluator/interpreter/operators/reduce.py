@@ -8,21 +8,21 @@ from typing import Any
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
-from evaluator.interpreter.operators.iteration import Progress, inner_outcomes
+from evaluator.interpreter.operators.iteration import IterationProgress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import accumulated, completed, within
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.sandbox import render
 from evaluator.nodes import Reduce
 
 
-async def run_reduce(run: Run, task: Reduce, prepared: Prepared) -> Outcome:
+async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
     items = task.items(prepared.values)
     accumulator: Any = ""
     if task.initial_value is not None:
         functions = functions_in_text(run, prepared.frame, "initial_value")
         accumulator = await render(task.initial_value, prepared.scope, functions=functions)
     notes: list[ContextItem] = []
-    progress = Progress(prepared, items)
+    progress = IterationProgress(prepared, items)
     prepared.details["accumulator"] = accumulator
     last: TaskResult | None = None
     async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:

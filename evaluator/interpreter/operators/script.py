@@ -17,7 +17,7 @@ from evaluator.errors.results import TaskError
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Outcome, Run, join
 from evaluator.interpreter.operators.outcomes import completed
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render
 from evaluator.nodes import OutputFormat, Script
@@ -31,7 +31,7 @@ NOT_RUN: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-async def run_script_task(run: Run, task: Script, prepared: Prepared) -> Outcome:
+async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Outcome:
     ended = await execute(run, task, prepared)
     notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=prepared.config.sandbox.kind)
     if ended["truncated"]:
@@ -50,7 +50,7 @@ async def run_script_task(run: Run, task: Script, prepared: Prepared) -> Outcome
     return completed(run, prepared, ended["stdout"], None, notes)
 
 
-async def execute(run: Run, task: Script, prepared: Prepared) -> Mapping[str, Any]:
+async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str, Any]:
     """Runs the process as one recorded step. A non-zero exit code is a result here, not an error.
 
     Raises: LimitReached (time), with the script's output so far; ToolError, if it cannot be started.

@@ -9,11 +9,11 @@ from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.frame import ContextItem, Outcome, Run, step_value
 from evaluator.interpreter.notes import needs_notes, reads
 from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, partial
-from evaluator.interpreter.prepared import Prepared
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import Sequential
 
 
-async def run_sequential(run: Run, task: Sequential, prepared: Prepared) -> Outcome:
+async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> Outcome:
     steps: dict[str | int, Any] = {}
     done: list[tuple[str, TaskResult]] = []
     partials: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
     return {number - 1, *([name] if name else ()), *(["previous"] if reader == number + 1 else ())}
 
 
-def _is_carried(run: Run, task: Sequential, prepared: Prepared, number: int) -> bool:
+def _is_carried(run: Run, task: Sequential, prepared: PreparedTask, number: int) -> bool:
     """Whether a later step sees the notes of the step `number`, and not its result in full."""
     if number == len(task.steps):
         return prepared.frame.wants_notes
@@ -66,7 +66,7 @@ def _is_carried(run: Run, task: Sequential, prepared: Prepared, number: int) -> 
 
 
 def _carried(
-    earlier: Sequence[tuple[int, ContextItem]], task: Sequential, prepared: Prepared, reader: int
+    earlier: Sequence[tuple[int, ContextItem]], task: Sequential, prepared: PreparedTask, reader: int
 ) -> Iterator[ContextItem]:
     """The items of earlier steps that the step `reader` sees: notes only of those that it does not read in full."""
     for number, item in earlier:

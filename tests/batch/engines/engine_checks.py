@@ -23,7 +23,7 @@ from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
 from evaluator.batch.session import find_unrecorded
-from evaluator.batch.work import Done, Variant, Work, Worker
+from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.record.store import TaskStore
@@ -117,7 +117,7 @@ class Bench:
     limiter: RateLimiter = field(default_factory=lambda: RateLimiter(Pace.fixed(64)))
     scorers: list[Any] = field(default_factory=lambda: ["exact"])
     template: str = "ask"
-    done: list[Done] = field(default_factory=list[Done])
+    done: list[WorkResult] = field(default_factory=list[WorkResult])
     threads: set[int] = field(default_factory=set[int])
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     is_stopping: bool = False
@@ -146,23 +146,23 @@ class Bench:
     def store(self) -> TaskStore:
         return TaskStore(self.folder / "tasks")
 
-    def works(self, number: int) -> list[Work]:
+    def works(self, number: int) -> list[WorkItem]:
         return [self.work(n) for n in range(number)]
 
-    def work(self, number: int) -> Work:
+    def work(self, number: int) -> WorkItem:
         question = f"question {number}"
         answer = f"again: {question}" if self.template == "twice" else question
         sample = Sample(f"s{number}", {"question": question}, answer, {}, number)
-        return Work(
+        return WorkItem(
             sample, 1, Cell(self.template, "default", "t", "h", False), Variant("default"),
             Identity(f"key-{number}", f"identity-{number}", {}), "by",
         )  # fmt: skip
 
-    async def run(self, works: list[Work], next_work: Any = None, on_done: Any = None) -> None:
+    async def run(self, works: list[WorkItem], next_work: Any = None, on_done: Any = None) -> None:
         waiting = iter(works)
         is_asked = False
 
-        async def following() -> Work | None:
+        async def following() -> WorkItem | None:
             nonlocal is_asked
             assert not is_asked, "next_work is called twice at once"
             is_asked = True
@@ -173,7 +173,7 @@ class Bench:
         async with self.worker() as worker:
             await self.engine.run(worker, next_work or following, on_done or self.keep, lambda: self.is_stopping)
 
-    def keep(self, done: Done) -> None:
+    def keep(self, done: WorkResult) -> None:
         self.threads.add(threading.get_ident())
         self.done.append(done)
 
@@ -209,7 +209,7 @@ async def what_next_work_raises_ends_the_run_after_cancelling(bench: Bench) -> N
     numbers = count()
     bench.server.hold()
 
-    async def next_work() -> Work:
+    async def next_work() -> WorkItem:
         number = next(numbers)
         if number == 3:
             await bench.server.until(lambda: bench.server.open == 3)
@@ -224,7 +224,7 @@ async def what_next_work_raises_ends_the_run_after_cancelling(bench: Bench) -> N
 
 
 async def what_on_done_raises_ends_the_run(bench: Bench) -> None:
-    def on_done(done: Done) -> None:
+    def on_done(done: WorkResult) -> None:
         bench.keep(done)
         raise OSError("no space is left")
 
@@ -296,7 +296,9 @@ async def what_is_only_judged_anew_makes_no_call(bench: Bench) -> None:
     asked = bench.server.asked.total()
     bench.done, bench.scorers = [], ["includes", {"type": "regex", "pattern": "question"}]
     again = [
-        Work(work.sample, 1, work.cell, work.variant, work.identity, "anew", answered=earlier[work.sample.id].result)
+        WorkItem(
+            work.sample, 1, work.cell, work.variant, work.identity, "anew", answered=earlier[work.sample.id].result
+        )
         for work in bench.works(4)
     ]
     await bench.run(again)
@@ -466,7 +468,7 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
     """Each sample has one result, the same as without the kill; at most `share` calls are repeated."""
     bench.template = "twice"
 
-    def on_done(done: Done) -> None:
+    def on_done(done: WorkResult) -> None:
         bench.keep(done)
         if len(bench.done) == 10:
             kill()
@@ -483,7 +485,7 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
 
 
 async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(bench: Bench, kill: Callable[[], None]) -> None:
-    def on_done(done: Done) -> None:
+    def on_done(done: WorkResult) -> None:
         bench.keep(done)
         if len(bench.done) == 5:
             bench.server.hold()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluator.batch.engines.link import Lost
+from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
 from evaluator.batch.engines.process_engine import ProcessEngine
 from evaluator.batch.engines.process_host import ProcessHost
@@ -42,7 +42,7 @@ class _NoHost(ProcessHost):
         pass
 
     async def versions(self) -> str:
-        raise Lost("the node is gone")
+        raise HostLost("the node is gone")
 
     def kill(self) -> None:
         pass
