@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evaluator.errors import TemplateError as TemplateError
     from evaluator.errors import ToolError as ToolError
     from evaluator.errors import UsageError as UsageError
+    from evaluator.errors.results import Outcome as Outcome
     from evaluator.errors.results import Resource as Resource
     from evaluator.errors.results import Status as Status
     from evaluator.errors.results import TaskError as TaskError
@@ -113,7 +114,7 @@ _HOMES = {
     "evaluator.record.steps": ("Recording",),
     "evaluator.record.recorded_steps": ("ChangedStep",),
     "evaluator.record.store": ("TaskStore", "TaskSummary"),
-    "evaluator.errors.results": ("Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
+    "evaluator.errors.results": ("Outcome", "Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -71,7 +71,7 @@ from typing import assert_type
 import pandas
 import polars
 import evaluator
-from evaluator import Evaluator, TaskError, TaskResult, run_batch, run_batch_sync, tool
+from evaluator import Evaluator, Outcome, TaskError, TaskResult, run_batch, run_batch_sync, tool
 from evaluator.batch import BatchResult, SampleResult, Selection, open_batch
 from evaluator.batch import Selectoin  # wrong: unknown import symbol
 import evaluator.library
@@ -88,9 +88,25 @@ def told(model: Evaluator) -> str | None:
     assert_type(outcome, TaskResult)
     return outcome.content
 
-def narrowed(outcome: TaskResult | TaskError) -> None:
-    assert outcome.ok is True
-    assert_type(outcome, TaskResult)
+def narrowed(outcome: Outcome) -> None:
+    if outcome.ok is True:
+        assert_type(outcome, TaskResult)
+    else:
+        assert_type(outcome, TaskError)
+    assert_type(outcome, TaskResult | TaskError)
+
+async def outcomes(model: Evaluator) -> None:
+    assert_type(await model.evaluate("sentiment"), Outcome)
+    assert_type(await model.resume(1), Outcome)
+    assert_type((await model.replay(1)).outcome, Outcome)
+    async for outcome in model.evaluate_batch("sentiment", []):
+        assert_type(outcome, Outcome)
+    outcome = model.evaluate_sync("sentiment")
+    outcome.message  # wrong: "message"
+    if outcome.ok is not True:
+        print(outcome.message)
+        return
+    outcome.message  # wrong: "message"
 
 def batches(model: Evaluator) -> None:
     result = run_batch_sync("sentiment", [], evaluator=model, scorers=["exact"], select=Selection(limit=1), epochs=3)

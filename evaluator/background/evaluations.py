@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from evaluator.background.output import Output
 from evaluator.background.tasks import End
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.model_caller import OnMessage
 from evaluator.nodes import Atomic, Node, TopLevel
 from evaluator.record.redact import Redactor
 
 _SUMMARY_CHARS = 500
-Evaluate = Callable[[OnMessage], Awaitable[TaskResult | TaskError]]
+Evaluate = Callable[[OnMessage], Awaitable[Outcome]]
 EvaluationType = Literal["a", "w"]
 
 
@@ -39,7 +39,7 @@ class EvaluationWork:
         self._type: EvaluationType = kind
         self._evaluate = evaluate
         self._redactor = redactor
-        self._evaluation: asyncio.Future[TaskResult | TaskError] | None = None
+        self._evaluation: asyncio.Future[Outcome] | None = None
         self._is_killed = False
         self._inputs: dict[str, int | None] = {}
         self._outputs: list[int | None] = []
@@ -84,7 +84,7 @@ class EvaluationWork:
         if self._evaluation is not None:
             self._evaluation.cancel()
 
-    def _end(self, outcome: TaskResult | TaskError) -> End:
+    def _end(self, outcome: Outcome) -> End:
         used, made = self.tokens
         number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):

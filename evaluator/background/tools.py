@@ -22,9 +22,9 @@ from evaluator.background.output import read_output, window_start
 from evaluator.background.scripts import ScriptWork
 from evaluator.background.tasks import PRIORITIES, BackgroundTask, Work
 from evaluator.errors import ToolError, UsageError
+from evaluator.errors.results import Outcome
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
-from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool

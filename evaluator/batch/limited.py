@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from evaluator.batch.records import Failure
-from evaluator.errors.results import ErrorType, FailureReason, Status, TaskError, TaskResult
+from evaluator.errors.results import ErrorType, FailureReason, Outcome, Status, TaskError, TaskResult
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 
@@ -38,7 +38,7 @@ def limited_answer(error: TaskError, wanted: OutputFormat | None) -> TaskResult 
     return replace(read, notes=error.notes, usage=error.usage, task_id=error.task_id)
 
 
-def existing_answer(text: str, wanted: OutputFormat | None) -> TaskResult | TaskError:
+def existing_answer(text: str, wanted: OutputFormat | None) -> Outcome:
     """A text as the result of a task with the output format `wanted`; an error if it is empty or unreadable."""
     if not text.strip():
         return TaskError("INVALID_OUTPUT", "the answer is empty", "output_format_failure", content=text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluator.batch.records import Sample
 from evaluator.batch.scorers import Scorer, ScorerInput, ScorerSpec, make_scorers, run_scorer
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome
 from evaluator.queue import ResultToVerify
 from evaluator.record.steps import Recording
 
@@ -26,7 +26,7 @@ class ScorerVerifier:
         entry, evaluator = result.entry, result.evaluator
         metadata = {"description": entry.description, "goal": entry.goal, "type": entry.type}
 
-        async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> TaskResult | TaskError:
+        async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             model = options.get("model")
             roles = None if model is None else {"grader": evaluator.model_roles.get(model, model)}
             return await evaluator.evaluate(

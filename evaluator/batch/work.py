@@ -22,6 +22,7 @@ from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,
+    Outcome,
     Resource,
     ResourceName,
     Status,
@@ -31,7 +32,6 @@ from evaluator.errors.results import (
     Usage,
     outcome_from_dict,
 )
-from evaluator.interpreter.frame import Outcome
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
 from evaluator.nodes import Function, OutputFormat, Task, TopLevel

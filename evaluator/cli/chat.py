@@ -17,7 +17,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
 from evaluator.cli.run import write_piece
 from evaluator.cli.tasks.common import parse_id
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError
 
 if TYPE_CHECKING:
     from evaluator.interpreter.chat import Chat, ChatReply
@@ -36,7 +36,7 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     evaluator = options.make_evaluator()
     terminal = _Terminal()
 
-    async def session() -> TaskResult | TaskError:
+    async def session() -> Outcome:
         async with maintenance(options):
             with terminal:
                 outcome = await evaluator.chat(

@@ -15,7 +15,7 @@ import click
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, visible, visible_json
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.calls import roles_of
@@ -188,7 +188,7 @@ def echo_text(text: str) -> None:
     echo_raw(visible(text) if stdout_is_terminal() else text, colour=True)
 
 
-def exit_code_of(outcome: TaskResult | TaskError) -> int:
+def exit_code_of(outcome: Outcome) -> int:
     """0 for a result; 3 for a problem with a profile, a key, the folder of task files or this machine; else 1."""
     if isinstance(outcome, TaskResult):
         return 0

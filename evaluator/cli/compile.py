@@ -27,7 +27,7 @@ from evaluator.cli.evaluator_options import root_option
 from evaluator.cli.permission import project_profiles, trust_option
 from evaluator.cli.run import print_outcome
 from evaluator.errors import Diagnostic, UsageError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError
 
 if TYPE_CHECKING:
     from evaluator.interpreter.compile import CompiledTask
@@ -147,7 +147,7 @@ def _write_new(path: Path, xml: str) -> None:
     echo(f"written: {path}", err=True)
 
 
-def _run(evaluator: Evaluator, node: Task, inputs: tuple[str, ...], yes: bool) -> TaskResult | TaskError | None:
+def _run(evaluator: Evaluator, node: Task, inputs: tuple[str, ...], yes: bool) -> Outcome | None:
     """The outcome of the run; None if the user declines it."""
     values = read_inputs(inputs, node)
     if not yes and not click.confirm("run it?", default=False, err=True):

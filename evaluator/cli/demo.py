@@ -14,7 +14,7 @@ import click
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
 
@@ -154,7 +154,7 @@ def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
     }
 
 
-def _row(case: DemoCase, outcome: TaskResult | TaskError, seconds: float, tasks_dir: Path) -> dict[str, Any]:
+def _row(case: DemoCase, outcome: Outcome, seconds: float, tasks_dir: Path) -> dict[str, Any]:
     warnings = [str(warning) for warning in outcome.notes.get("warnings", ())]
     if isinstance(outcome, TaskError):
         got, shown = "failed", f"{outcome.type}: {outcome.message}"

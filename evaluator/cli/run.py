@@ -24,7 +24,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.messages import visible
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.xml_requests import node_in
 
 _MAX_LISTED = 1_000
@@ -148,7 +148,7 @@ def output_of(outcome: TaskResult) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def print_outcome(outcome: TaskResult | TaskError, tasks_dir: Path, *, shown: bool) -> None:
+def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
     """Prints an outcome, its warnings and the place of its task file; `shown`: the text was streamed already."""
     for warning in outcome.notes.get("warnings", ()):
         echo(f"warning: {warning}", err=True)

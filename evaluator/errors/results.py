@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Literal, NewType, NoReturn, TypeVar
+from typing import Any, Literal, NewType, NoReturn, TypeAlias, TypeVar
 
 from evaluator.errors import Diagnostic, EvaluatorError, html
 from evaluator.nodes import Span
@@ -124,7 +124,7 @@ class Resource:
     limit: float
 
 
-def _shown(outcome: TaskResult | TaskError) -> dict[str, object]:
+def _shown(outcome: Outcome) -> dict[str, object]:
     """What a notebook shows of a result besides its text."""
     usage, notes = outcome.usage, outcome.notes
     cost = None if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
@@ -164,8 +164,9 @@ class TaskResult:
     task_id: TaskId | None = None
 
     @property
-    def ok(self) -> bool:
-        return self.status is Status.COMPLETE
+    def ok(self) -> Literal[True]:
+        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers too."""
+        return True
 
     def _repr_html_(self) -> str:
         return html.fields(f"TaskResult: {self.status.value}", {"content": self.content} | _shown(self))
@@ -220,6 +221,7 @@ class TaskError:
 
     @property
     def ok(self) -> Literal[False]:
+        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers too."""
         return False
 
     def _repr_html_(self) -> str:
@@ -263,7 +265,11 @@ class TaskError:
         return replace(self, task_id=task_id, usage=usage)
 
 
-def outcome_from_dict(data: Mapping[str, Any]) -> TaskResult | TaskError:
+Outcome: TypeAlias = TaskResult | TaskError
+"""What an evaluation returns. `outcome.ok` says which of the two it is."""
+
+
+def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
     """The result that `to_dict` turned into `data`. The cause of an error is only a text, in `details`.
 
     Raises: KeyError, TypeError or ValueError, if `data` is something else.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, MissingExtra, ProviderError, UsageError
-from evaluator.errors.results import TaskError, TaskResult, Usage
+from evaluator.errors.results import Outcome, TaskError, Usage
 from evaluator.handler.tracing import Tracer
 from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolCall
 
@@ -198,7 +198,7 @@ def _report_sample(span: _OtelSpan, result: Any) -> None:
         span.fail("scorer", "; ".join(filter(None, errors)))
 
 
-def _report_task(span: _OtelSpan, outcome: TaskResult | TaskError) -> None:
+def _report_task(span: _OtelSpan, outcome: Outcome) -> None:
     notes = outcome.notes
     span.set({
         "gen_ai.request.model": notes.get("model"), "evaluator.cached_calls": notes.get("cached_calls"),

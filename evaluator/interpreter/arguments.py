@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluator.errors import ExpressionError, UsageError
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import functions_in_text
-from evaluator.interpreter.frame import Frame, Outcome, Run, value_of
+from evaluator.interpreter.frame import Frame, Run, value_of
 from evaluator.language.inputs import bind_inputs
 from evaluator.language.sandbox import as_text, evaluate_expression, render
 from evaluator.language.scopes import Scope

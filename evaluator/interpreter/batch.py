@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
-from evaluator.interpreter.frame import Outcome
+from evaluator.errors.results import Outcome
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import ExpressionError, UsageError
-from evaluator.errors.results import Status, TaskError, TaskFailed, TaskResult
-from evaluator.interpreter.frame import Frame, Outcome, Run, join, value_of
+from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, TaskResult
+from evaluator.interpreter.frame import Frame, Run, join, value_of
 from evaluator.interpreter.schemas import usable_schema
 from evaluator.language.inputs import bind_arguments
 from evaluator.language.sandbox import FunctionCaller, evaluate_expression, render

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.errors import RecordError, UsageError
-from evaluator.errors.results import Status, TaskResult
+from evaluator.errors.results import Outcome, Status, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.session import Handler
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Frame, Outcome, Run, RunOptions, Services
+from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
 from evaluator.interpreter.operators.atomic import choose
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import hints_for

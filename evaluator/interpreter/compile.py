@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from evaluator.errors import Diagnostic, EvaluatorError, UsageError
-from evaluator.errors.results import TaskError, TaskId, Usage
+from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Outcome, Run, RunOptions, Services, join
+from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import Allowance, describe, may_call, read_allowed
 from evaluator.interpreter.internal import INTERNAL, internal_template
 from evaluator.interpreter.runs import RunSpec, record_run

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from evaluator.errors.results import TaskResult
-from evaluator.interpreter.frame import Outcome
+from evaluator.errors.results import Outcome, TaskResult
 from evaluator.output import parse_output
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.logs import LOGGER
 from evaluator.errors.messages import type_of, visible
-from evaluator.errors.results import TaskError, TaskId
+from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.logged import LoggedTracer
@@ -23,7 +23,7 @@ from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, Outcome, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskResult
 from evaluator.files.user_folder import user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_caller import OnMessage
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 DEFAULT_MAX_DEPTH = 5
-Outcome = TaskResult | TaskError
 EventCallback = Callable[[str, str], None]
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import LimitReached, MachineError
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter import arguments, reparse
 from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Outcome, Run
+from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import PreparedTask

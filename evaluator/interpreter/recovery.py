@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from evaluator.errors import RecordError, ToolError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
-from evaluator.interpreter.frame import Outcome, RunOptions, Services
+from evaluator.interpreter.frame import RunOptions, Services
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
 from evaluator.interpreter.runs import record_run, recorded_outcome
 from evaluator.interpreter.subtasks import SUBTASK

@@ -16,9 +16,9 @@ import json
 from dataclasses import dataclass, replace
 
 from evaluator.errors import ExpressionError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.authority import Authority
-from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.generated import Allowance, describe, read_allowed
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.operators.atomic import choose

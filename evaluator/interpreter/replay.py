@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import ConfigurationError, RecordIncomplete, StepChanged, UsageError
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.tracing import UNTRACED
-from evaluator.interpreter.frame import Outcome, Services
+from evaluator.interpreter.frame import Services
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
 from evaluator.interpreter.runs import record_run
 from evaluator.record.json_difference import first_difference

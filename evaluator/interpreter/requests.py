@@ -9,12 +9,12 @@ from typing import Any
 
 from evaluator.errors import RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Outcome, Run, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request

@@ -25,11 +25,11 @@ from evaluator.errors import (
     TemplateError,
     UsageError,
 )
-from evaluator.errors.results import Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
+from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskResult, Usage, outcome_from_dict
 from evaluator.files.trust import signature
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Outcome, Run, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Run, RunOptions, Services
 from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope

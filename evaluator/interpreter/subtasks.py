@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
-from evaluator.errors.results import Resource, TaskError, TaskResult
+from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
-from evaluator.interpreter.frame import Outcome, Run
+from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.runs import Parent, RunSpec, identity_of, record_run
 from evaluator.language.scopes import Scope

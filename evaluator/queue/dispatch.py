@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
-from evaluator.interpreter.frame import Outcome
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
 from evaluator.queue.entries import TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt

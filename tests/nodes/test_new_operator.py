@@ -10,8 +10,9 @@ from typing import ClassVar
 import pytest
 
 from evaluator import TaskError, TaskResult, TaskStore
+from evaluator.errors.results import Outcome
 from evaluator.files import shipped
-from evaluator.interpreter.frame import Outcome, Run
+from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps

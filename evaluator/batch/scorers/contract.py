@@ -20,7 +20,7 @@ from evaluator.batch.scorers.computing import GivenBack
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.errors.machine import machine_error
-from evaluator.errors.results import TaskError, TaskResult, Usage
+from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.record.steps import Recording
 
 MAX_ERROR_CHARS = 2_000
@@ -45,7 +45,7 @@ class EvaluateTemplate(Protocol):
 
     def __call__(
         self, template: str, inputs: Mapping[str, Any], **options: Any
-    ) -> Awaitable[TaskResult | TaskError]: ...  # fmt: skip
+    ) -> Awaitable[Outcome]: ...  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from evaluator.batch.scorers.result_scorer import (
     text_or_json,
 )
 from evaluator.errors import UsageError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.language.types import describe as type_of
 
 _REASONS = ("reason", "explanation", "feedback", "advice")
@@ -69,7 +69,7 @@ class ModelGradedScorer(ResultScorer):
             "answer": self.text(scored),
         }
 
-    async def ask(self, scored: ScorerInput, inputs: Mapping[str, Any]) -> TaskResult | TaskError:
+    async def ask(self, scored: ScorerInput, inputs: Mapping[str, Any]) -> Outcome:
         options: dict[str, Any] = {}
         if self.model is not None:
             options["model"] = self.model
@@ -92,7 +92,7 @@ class ModelGradedScorer(ResultScorer):
         raise NotImplementedError
 
 
-def judgement(answer: TaskResult | TaskError, read: Callable[[Any], Score], about: Mapping[str, Any]) -> Score:
+def judgement(answer: Outcome, read: Callable[[Any], Score], about: Mapping[str, Any]) -> Score:
     """A judge's answer as a score, with its usage, the model that was asked and the id of its task."""
     model = answer.notes.get("model")
     named = {"model": model} if isinstance(model, str) else {}

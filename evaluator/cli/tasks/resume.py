@@ -13,7 +13,7 @@ from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
 from evaluator.cli.tasks.common import parse_id, path_of, store_beside
 from evaluator.errors import StepChanged, StepUnfinished, UsageError
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.record.store import TaskStore
 
 
@@ -66,7 +66,7 @@ def resume(
         raise click.exceptions.Exit(2 if isinstance(outcome.cause, UsageError) else exit_code_of(outcome))
 
 
-def _print_progress(outcome: TaskResult | TaskError) -> None:
+def _print_progress(outcome: Outcome) -> None:
     resumed = outcome.notes.get("resumed", {})
     taken, ran = resumed.get("steps_from_record", 0), resumed.get("steps_run", 0)
     if taken or ran:

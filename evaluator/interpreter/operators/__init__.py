@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evaluator.interpreter.frame import Outcome, Run
+from evaluator.errors.results import Outcome
+from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.atomic import run_atomic
 from evaluator.interpreter.operators.loop import run_loop
 from evaluator.interpreter.operators.map import run_map

@@ -7,11 +7,11 @@ from logging import WARNING
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.logs import log
-from evaluator.errors.results import Status, TaskError, TaskResult
+from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler
-from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.operators.outcomes import read_output

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.interpreter.frame import Outcome, Run
+from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.outcomes import failed, partial
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.evaluation import evaluation_of
-from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
+from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.notes import needs_notes, reads
 from evaluator.interpreter.operators.outcomes import accumulated, completed, failed
 from evaluator.interpreter.prepared import PreparedTask

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 
-from evaluator.errors.results import TaskError
-from evaluator.interpreter.frame import Outcome, Run, value_of
+from evaluator.errors.results import Outcome, TaskError
+from evaluator.interpreter.frame import Run, value_of
 from evaluator.interpreter.operators.iteration import IterationProgress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import completed
 from evaluator.interpreter.prepared import PreparedTask

@@ -8,9 +8,9 @@ from logging import INFO
 from typing import Any
 
 from evaluator.errors.logs import log
-from evaluator.errors.results import Status, TaskError, TaskResult
+from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
-from evaluator.interpreter.frame import ContextItem, Outcome, Run, join
+from evaluator.interpreter.frame import ContextItem, Run, join
 from evaluator.interpreter.notes import summary_of
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import OutputFormat

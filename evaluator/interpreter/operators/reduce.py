@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
-from evaluator.interpreter.frame import ContextItem, Outcome, Run, value_of
+from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.operators.iteration import IterationProgress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import accumulated, completed, within
 from evaluator.interpreter.prepared import PreparedTask

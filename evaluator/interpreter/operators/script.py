@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from evaluator.errors import LimitReached, ToolError
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import functions_in_text
-from evaluator.interpreter.frame import Outcome, Run, join
+from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.operators.outcomes import completed
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting

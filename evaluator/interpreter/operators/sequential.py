@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.interpreter.frame import ContextItem, Outcome, Run, step_value
+from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.interpreter.frame import ContextItem, Run, step_value
 from evaluator.interpreter.notes import needs_notes, reads
 from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, partial
 from evaluator.interpreter.prepared import PreparedTask
