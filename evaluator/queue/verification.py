@@ -43,7 +43,7 @@ class GraderVerifier:
     Raises: UsageError or TemplateError, if the template cannot be used or needs other inputs.
     """
 
-    INPUTS = ("description", "goal", "answer", "criteria", "template")
+    INPUTS = ("description", "goal", "answer", "criteria", "template", "inputs")
 
     def __init__(self, evaluator: Evaluator, template: str) -> None:
         self.template = template
@@ -62,7 +62,7 @@ class GraderVerifier:
         criteria = node.criteria.value if isinstance(node, Task) and node.criteria is not None else ""
         values = {
             "description": entry.description, "goal": entry.goal, "answer": result.outcome.content,
-            "criteria": criteria, "template": result.template,
+            "criteria": criteria, "template": result.template, "inputs": dict(result.inputs),
         }  # fmt: skip
         inputs = {name: values[name] for name in self._inputs}
         graded = await result.evaluator.evaluate(self.template, inputs, labels=result.labels)
