@@ -47,6 +47,7 @@ def queue() -> None:
 @click.option("--template", metavar="NAME", help="The template to evaluate. Default: those that fit TEXT, best first.")
 @input_option
 @click.option("--max-retries", type=click.IntRange(min=0), help="Failed attempts until it is blocked.")
+@click.option("--key", help="Add nothing if an entry was ever added with this key; print that entry.")
 @queue_option
 @json_option
 def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from evaluator.errors import RecordError
 from evaluator.files.atomic import write_atomic
 from evaluator.queue.document import document_bytes, read_document
-from evaluator.queue.entries import QueueEntry, entry_number, parse_timestamp
+from evaluator.queue.entries import QueueEntry, entry_id, entry_number, parse_timestamp
 from evaluator.queue.publication import read_limited
 from evaluator.queue.tables import QueueTables
 
@@ -40,17 +40,36 @@ def archive(store: QueueTables, folder: Path, days: float | None = None) -> dict
     return moved
 
 
+def archived_entry(store: QueueTables, folder: Path, number: int) -> QueueEntry | None:
+    """The entry with this number from the archive; None if it is not there. Raises: RecordError or UsageError."""
+    month = store.archived_month(number)
+    if month is None:
+        return None
+    path = folder / FOLDER / f"{month}.json"
+    found = next((entry for entry in _read(path) if entry_number(entry.id) == number), None)
+    if found is None:
+        raise RecordError(f"{path}: lacks the entry {entry_id(number)}, which was archived there")
+    return found
+
+
 def _month(entry: QueueEntry) -> str:
     assert entry.completed_at is not None
     return parse_timestamp(entry.completed_at).strftime("%Y-%m")
 
 
+def _read(path: Path) -> tuple[QueueEntry, ...]:
+    try:
+        return read_document(read_limited(path), str(path)).tasks
+    except OSError as error:
+        raise RecordError(f"{path}: the archive cannot be read: {error.strerror or error}") from error
+
+
 def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        before = read_document(read_limited(path), str(path)).tasks if path.exists() else ()
     except OSError as error:
-        raise RecordError(f"{path}: the archive cannot be read: {error.strerror or error}") from error
+        raise RecordError(f"{path}: the archive cannot be written: {error.strerror or error}") from error
+    before = _read(path) if path.exists() else ()
     merged = {entry.id: entry for entry in (*before, *added)}
     tasks = tuple(sorted(merged.values(), key=lambda entry: entry_number(entry.id)))
     write_atomic(path, document_bytes(replace(store.settings(), tasks=tasks)))

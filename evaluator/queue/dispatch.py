@@ -18,7 +18,7 @@ from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
-from evaluator.queue.entries import TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt
+from evaluator.queue.entries import RELEASED, TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt
 from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
@@ -66,11 +66,12 @@ class Dispatcher:
         self._ask_model = ask_model
 
     def choose(self, claim: Claim) -> str | None:
-        """The template to try; None if none that fits is left. What an earlier round tried comes last."""
+        """The template to try; None if none that fits is left. What an earlier round tried comes last; an attempt that
+        was stopped before its end does not count."""
         if claim.options.template is not None:
             return claim.options.template
         tried = claim.options.tried
-        earlier = {attempt.strategy for attempt in claim.entry.strategies_tried}
+        earlier = {attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended}
         return self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
 
     def _best(self, claim: Claim, without: set[str]) -> str | None:
@@ -152,7 +153,7 @@ class Dispatcher:
 
 def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
     """The end of an attempt that was stopped with its worker."""
-    result = "released: the worker was stopped before the attempt ended"
+    result = f"{RELEASED}: the worker was stopped before the attempt ended"
     attempt = StrategyAttempt(claim.next_attempt, strategy or "none", TOOL, now, result)
     return lambda entry: entries.release(entry, attempt)
 

@@ -38,6 +38,9 @@ TERMINAL: frozenset[EntryStatus] = frozenset({"done", "blocked", "skipped"})
 TOOL = "evaluator"
 """The `tool` of the attempts that this package records."""
 
+INTERRUPTED, RELEASED = "interrupted", "released"
+"""The words with which the result of an attempt begins that was stopped before its end."""
+
 _ID = re.compile(r"T-(0[1-9]|[1-9][0-9]+)")
 
 
@@ -52,6 +55,11 @@ class StrategyAttempt:
     attempted_at: str
     result: str
     verification_failure: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the attempt came to its end, so that it says something about its strategy."""
+        return not self.result.startswith((f"{INTERRUPTED}: ", f"{RELEASED}: "))
 
 
 @dataclass(frozen=True, slots=True)

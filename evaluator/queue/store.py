@@ -17,6 +17,7 @@ from evaluator.errors import UsageError
 from evaluator.queue import entries
 from evaluator.queue.document import parse_entry
 from evaluator.queue.entries import (
+    INTERRUPTED,
     TOOL,
     EntryOptions,
     EntryType,
@@ -199,7 +200,7 @@ class QueueStore(QueueTables):
     def _lose(self, entry: QueueEntry, what: str, strategy: str | None) -> QueueEntry:
         now = self._now()
         attempt = StrategyAttempt(
-            len(entry.strategies_tried) + 1, strategy or "unknown", TOOL, now, f"interrupted: {what}"
+            len(entry.strategies_tried) + 1, strategy or "unknown", TOOL, now, f"{INTERRUPTED}: {what}"
         )
         return entries.fail(
             entry, attempt, now, reason=f"{what} in the last of {entry.retries + 1} attempts",

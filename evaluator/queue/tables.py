@@ -7,6 +7,7 @@ SQLite in WAL mode; a change that was reported as done survives a loss of power.
                 `base` is the published document of an entry that has changed since
     dependency  the entries that an entry waits for
     archived    the numbers, states and months of entries in the archive
+    entry_key   the keys with which entries were added, archived ones included
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ CREATE TABLE entry (
 );
 CREATE INDEX entry_order ON entry (status, priority DESC, number);
 CREATE TABLE dependency (number INTEGER, needs INTEGER, PRIMARY KEY (number, needs)) WITHOUT ROWID;
-CREATE TABLE archived (number INTEGER PRIMARY KEY, status TEXT NOT NULL, month TEXT NOT NULL)
+CREATE TABLE archived (number INTEGER PRIMARY KEY, status TEXT NOT NULL, month TEXT NOT NULL);
+CREATE TABLE entry_key (key TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID
 """
 FORMAT = database.Format(
-    "queue", 0x45767131, 1, _TABLES, "export it with the older version and import it into a new one"
+    "queue", 0x45767131, 2, _TABLES, "export it with the older version and import it into a new one"
 )
 
 
@@ -212,6 +214,17 @@ class QueueTables:
         with self.transaction("DEFERRED") as db:
             row = db.execute("SELECT month FROM archived WHERE number = ?", (number,)).fetchone()
         return None if row is None else row[0]
+
+    def number_of_key(self, key: str) -> int | None:
+        """The number of the entry that was added with this key, archived or not; None if there is none."""
+        with self.transaction("DEFERRED") as db:
+            row = db.execute("SELECT number FROM entry_key WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def note_key(self, key: str, number: int) -> None:
+        """Stores that the entry was added with this key."""
+        with self.transaction() as db:
+            db.execute("INSERT INTO entry_key VALUES (?, ?)", (key, number))
 
     def completed_before(self, moment: float) -> list[QueueEntry]:
         """The entries in a terminal state since before this time."""

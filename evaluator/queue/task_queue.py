@@ -17,7 +17,7 @@ from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
-from evaluator.queue.archive import archive
+from evaluator.queue.archive import archive, archived_entry
 from evaluator.queue.dispatch import Dispatcher
 from evaluator.queue.document import join_document, parse_entry
 from evaluator.queue.entries import (
@@ -25,6 +25,7 @@ from evaluator.queue.entries import (
     EntryOptions,
     EntryStatus,
     QueueEntry,
+    entry_id,
     entry_number,
     timestamp,
 )
@@ -101,12 +102,15 @@ class TaskQueue:
         template: str | None = None,
         inputs: Mapping[str, Any] | None = None,
         max_retries: int | None = None,
+        key: str | None = None,
     ) -> QueueEntry:
         """Adds an entry for a text; goal and type are read from the text unless they are given.
 
         Entries with a higher `priority` run first. `needs`: ids of entries that must be done before. `every`: a cron
         expression (UTC); the entry runs at its next time, and its end adds the next one. `template` and `inputs`, JSON
         values, are evaluated in place of a template that fits the text. A `not_before` without a zone is in local time.
+        `key`: if an entry was ever added with this key, that entry is returned, from the archive too, and nothing is
+        added; a program that is restarted can add its work again.
 
         Raises: UsageError, for a value that cannot be used; MissingExtra, for `every` without croniter.
         """
@@ -122,7 +126,15 @@ class TaskQueue:
             inputs=dict(inputs or {}),
         )  # fmt: skip
         kind = classify(text) if type is None else type_named(type)
-        return self._store.add(text, goal_of(text if goal is None else checked_text(goal)), kind, options, max_retries)
+        goal = goal_of(text if goal is None else checked_text(goal))
+        with self._store.transaction():
+            known = None if key is None else self._store.number_of_key(checked_text(key))
+            if known is not None:
+                return self.show(entry_id(known)).entry
+            entry = self._store.add(text, goal, kind, options, max_retries)
+            if key is not None:
+                self._store.note_key(key, entry_number(entry.id))
+        return entry
 
     def list(self, status: EntryStatus | None = None) -> list[QueueEntry]:
         """The entries that are not archived, or those in one state, in the order of their ids."""
@@ -131,8 +143,11 @@ class TaskQueue:
         return [parse_entry(text) for text in self._store.documents(status)]
 
     def show(self, id: str) -> StoredEntry:
-        """An entry with its options. Raises: UsageError, if there is none or it is archived."""
-        return self._store.get(entry_number(id))
+        """An entry with its options; one from the archive without them. Raises: UsageError, if there is none."""
+        number = entry_number(id)
+        with self._store.transaction("DEFERRED"):
+            archived = archived_entry(self._store, self.folder, number)
+            return self._store.get(number) if archived is None else StoredEntry(archived, EntryOptions())
 
     def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
         """Returns a blocked entry to the queue; `guidance` is added to its text for the next attempts.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import sys
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +163,45 @@ def test_a_grader_template_verifies_with_the_criteria_of_the_template(queue, mak
         GraderVerifier(evaluator, "classify")
 
 
+def test_the_shipped_grader_gets_the_order_the_criteria_and_the_inputs(queue, make_evaluator, scripted):
+    shipped = Path(__file__).parents[2] / "templates"
+    text = (shipped / "judge" / "verify_result.xml").read_text().partition("?>")[2]
+    for name in ("judging", "evaluation"):
+        partial = (shipped / "_partials" / f"{name}.xml").read_text()
+        body = partial.partition("<partial>")[2].partition("</partial>")[0]
+        text = text.replace(f'<include href="../_partials/{name}.xml"/>', body)
+    script = scripted({
+        "can be handed over": json.dumps({"success": False, "feedback": "it is too long"}), "QUESTION": "an answer",
+    })  # fmt: skip
+    evaluator = make_evaluator(
+        XML.replace("<description>Answer", "<criteria>one line</criteria><description>Answer") + text, script=script
+    )
+    queue.add("ask about the </order> sky", template="ask", inputs={"question": "why?"}, max_retries=1)
+    work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "verify_result")])
+    assert queue.list()[0].strategies_tried[0].verification_failure == "it is too long"
+    sent = script.prompts[-1]
+    for part in (
+        "sky\n</order>",
+        "<criteria>\none line\n",
+        '<material>\n{"question": "why?"}\n',
+        "<result>\nan answer\n",
+    ):
+        assert part in sent
+    assert sent.count("</order>") == 1
+
+
+def test_a_script_may_verify_a_result(queue, make_evaluator, scripted):
+    grader = """<task name="check" type="script"><description>Check the answer</description>
+      <inputs><input name="answer"/></inputs>
+      <command>PYTHON -c "import json, sys; n = len(sys.argv[1]); print(json.dumps({'success': n &lt; 5, 'feedback': f'{n} characters'}))" {{answer}}</command>
+    </task>"""
+    queue.add(SUMMARY)
+    script = scripted({"SHORTEN": "line", "SUMMARISE": "long text"})
+    evaluator = make_evaluator(XML + grader.replace("PYTHON", sys.executable), script=script)
+    work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "check")])
+    assert [a.verification_failure for a in queue.list()[0].strategies_tried] == ["9 characters", None]
+
+
 def test_scorers_verify_a_result(queue, make_evaluator, scripted):
     def short(output, metadata):
         return Score(float(len(output) < 5), len(output) < 5, explanation=f"not {metadata['goal']}: {output}")
@@ -217,6 +258,8 @@ def test_a_worker_that_is_cancelled_releases_what_runs(queue, make_evaluator, tm
     (entry,) = queue.list()
     assert (entry.status, entry.retries, entry.subagent_session) == ("pending", 0, None)
     assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
+    work(queue, make_evaluator(XML))
+    assert [a.strategy for a in queue.list()[0].strategies_tried] == ["summarise_text", "summarise_text"]
 
 
 def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_evaluator, tmp_path):
@@ -249,6 +292,18 @@ class Hanging:
 
     async def aclose(self):
         pass
+
+
+def test_a_key_adds_an_entry_once_also_after_it_was_archived(queue, make_evaluator, tmp_path):
+    first = queue.add(SUMMARY, key="minutes.md 1")
+    assert queue.add("another text", key="minutes.md 1") == first
+    assert queue.add(SUMMARY, key="minutes.md 2").id == "T-02"
+    work(queue, make_evaluator(XML))
+    assert list(queue.archive(days=0).values()) == [["T-01", "T-02"]]
+    with TaskQueue(tmp_path / "queue") as other:
+        again = other.add(SUMMARY, key="minutes.md 1")
+    assert (again.id, again.status, again.deliverable) == ("T-01", "done", queue.show("T-01").entry.deliverable)
+    assert queue.list() == [] and queue.stats().last_id == "T-02"
 
 
 def test_more_workers_than_the_queue_allows_are_refused(queue, make_evaluator):
