@@ -3,17 +3,8 @@
 No other part of the package imports it, and it needs no test framework.
 """
 
-from evaluator.testing.backends import (
-    CHECKS,
-    KEY,
-    MODEL,
-    TOOL,
-    BackendCase,
-    CallOutcome,
-    Check,
-    a_request,
-    check_backend,
-)  # fmt: skip
+from evaluator.testing.backend_case import KEY, MODEL, TOOL, BackendCase, CallOutcome, Check, a_request
+from evaluator.testing.backends import CHECKS, check_backend
 from evaluator.testing.clock import FakeClock
 from evaluator.testing.loopback import (
     Answer,
