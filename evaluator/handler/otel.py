@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from evaluator.record.redact import Redactor
     from evaluator.tools import Tool
-    from evaluator.tools.registry import ToolOutcome
+    from evaluator.tools.tool import ToolOutcome
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING = ("true", "span_only", "span_and_event")

@@ -23,7 +23,8 @@ from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
 from evaluator.record.steps import CANCELLED, DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason
 from evaluator.tools import ToolContext, ToolOutcome, ToolRegistry
-from evaluator.tools.registry import OutcomeCode, parse_arguments
+from evaluator.tools.arguments import parse_arguments
+from evaluator.tools.tool import OutcomeCode
 
 NOT_REPEATED = (
     "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "

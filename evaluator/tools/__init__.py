@@ -6,7 +6,8 @@ from evaluator.tools.builtin import builtin_tools
 from evaluator.tools.decorator import FunctionTool, tool
 from evaluator.tools.file_access import FileAccess, FileText, FolderEntry
 from evaluator.tools.policy import Policy, PolicyRule
-from evaluator.tools.registry import Tool, ToolAnswer, ToolContext, ToolOutcome, ToolPreview, ToolRegistry
+from evaluator.tools.registry import ToolRegistry
+from evaluator.tools.tool import Tool, ToolAnswer, ToolContext, ToolOutcome, ToolPreview
 
 __all__ = [
     "Asker",

@@ -21,7 +21,7 @@ from evaluator.processes.threads import in_thread
 from evaluator.tools import editing, writing
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import PolicyRule
-from evaluator.tools.registry import Tool, ToolContext
+from evaluator.tools.tool import Tool, ToolContext
 
 BASH = "bash"
 TEXT_EDITOR = "str_replace_based_edit_tool"

@@ -12,7 +12,8 @@ from evaluator.processes.scripts import run_script as run_bounded
 from evaluator.processes.threads import in_thread
 from evaluator.tools import editing, searching, writing
 from evaluator.tools.decorator import tool
-from evaluator.tools.registry import ToolContext, ToolRegistry
+from evaluator.tools.registry import ToolRegistry
+from evaluator.tools.tool import ToolContext
 
 _LINES = 2_000
 

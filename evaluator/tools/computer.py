@@ -15,9 +15,10 @@ from typing import Any
 
 from evaluator.errors import ToolError
 from evaluator.models.backend import ToolSpec
+from evaluator.tools.arguments import check_action
 from evaluator.tools.keys import chords
 from evaluator.tools.policy import PolicyRule
-from evaluator.tools.registry import Tool, ToolAnswer, ToolContext, check_action
+from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
 from evaluator.tools.x_display import PROGRAM_S, XDisplay
 
 COMPUTER = "computer"

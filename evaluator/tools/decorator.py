@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, U
 from evaluator.errors import ToolError, UsageError
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.threads import in_thread
-from evaluator.tools.registry import Policy, Tool, ToolContext
+from evaluator.tools.policy import Policy
+from evaluator.tools.tool import Tool, ToolContext
 
 _SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params)\s*:\s*$")
 _OTHER_SECTION = re.compile(r"(?:Returns?|Raises|Yields?|Examples?|Notes?|Warnings?|See Also)\s*:")

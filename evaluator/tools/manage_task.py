@@ -16,7 +16,8 @@ from evaluator.models.backend import ToolSpec
 from evaluator.processes.threads import in_thread
 from evaluator.record.task_list_templates import fill_template, read_template, template_names
 from evaluator.record.task_lists import TaskList, TaskLists
-from evaluator.tools.registry import Tool, ToolContext, check_action
+from evaluator.tools.arguments import check_action
+from evaluator.tools.tool import Tool, ToolContext
 
 MANAGE_TASK = "manage_task"
 _MAX_LISTED = 100

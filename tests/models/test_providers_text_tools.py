@@ -20,11 +20,10 @@ from evaluator.handler.model_choice import ModelChoice
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.cache_key import CacheKey
 from evaluator.models.simulated import SimulatedBackend
-from evaluator.models.text_tools import TextToolsBackend
+from evaluator.models.text_tools import UNREADABLE, TextToolsBackend
 from evaluator.testing import TOOL, a_request
 from evaluator.tools import FileAccess, ToolContext, ToolRegistry
 from evaluator.tools.builtin import read_file
-from evaluator.tools.registry import UNREADABLE
 
 
 class Says:

@@ -11,7 +11,7 @@ import pytest
 from evaluator.errors import ConfigurationError, LimitReached, ToolError
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry, tool
-from evaluator.tools.registry import validate_arguments
+from evaluator.tools.arguments import validate_arguments
 
 NOWHERE = ToolContext(roots=FileAccess([]))
 

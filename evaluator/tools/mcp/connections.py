@@ -13,7 +13,7 @@ from evaluator.errors import MissingExtra, ToolError
 from evaluator.models.backend import ToolSpec
 from evaluator.tools.mcp.content import answer_of_result, find_tools, text_of_contents
 from evaluator.tools.mcp.servers import McpServer
-from evaluator.tools.registry import Tool, ToolAnswer, ToolContext
+from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
 
 if TYPE_CHECKING:
     from mcp import Client

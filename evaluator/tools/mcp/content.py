@@ -16,7 +16,8 @@ from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.tools.mcp.servers import McpServer, offered_name
-from evaluator.tools.registry import ToolAnswer, image_problem
+from evaluator.tools.results import image_problem
+from evaluator.tools.tool import ToolAnswer
 
 MAX_TOOL_NAME = 64
 MAX_SCHEMA_BYTES = 100_000

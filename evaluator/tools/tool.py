@@ -1,0 +1,162 @@
+"""A tool that a model may call, the resources of a call, and its outcome."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from evaluator.errors import ConfigurationError, ToolError, UsageError
+from evaluator.models.attachments import Attachment
+from evaluator.models.backend import ToolSpec
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.tools.ask import Asker
+from evaluator.tools.file_access import FileAccess
+from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest
+
+ToolKind = Literal["direct", "subtask"]
+OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
+
+_MAX_ERROR_CHARS = 2_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The resources of a call: the task's files, the asker, its step in the record, the remaining time, the memory
+    that a script may use, and its sandbox. `has_consent`: a person was asked about this call, and allowed it.
+    `call_id` is the model's id of the call."""
+
+    roots: FileAccess
+    asker: Asker | None = None
+    step_path: str = ""
+    remaining_s: float = float("inf")
+    script_memory_bytes: int = MEMORY_BYTES
+    sandbox: Sandbox = NO_SANDBOX
+    has_consent: bool = False
+    call_id: str = ""
+
+
+ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
+ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Tool:
+    """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with a text for the model.
+
+    `retryable`: repeating a call does no harm; a call that fails is made again, and so is one that was interrupted.
+    `effect`: a call changes something outside; an interrupted call without effect is made again too. `function` is the
+    function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
+    describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
+    succeed. `close` releases what the tool keeps between calls; it is called when the task ends. `bounds` are the rules
+    and policies of the tasks above: a call needs the consent of each. A decorated tool may be called as its function.
+    """
+
+    spec: ToolSpec
+    run: ToolFunction
+    kind: ToolKind = "direct"
+    policy: Policy = "allow"
+    retryable: bool = False
+    effect: bool = True
+    function: Callable[..., Any] | None = None
+    rules: tuple[PolicyRule, ...] = ()
+    preview: ToolPreview | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+    bounds: tuple[tuple[tuple[PolicyRule, ...], Policy], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function`, as if it were not decorated: without policy, schema and record.
+
+        Raises: UsageError, for a tool that was not made from a function.
+        """
+        if self.function is None:
+            raise UsageError(f"the tool {self.name!r} was not made from a function; a model calls it, or its `run`")
+        return self.function(*args, **kwargs)
+
+    def policy_for(self, arguments: Mapping[str, Any], files: FileAccess) -> Policy:
+        """The policy for a call with these arguments. The default of a missing argument counts as its value."""
+        defaults = {
+            name: schema["default"]
+            for name, schema in declared_arguments(self).items()
+            if isinstance(schema, dict) and "default" in schema
+        }
+        given = {**defaults, **arguments}
+        own: tuple[tuple[PolicyRule, ...], Policy] = (self.rules, self.policy)
+        return strictest(decide(rules, policy, given, files.roots) for rules, policy in (own, *self.bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The result of a tool that returns images: text or a JSON value, and the images."""
+
+    content: Any
+    images: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The outcome of a call. `content` is the text for the model, also of a failure; `error` is None if `ok`.
+
+    `cause` is the exception behind a failure, for the record. `truncated`: the content was cut at its limit. `images`
+    are shown to the model with the content. `retryable`: the call failed, and may be made again.
+    """
+
+    ok: bool
+    content: str
+    error: str | None = None
+    code: OutcomeCode | None = None
+    cause: BaseException | None = None
+    truncated: bool = False
+    images: tuple[Attachment, ...] = ()
+    retryable: bool = False
+
+
+def declared_arguments(tool: Tool) -> Mapping[str, Any]:
+    """The schemas of the tool's arguments by name."""
+    return cast("Mapping[str, Any]", tool.spec.parameters.get("properties", {}))
+
+
+def check_tool(tool: Tool) -> None:
+    """Raises: ConfigurationError, for a tool whose name, parameters, policy or rules cannot be used."""
+    if not _NAME.fullmatch(tool.name):
+        raise ConfigurationError(f"{tool.name!r} is not a tool name: use 1 to 64 letters, digits, '_' and '-'")
+    if tool.spec.parameters.get("type") != "object":
+        raise ConfigurationError(f"tool {tool.name!r}: its parameters must be a JSON Schema of type object")
+    if tool.policy not in POLICIES:
+        raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+    known = declared_arguments(tool)
+    for rule in tool.rules:
+        if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:
+            raise ConfigurationError(
+                f"tool {tool.name!r}: a rule names the argument {rule.argument!r}; "
+                f"the tool's are: {', '.join(known) or 'none'}"
+            )
+
+
+def failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
+    """The outcome of a call that was not made, or failed for the reason in `code`."""
+    short = shorten(message, _MAX_ERROR_CHARS)
+    return ToolOutcome(False, f"Error: {short}", short, code, cause)
+
+
+def failed(tool: Tool, message: str, cause: BaseException) -> ToolOutcome:
+    """The outcome of a call that ran and failed."""
+    is_final = isinstance(cause, ToolError) and not cause.retryable
+    return replace(failure("failed", message, cause), retryable=tool.retryable and not is_final)
+
+
+def describe_error(error: BaseException) -> str:
+    """The class and the message of an exception."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text; of a longer one the first `limit` characters, and how many were left out."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"
