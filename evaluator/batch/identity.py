@@ -31,6 +31,10 @@ _WITHOUT_EFFECT = frozenset(
     {"name", "description", "api_key_env", "timeout_s", "max_cost_usd", "backoff_s", "prices", "cache"}
 )
 
+# Settings that were added later: folders of batches that were run before they existed stay valid.
+_ADDED = frozenset({"sandbox", "top_p", "top_k", "stop", "extra_body"})
+_NOT_SET: tuple[object, ...] = (NO_SANDBOX, None, (), {})
+
 # Settings that are short names; other strings may be long or private.
 _SHOWN = frozenset({"model", "backend", "tool_calling"})
 
@@ -65,8 +69,7 @@ def handler_settings(
     settings: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        # Folders of batches that were run before sandboxes existed stay valid.
-        if field.name not in _WITHOUT_EFFECT and value != NO_SANDBOX:
+        if field.name not in _WITHOUT_EFFECT and not (field.name in _ADDED and value in _NOT_SET):
             settings[field.name] = _plain(value)
     mapped = {**config.roles, **roles}
     return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}

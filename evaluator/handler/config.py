@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
+from evaluator.nodes.sampling import SAMPLING, check_extra_body, check_stop, read_extra_body, read_stop
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
@@ -57,6 +58,9 @@ class HandlerConfig:
     and output tokens) are for models that the price table does not know. `roles` maps the roles that
     templates name to models.
 
+    `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider; `extra_body` has further fields of
+    the request for an OpenAI-compatible server, but not the model, messages, tools, keys, hosts and limits.
+
     `tool_calling` "text" describes tools in the system message and reads calls in the answer, for models without tool
     calling. `computer` is the display of the tool of that name. `native_output` lets the provider enforce a declared
     JSON schema. `cache` marks messages that will be sent again, for providers that cache only marked messages.
@@ -72,6 +76,10 @@ class HandlerConfig:
     system: str = ""
     temperature: float | None = None
     seed: int | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: tuple[str, ...] = ()
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     max_turns: int = 12
     max_context_fraction: float = 0.8
     max_output_tokens: int | None = None
@@ -93,13 +101,19 @@ class HandlerConfig:
 
     def __post_init__(self) -> None:
         for name, kind, is_valid, expected in _CHECKS:
-            value: Any = getattr(self, name)
-            if name in ("max_output_tokens", "max_cost_usd") and value is None:
-                continue
-            values: tuple[Any, ...] = value if name == "backoff_s" else (value,)
+            values: Any = self.backoff_s if name == "backoff_s" else (getattr(self, name),)
             for each in values:
+                if each is None and name in _OPTIONAL:
+                    continue
                 if isinstance(each, bool) or not isinstance(each, kind) or not is_valid(each):
                     raise ConfigurationError(f"profile {self.name!r}: {name} is {each!r}, expected {expected}")
+
+        try:
+            if self.stop:
+                check_stop(self.stop)
+            check_extra_body(self.extra_body)
+        except ValueError as error:
+            raise ConfigurationError(f"profile {self.name!r}: stop or extra_body: {error}") from error
 
     @property
     def script_memory_bytes(self) -> int:
@@ -119,27 +133,36 @@ class HandlerConfig:
     def to_dict(self) -> dict[str, Any]:
         """The profile for display, without its prompt; tools and MCP servers by name."""
         shown = (
-            "name", "description", "backend", "model", "base_url", "api_key_env", "temperature", "seed", "max_turns",
+            "name", "description", "backend", "model", "base_url", "api_key_env", "max_turns",
             "max_context_fraction", "max_output_tokens", "timeout_s", "max_cost_usd", "script_memory_mb",
             "tool_calling", "native_output", "cache",
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in shown},
+            **{name: getattr(self, name) for name in SAMPLING}, "stop": list(self.stop),
+            "extra_body": dict(self.extra_body),
             "roles": dict(self.roles), "backoff_s": list(self.backoff_s), "roots": list(self.roots),
             "tools": [grant.name for grant in self.tools], "mcp": [server.name for server in self.mcp],
             "computer": None if self.computer is None else asdict(self.computer), "sandbox": self.sandbox.kind,
         }  # fmt: skip
 
 
-_CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[float], bool], str], ...] = (
+_CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], bool], str], ...] = (
     ("max_turns", int, lambda n: n >= 1, "an integer, 1 or more"),
     ("max_context_fraction", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
     ("timeout_s", (int, float), lambda n: 0 < n < inf, "seconds, more than 0"),
     ("max_output_tokens", int, lambda n: n >= 1, "an integer, 1 or more"),
     ("max_cost_usd", (int, float), lambda n: 0 <= n < inf, "US dollars, 0 or more"),
+    ("temperature", (int, float), lambda n: 0 <= n < inf, "a number, 0 or more"),
+    ("top_p", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
+    ("top_k", int, lambda n: n >= 0, "an integer, 0 or more"),
+    ("seed", int, lambda n: True, "an integer"),
     ("script_memory_mb", int, lambda n: n >= 1, "megabytes, 1 or more"),
     ("backoff_s", (int, float), lambda n: 0 <= n < inf, "seconds, 0 or more"),
 )
+
+
+_OPTIONAL = ("max_output_tokens", "max_cost_usd", "temperature", "top_p", "top_k", "seed")
 
 
 def read_profile(path: Path) -> HandlerConfig:
@@ -160,6 +183,7 @@ def read_profile_text(path: Path) -> tuple[HandlerConfig, str]:
         problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
             *_duplicate_names(source),
             *_misplaced_roles(source),
+            *_invalid_literals(source),
             *server_problems(source),
         ]
     except TemplateError as error:
@@ -200,10 +224,12 @@ def _read_child(child: Any, fields: dict[str, Any]) -> None:
             fields[tag] = text or "auto"
         case "model" | "base_url" | "api_key_env":
             fields[tag] = text or None
-        case "temperature":
+        case "temperature" | "top_p":
             fields[tag] = float(text)
-        case "seed" | "context_window":
+        case "seed" | "top_k" | "context_window":
             fields[tag] = int(text)
+        case "stop" | "extra_body":
+            fields[tag] = _LITERALS[tag](child.text or "")
         case "limits":
             fields.update({_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()})
         case "retries":
@@ -257,6 +283,20 @@ def _duplicate_names(source: Source) -> list[Diagnostic]:
                 span = source.locate_attribute(element, "name")
                 problems.append(Diagnostic("error", "invalid-value", message, span))
             seen.add(name)
+    return problems
+
+
+_LITERALS: Mapping[str, Callable[[str], Any]] = {"stop": read_stop, "extra_body": read_extra_body}
+
+
+def _invalid_literals(source: Source) -> list[Diagnostic]:
+    problems: list[Diagnostic] = []
+    for child in source.root:
+        if child.tag in _LITERALS:
+            try:
+                _LITERALS[child.tag](child.text or "")
+            except ValueError as error:
+                problems.append(Diagnostic("error", "invalid-value", f"<{child.tag}>: {error}", source.locate(child)))
     return problems
 
 

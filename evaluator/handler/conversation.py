@@ -15,6 +15,7 @@ from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.structured import kind_of
 from evaluator.models.text_tools import new_mark
 from evaluator.models.tokens import estimate_tokens
+from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
 
 _MESSAGE_OVERHEAD_TOKENS = 6
@@ -125,8 +126,9 @@ class Conversation:
     def request(self, timeout_s: float, hints: Hints) -> ModelRequest:
         config = self._config
         return ModelRequest(
-            self._choice.model, tuple(self._messages), self._tools, config.max_output_tokens, config.temperature,
-            config.seed, timeout_s, hints, self._native_schema(), config.cache, self._call_mark,
+            self._choice.model, tuple(self._messages), self._tools, config.max_output_tokens, timeout_s=timeout_s,
+            hints=hints, schema=self._native_schema(), cache=config.cache, call_mark=self._call_mark,
+            **{name: getattr(config, name) for name in SAMPLING},
         )  # fmt: skip
 
     def _native_schema(self) -> Mapping[str, Any] | None:
@@ -179,10 +181,9 @@ def _recorded_settings(
     config: HandlerConfig, tools: tuple[ToolSpec, ...], schema: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The settings of a session's model calls, as its first step records them."""
-    values = {
-        "temperature": config.temperature, "seed": config.seed, "max_output_tokens": config.max_output_tokens,
-    }  # fmt: skip
-    settings: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    settings = settings_given(config)
+    if config.max_output_tokens is not None:
+        settings["max_output_tokens"] = config.max_output_tokens
     if tools:
         settings["tools"] = [spec.name for spec in tools]
         if config.tool_calling != "native":

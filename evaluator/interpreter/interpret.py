@@ -113,7 +113,10 @@ def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
     if spec is None:
         return config
     settings = [field.name for field in fields_with(HandlerSpec, "setting")]
-    return config.override(**{name: resolve_setting(spec, name, scope) for name in settings})
+    extra = None if spec.extra_body is None else {**config.extra_body, **spec.extra_body}
+    return config.override(
+        **{name: resolve_setting(spec, name, scope) for name in settings}, stop=spec.stop, extra_body=extra
+    )
 
 
 def _profile(run: Run, task: Task) -> HandlerConfig:

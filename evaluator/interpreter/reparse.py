@@ -145,6 +145,8 @@ async def _inherited(task: Task, prepared: PreparedTask) -> _Settings:
     handler = HandlerSpec(
         ref=None if task.handler is None else task.handler.ref, max_turns=config.max_turns,
         max_context_fraction=config.max_context_fraction, max_output_tokens=config.max_output_tokens, span=task.span,
+        temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, seed=config.seed,
+        stop=config.stop or None, extra_body=config.extra_body or None,
     )  # fmt: skip
     return _Settings(handler, model, task.model_role)
 

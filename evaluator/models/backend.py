@@ -85,7 +85,8 @@ class ModelRequest:
 
     `schema` is a JSON Schema that the provider enforces where it can. `cache` marks what will be sent again, for
     providers that cache only what is marked. `call_mark` distinguishes the calls of a session that are text, see
-    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key.
+    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `extra_body` has
+    further fields of the body for a server that takes them, see `nodes.sampling`.
     """
 
     model: str
@@ -99,6 +100,10 @@ class ModelRequest:
     schema: Mapping[str, Any] | None = None
     cache: bool = False
     call_mark: str = ""
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: tuple[str, ...] = ()
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.models.backend import Message, ModelRequest
+from evaluator.nodes.sampling import settings_given
 from evaluator.record.steps import json_encoder
 
 KEY_VERSION = 1
@@ -44,8 +45,7 @@ class CacheKey:
         sent. An attachment counts with its hash.
         """
         settings = {
-            "temperature": request.temperature,
-            "seed": request.seed,
+            **settings_given(request),
             "max_output_tokens": request.max_output_tokens,
             "cache": request.cache or None,
             "tool_calling": None if tool_calling == "native" or not request.tools else tool_calling,

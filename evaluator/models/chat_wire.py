@@ -12,6 +12,7 @@ from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.failures import error_in_body, malformed
 from evaluator.models.structured import response_format
+from evaluator.nodes.sampling import settings_given
 
 _REASONS: Mapping[FinishReason, tuple[str, ...]] = {
     "stop": ("stop", "eos", "end_turn", "stop_sequence", "complete"),
@@ -104,13 +105,12 @@ def request_body(
         ]  # fmt: skip
     if request.max_output_tokens is not None:
         body[max_tokens_field] = request.max_output_tokens
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
-    if request.seed is not None:
-        body["seed"] = request.seed
+    sampling = settings_given(request)
+    extra = sampling.pop("extra_body", {})
+    body.update(sampling)
     if request.schema is not None:
         body["response_format"] = response_format(request.schema)
-    return body
+    return {**extra, **body}
 
 
 def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:

@@ -113,6 +113,11 @@ class LiteLLMBackend:
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
+        if request.extra_body and self._base_url is None:
+            raise ProviderError(
+                f"extra_body is for an OpenAI-compatible server, and {request.model} is not at one; give the profile a "
+                "<base_url>, or remove extra_body", kind="bad_request",
+            )  # fmt: skip
         if self._litellm is None:
             await self._load()
         _active.add(self)
@@ -142,7 +147,9 @@ class LiteLLMBackend:
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         # LiteLLM puts images into a tool's answer where it speaks Anthropic's own wire.
         has_images_in_answers = request.model.startswith(("anthropic/", "vertex_ai/claude"))
-        arguments = request_body(request, images_in_answers=has_images_in_answers)
+        arguments = request_body(replace(request, extra_body={}), images_in_answers=has_images_in_answers)
+        if request.extra_body:
+            arguments["extra_body"] = dict(request.extra_body)
         if request.tools and request.model.startswith("anthropic/"):
             offered = zip(arguments["tools"], request.tools, strict=True)
             arguments["tools"] = [body if spec.native is None else dict(spec.native) for body, spec in offered]

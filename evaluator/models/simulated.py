@@ -22,6 +22,7 @@ from evaluator.errors.results import Usage
 from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.synthesis import synthesise
 from evaluator.models.tokens import estimate_tokens
+from evaluator.nodes.sampling import settings_given
 
 ScriptItem: TypeAlias = str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception
 Script: TypeAlias = Sequence[ScriptItem] | Callable[[ModelRequest], ScriptItem | None]
@@ -149,6 +150,8 @@ class SimulatedBackend:
             items = (item,) if isinstance(item, Mapping) else tuple(item)
             text = "".join(str(call.get("text", "")) for call in items)
             calls = tuple(_tool_call(call, i, digest) for i, call in enumerate(items, 1))
+        for stop in request.stop:
+            text = text.partition(stop)[0]
         finish: FinishReason = "tool_calls" if calls else "stop"
         cut = _cut(text, request.max_output_tokens)
         if cut != text:
@@ -187,12 +190,14 @@ def _known_answer(hints: Hints) -> str | None:
 
 def _digest(request: ModelRequest) -> bytes:
     """Identifies what a model would see, and the seed; neither the hints nor the timeout."""
+    further = [[name, value] for name, value in settings_given(request).items() if name not in ("temperature", "seed")]
     parts = (
         request.model,
         [message.to_dict() for message in request.messages],
         [tool.name for tool in request.tools],
         request.temperature,
         request.seed,
+        *further,
     )
     return hashlib.blake2b(json.dumps(parts).encode("ascii"), digest_size=16).digest()
 

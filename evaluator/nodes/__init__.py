@@ -41,6 +41,7 @@ from evaluator.nodes.declare import (
     declared_by_name,
     flag,
     inner,
+    literal,
     names,
     operator,
     part,
@@ -76,7 +77,8 @@ class ContextSettings:
 
 @declared
 class HandlerSpec:
-    """The `<handler>` element: a profile's name and overrides; an absent value is None."""
+    """The `<handler>` element: a profile's name and overrides; an absent value is None. For `stop` and `extra_body` see
+    `sampling`."""
 
     ref: str | None = attribute(default=None)
     max_turns: IntSetting | None = setting("integer", default=None, attribute="max_turns", least=1)
@@ -88,6 +90,12 @@ class HandlerSpec:
     max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
     script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
     sandbox: str | None = attribute(default=None)
+    temperature: FloatSetting | None = setting("decimal", default=None, attribute="temperature", least=0)
+    top_p: FloatSetting | None = setting("decimal", default=None, attribute="top_p", above=0, most=1)
+    top_k: IntSetting | None = setting("integer", default=None, attribute="top_k", least=0)
+    seed: IntSetting | None = setting("integer", default=None, attribute="seed")
+    stop: tuple[str, ...] | None = literal("stop", default=None)
+    extra_body: Mapping[str, Any] | None = literal("extra_body", default=None)
     span: Span = Span()
 
 

@@ -13,7 +13,8 @@ from evaluator.nodes.values import Shape
 Role = Literal["data", "text", "setting", "node", "part"]
 Form = Literal[
     "attribute", "flag", "names", "text", "model", "integer", "decimal", "boolean", "choice", "condition", "command",
-    "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format",
+    "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format", "stop",
+    "extra_body",
 ]  # fmt: skip
 
 
@@ -119,6 +120,11 @@ def flag(*, default: bool, of: str) -> Any:
     return _declare("data", "flag", default, element=of, attribute="")
 
 
+def literal(form: Literal["stop", "extra_body"], *, default: Any) -> Any:
+    """A value of more than one word in the attribute that has the field's name, without placeholders."""
+    return _declare("data", form, default, attribute="")
+
+
 def choice(choices: Mapping[str, Any], *, default: Any) -> Any:
     """One of several words, in an element."""
     return _declare("data", "choice", default, element="", choices=choices)
@@ -176,7 +182,7 @@ FIELDS: dict[type, tuple[Field, ...]] = {}
 """The declared fields of each class, in order. Fields that are not declared are data without an XML form."""
 
 _Class = TypeVar("_Class", bound=type)
-_SPECIFIERS = (attribute, names, flag, choice, text, condition, setting, child, part, inner)
+_SPECIFIERS = (attribute, names, flag, literal, choice, text, condition, setting, child, part, inner)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=_SPECIFIERS)

@@ -8,6 +8,7 @@ from typing import Any
 from evaluator.errors.messages import with_article
 from evaluator.nodes import Argument, Atomic, Call, Case, Cond, Input, Node, Script, Span, Task, Text, operators_with
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, elements_of
+from evaluator.nodes.sampling import read_extra_body, read_stop
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.nodes.walk import stand_in
 from evaluator.xml import build_parts as parts
@@ -124,6 +125,22 @@ def _model(b: Builder, view: View, field: Field) -> Text | None:
     return None if view.get("role") is not None and not text.value.strip() else text
 
 
+def _literal(b: Builder, view: View, field: Field) -> Any:
+    name = field.attribute or ""
+    # Blank space counts in a text that ends an answer.
+    value = view.element.get(name) or ""
+    try:
+        if "{{" in value:
+            raise ValueError("it is taken as it is written, without variables; in JSON, \\u007b stands for {")
+        return _LITERALS[field.form](value)
+    except ValueError as error:
+        b.error("invalid-value", f"{name}: {error}", view.attribute_span(name))
+        return None
+
+
+_LITERALS: dict[str, Callable[[str], Any]] = {"stop": read_stop, "extra_body": read_extra_body}
+
+
 def _setting(b: Builder, view: View, field: Field) -> float | bool | Text | None:
     if field.attribute is not None:
         return b.setting(view.attribute(field.attribute), field, field.attribute)
@@ -198,6 +215,8 @@ READERS: dict[str, Callable[[Builder, View, Field], Any]] = {
     "attribute": _attribute,
     "flag": lambda b, view, field: b.flag(view, field.attribute or ""),
     "names": _names,
+    "stop": _literal,
+    "extra_body": _literal,
     "text": lambda b, view, field: b.text(view),
     "model": _model,
     "integer": _setting,

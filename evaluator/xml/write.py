@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -77,13 +78,30 @@ def _fields(owner: Any, pad: str) -> tuple[Attributes, list[str]]:
     for field, value in stated.items():
         if field.attribute is not None:
             attributes = own if field.element is None else inside.setdefault(field.element, {})
-            attributes[field.attribute] = " ".join(value) if field.form == "names" else value
+            attributes[field.attribute] = _ATTRIBUTE_VALUES.get(field.form, _same)(value)
     lines: list[str] = []
     for field in FIELDS[type(owner)]:
         element = field.element
         if field.attribute is None and element is not None and (field in stated or element in inside):
             lines += WRITERS[field.form](element, stated.get(field), pad, inside.get(element, {}))
     return own, lines
+
+
+def _literal_json(value: Any) -> str:
+    """JSON that reads back as it is: nothing in it looks like a variable."""
+    return json.dumps(value, ensure_ascii=False).replace("{{", "{\\u007b").replace("<<", "<\\u003c")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_ATTRIBUTE_VALUES: dict[str, Callable[[Any], Any]] = {
+    "names": " ".join,
+    "stop": lambda value: _literal_json(list(value)),
+    "extra_body": lambda value: _literal_json(dict(value)),
+}
+"""Writes the value of an attribute of each form that is not written as it is."""
 
 
 def _is_default(field: Field, value: Any) -> bool:

@@ -107,7 +107,9 @@ def common(nodes):
     handlers = st.builds(
         HandlerSpec, ref=st.none() | names, max_turns=st.integers(1, 99) | setting,
         max_context_fraction=st.floats(1e-7, 1) | setting, timeout_s=st.floats(1e-6, 1e9) | setting,
-        max_cost_usd=st.floats(0, 1e6) | setting,
+        max_cost_usd=st.floats(0, 1e6) | setting, top_k=st.none() | st.integers(0, 9), seed=st.none() | st.integers(-9, 9),
+        stop=st.none() | st.lists(words.filter(bool), min_size=1, max_size=2).map(tuple),
+        extra_body=st.none() | st.dictionaries(st.sampled_from(["a", "b"]), words | st.integers(-9, 9)),
     )  # fmt: skip
     optional = st.none() | texts
     return {
