@@ -1,7 +1,7 @@
-"""An index of a batch's results: about 90 bytes for each, so that a large batch can be filtered, sorted and paged.
+"""An index of a batch's results: about 110 bytes for each, so that a large batch can be filtered, sorted and paged.
 
-It reads each line once, and after that only the lines that were added. Lines are read with their checksums. A text is
-searched in the file itself, not in memory.
+It reads each line once, and after that only the lines that were added. Lines are read with their checksums. Texts are
+read in a second pass, into a file, so that a large batch is shown before it can be searched.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
+import struct
 import threading
 import time
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,15 +24,19 @@ from evaluator.batch.folder import RESULTS, BatchFolder
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError
+from evaluator.viewer.server.text_store import TextStore
 
 VERDICTS = tuple(Verdict)
 SORTS = ("written", "row", "verdict", "score", "duration", "tokens", "cost")
 _NUMBER = {verdict.value: number for number, verdict in enumerate(VERDICTS)}
-_PLAIN_RUN = re.compile(r"[a-z0-9 ]+")
 _SEARCHED = ("sample_id", "model", "inputs", "target", "metadata", "content", "parsed", "failure", "scores", "warnings")
 _UNKNOWN = math.nan
 _KEPT_SELECTIONS = 8
 _RATE_S = 60.0
+LINES = 1_000
+"""Lines that are read at once, while requests wait."""
+LITTLE_BYTES = 1_000_000
+_ROW = struct.Struct("QqbHlddddd")
 
 Group = tuple[str, str]
 
@@ -59,15 +64,22 @@ class BatchIndex:
         self._lock = threading.RLock()
         self._selections: OrderedDict[Selection, array[int]] = OrderedDict()
         self._left_out: frozenset[str] = frozenset()
+        self._cells: frozenset[Group] = frozenset()
+        self._has_rows, self._has_texts = threading.Event(), threading.Event()
+        self._has_texts.set()
+        self._inode = -1
         self._reset()
 
     def _reset(self) -> None:
         self.problem = ""
-        self._end, self._inode = 0, -1
-        self._keys = Interner()
+        self._end, self._text_end, self._seen_bytes = 0, 0, 0
+        self._keys, self._texts = Interner(), TextStore()
         self._key_values, self._offsets = array("Q"), array("q")
         self._verdicts, self._groups, self._epochs = array("b"), array("H"), array("l")
         self._columns = {name: array("d") for name in SORTS if name not in ("written", "verdict")}
+        self._all: tuple[array[Any], ...] = (
+            self._key_values, self._offsets, self._verdicts, self._groups, self._epochs, *self._columns.values(),
+        )  # fmt: skip
         self._group_numbers: dict[Group, int] = {}
         self._selections.clear()
         self._seen: deque[tuple[float, int]] = deque(maxlen=100)
@@ -80,31 +92,108 @@ class BatchIndex:
         """The number of bytes that were read."""
         return self._end
 
-    def update(self, cells: Iterable[Group], left_out: Iterable[str]) -> None:
-        """Reads what was added to the file. Only results of `cells` and without the keys in `left_out` are selected."""
+    @property
+    def unread(self) -> float:
+        """The share of the file that is still to be read, 0 to 1."""
+        return 0.0 if self._has_rows.is_set() else max(0.0, 1 - self._end / (self._seen_bytes or 1))
+
+    @property
+    def unsearched(self) -> float:
+        """The share of the file whose texts a search does not find yet, 0 to 1."""
+        return 0.0 if self._has_texts.is_set() else max(0.0, 1 - self._text_end / (self._seen_bytes or 1))
+
+    def update(
+        self, cells: Iterable[Group], left_out: Iterable[str], *, wait_s: float = math.inf, with_texts: bool = False
+    ) -> None:
+        """Reads what was added to the file. Only results of `cells` and without the keys in `left_out` are selected.
+
+        Much text is read in the background; returns after `wait_s` at the latest, see `unread`. `with_texts` waits also
+        for the texts, which are read afterwards, see `unsearched`.
+        """
         with self._lock:
             self._cells, self._left_out = frozenset(cells), frozenset(left_out)
-            try:
-                found = os.stat(self._path)
-            except OSError as error:
-                self.problem = f"{self._path}: cannot be read: {error.strerror}"
-                return
-            if found.st_ino != self._inode or found.st_size < self._end:
-                self._reset()
-                self._inode = found.st_ino
-            if found.st_size == self._end:
-                return
-            self.problem = ""
             self._selections.clear()
+            if self._has_texts.is_set():
+                self._start()
+        begun = time.monotonic()
+        for event in (self._has_rows, self._has_texts)[: 2 if with_texts else 1]:
+            event.wait(None if math.isinf(wait_s) else max(0.0, wait_s - (time.monotonic() - begun)))
+
+    def _start(self) -> None:
+        """Begins to read, unless nothing has changed; a little is read at once."""
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            self.problem = f"{self._path}: cannot be read: {error.strerror}"
+            self._has_rows.set()
+            return
+        if found.st_ino != self._inode or found.st_size < self._seen_bytes:
+            self._reset()
+            self._inode = found.st_ino
+        if found.st_size == self._seen_bytes:
+            self._has_rows.set()
+            return
+        self.problem, self._seen_bytes = "", found.st_size
+        self._has_rows.clear()
+        self._has_texts.clear()
+        if found.st_size - self._end <= LITTLE_BYTES:
+            self._read()
+        else:
+            threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while self._read_rows():
+                pass
+            self._has_rows.set()
+            while self._read_texts():
+                pass
+        except (RecordError, OSError) as error:
+            self.problem = str(error)
+        finally:
+            self._has_rows.set()
+            self._has_texts.set()
+
+    # Only one thread reads at a time. It parses without the lock, so that requests need not wait for it.
+
+    def _read_rows(self) -> bool:
+        """Reads some lines. False: there are no more, or one of them is no result."""
+        found: list[tuple[int, int, dict[str, Any]]] = []
+        problem = ""
+        try:
+            found.extend(islice(self._folder.entries(self._end), LINES))
+        except RecordError as error:
+            problem = str(error)
+        with self._lock:
+            new: list[tuple[Any, ...]] = []
             try:
-                for offset, end, entry in self._folder.entries(self._end):
-                    self._add(offset, entry)
+                for offset, end, entry in found:
+                    self._add(offset, entry, new)
                     self._end = end
-            except (RecordError, OSError) as error:
-                self.problem = str(error)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                self.problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
-            self._seen.append((time.monotonic(), len(self)))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+                problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
+            self._append(new)
+            self._selections.clear()
+            self.problem = problem
+            has_more = len(found) == LINES and not problem
+            if not has_more:
+                self._seen.append((time.monotonic(), len(self)))
+            return has_more
+
+    def _read_texts(self) -> bool:
+        """Stores the texts of some of the results that were read. False: there are no more."""
+        texts: list[tuple[int, str]] = []
+        text_end = self._text_end
+        # What follows the rows may be damaged, or written meanwhile.
+        lines = self._folder.entries(text_end)
+        while text_end < self._end and len(texts) < LINES:
+            _, text_end, entry = next(lines)
+            texts.append((cast("int", self._keys.find(entry["key"])), _text_of(entry)))
+        with self._lock:
+            self._texts.add(texts)
+            self._text_end = text_end
+            self._selections.clear()
+            return text_end < self._end
 
     def rate(self) -> float | None:
         """Results per second that were added lately, while somebody looked; None if that is unknown."""
@@ -115,28 +204,35 @@ class BatchIndex:
                 return None
             return (len(self) - recent[0][1]) / (now - recent[0][0])
 
-    def _add(self, offset: int, entry: Mapping[str, Any]) -> None:
-        usage, scores = entry["usage"], entry["scores"].values()
-        values = [score["value"] for score in scores if score["value"] is not None]
-        tokens = [usage.get(name, 0) for name in ("input_tokens", "output_tokens")]
+    def _add(self, offset: int, entry: Mapping[str, Any], new: list[tuple[Any, ...]]) -> None:
+        """Puts a result into the columns, or into `new` if it is the first of its key.
+
+        Raises: KeyError, TypeError, ValueError, AttributeError, OverflowError or struct.error, if it is not a result.
+        """
+        usage = entry["usage"]
+        values = [value for score in entry["scores"].values() if (value := score["value"]) is not None]
+        inputs, outputs = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
         group = (entry["template"], entry["variant"])
-        group_number = self._group_numbers.setdefault(group, len(self._group_numbers))
-        figures = {
-            "row": entry["place"],
-            "score": sum(values) / len(values) if values else _UNKNOWN,
-            "duration": entry["duration_s"],
-            "tokens": _UNKNOWN if None in tokens else sum(tokens),
-            "cost": _number(usage.get("cost_usd", 0.0)),
-        }
-        key = entry["key"]
-        whole = (int(key, 16), offset, _NUMBER[entry["verdict"]], group_number, entry["epoch"])
-        columns = (self._key_values, self._offsets, self._verdicts, self._groups, self._epochs)
+        key, cost = entry["key"], usage.get("cost_usd", 0.0)
+        row_values = (
+            int(key, 16), offset, _NUMBER[entry["verdict"]],
+            self._group_numbers.setdefault(group, len(self._group_numbers)), entry["epoch"], entry["place"],
+            sum(values) / len(values) if values else _UNKNOWN, entry["duration_s"],
+            _UNKNOWN if inputs is None or outputs is None else inputs + outputs, _UNKNOWN if cost is None else cost,
+        )  # fmt: skip
+        _ROW.pack(*row_values)  # checks types and ranges
         row = self._keys.number(key)
-        for column, value in (*zip(columns, whole, strict=True), *((self._columns[n], v) for n, v in figures.items())):
-            if row == len(column):
-                column.append(cast("Any", value))
-            else:
-                column[row] = cast("Any", value)
+        if row == len(self) + len(new):
+            new.append(row_values)
+            return
+        self._append(new)
+        for column, value in zip(self._all, row_values, strict=True):
+            column[row] = value
+
+    def _append(self, new: list[tuple[Any, ...]]) -> None:
+        for column, values in zip(self._all, zip(*new, strict=True), strict=False):
+            column.extend(values)
+        new.clear()
 
     def counts(self) -> Counter[Verdict]:
         """The number of selected results with each verdict."""
@@ -181,16 +277,8 @@ class BatchIndex:
         return self._with_text(rows, wanted.text.casefold()) if wanted.text else rows
 
     def _with_text(self, rows: list[int], text: str) -> list[int]:
-        """Lines are compared as bytes first; only those with the longest plain part of the text are parsed."""
-        part = max(_PLAIN_RUN.findall(text), key=len, default="").encode()
-        found: list[int] = []
-        with open(self._path, "rb") as file:
-            for row in sorted(rows, key=self._offsets.__getitem__):
-                file.seek(self._offsets[row])
-                line = file.readline()
-                if part in line.lower() and text in _text_of(json.loads(line)):
-                    found.append(row)
-        return sorted(found)
+        found = self._texts.search(text)
+        return [row for row in rows if row < len(found) and found[row]]
 
     def _sorted(self, rows: list[int], wanted: Selection) -> list[int]:
         if wanted.sort == "verdict":
@@ -219,10 +307,6 @@ class BatchIndex:
     def result(self, row: int) -> SampleResult:
         """Raises: RecordError, if the line was changed since it was read."""
         return self._folder.read_at(self._offsets[row])
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, (int, float)) else _UNKNOWN
 
 
 def _text_of(entry: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +12,18 @@ from evaluator.batch import Batch
 from evaluator.batch.export.about import About
 from evaluator.batch.folder import MANIFEST, RESULTS
 from evaluator.batch.reading import open_batch
+from evaluator.batch.summary import Table
 from evaluator.errors import EvaluatorError
 from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import LATER, State
 from evaluator.viewer.transcripts import transcripts
 
 SAMPLES_PER_PAGE = 50
 MAX_BATCHES = 500
 LIVE_MS, SLOW_LIVE_MS, COMPUTING_MS = 2_000, 15_000, 1_000
+_SHARE = 100
 _QUIET_S = 120.0
 
 
@@ -58,29 +61,37 @@ def batches_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("batches.html", {"title": "Batches", "entries": entries(state), "most": MAX_BATCHES})
 
 
-def opened(state: State, folder_id: str) -> tuple[Batch, BatchIndex]:
-    """A batch and its index, as they are now. Raises: NoSuchPage; RecordError, if it cannot be read."""
+def opened(
+    state: State, folder_id: str, *, wait_s: float = math.inf, with_texts: bool = False
+) -> tuple[Batch, BatchIndex]:
+    """A batch and its index, as they are now, or as far as they can be read in `wait_s`.
+
+    Raises: NoSuchPage; RecordError, if it cannot be read.
+    """
     path = state.project.batch(folder_id)
     batch = open_batch(path)
     index = state.indexes.get(path)
-    index.update(batch.cells, batch.manifest.get("left_out", ()))
+    index.update(batch.cells, batch.manifest.get("left_out", ()), wait_s=wait_s, with_texts=with_texts)
     return batch, index
 
 
 def batch_page(state: State, query: Mapping[str, str]) -> Page:
     """Progress, numbers and a page of samples."""
-    batch, index = opened(state, query["folder"])
+    begun_s = time.thread_time()
+    batch, index = opened(state, query["folder"], wait_s=state.wait_s, with_texts=bool(query.get("text", "").strip()))
     about = About(batch.manifest)
     counts, total = index.counts(), None if batch.totals is None else sum(batch.totals.values())
     version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
-    numbers = state.summaries.get(batch.folder, version, lambda: list(batch.summarise().tables()))
-    is_running = about.text("state") == "running"
     wanted, chosen = _selection(batch, query)
+    unread = index.unread or (index.unsearched if wanted.text else 0.0)
+    # The numbers read the whole file too, so they wait until the samples are there.
+    numbers = LATER if index.unread else state.summaries.get(batch.folder, version, lambda: _numbers(batch))
+    is_running = about.text("state") == "running"
     rows = index.select(wanted)
     page, pages = _page_of(len(rows), query.get("page", ""))
     shown = rows[(page - 1) * SAMPLES_PER_PAGE : page * SAMPLES_PER_PAGE]
     results = sum(counts.values())
-    rate = index.rate() if is_running else None
+    rate = index.rate() if is_running and not index.unread else None
     return Page(
         "batch.html",
         {
@@ -91,13 +102,26 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
             "numbers": numbers, "problem": index.problem, "chosen": chosen, "sorts": SORTS, "count": len(rows),
             "samples": [(index.key(row), index.result(row)) for row in shown],
             "page": page, "pages": pages,
-            "live_ms": _live_ms(batch.folder, is_running=is_running, is_computing=not numbers.is_current),
+            "live_ms": _live_ms(
+                batch.folder,
+                is_running=is_running,
+                is_computing=unread > 0 or not numbers.is_current,
+                cost_ms=1_000 * (time.thread_time() - begun_s),
+            ),
+            "unread": unread,
         },
     )  # fmt: skip
 
 
-def _live_ms(folder: Path, *, is_running: bool, is_computing: bool) -> int:
-    """How often the page asks again. A killed batch looks as if it was running: without news it asks seldom."""
+def _numbers(batch: Batch) -> list[Table]:
+    return list(batch.summarise().tables())
+
+
+def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:
+    """How often the page asks again: so that it takes at most a 100th of a processor's time.
+
+    A killed batch looks as if it was running: without news the page asks seldom.
+    """
     if is_computing and not is_running:
         return COMPUTING_MS
     if not is_running:
@@ -106,7 +130,9 @@ def _live_ms(folder: Path, *, is_running: bool, is_computing: bool) -> int:
         quiet_s = time.time() - (folder / RESULTS).stat().st_mtime
     except OSError:
         return SLOW_LIVE_MS
-    return LIVE_MS if quiet_s < _QUIET_S else SLOW_LIVE_MS
+    if quiet_s >= _QUIET_S:
+        return SLOW_LIVE_MS
+    return min(max(LIVE_MS, round(_SHARE * cost_ms)), SLOW_LIVE_MS)
 
 
 def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[Selection, dict[str, str]]:

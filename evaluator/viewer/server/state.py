@@ -18,7 +18,7 @@ from evaluator.viewer.server.project import Project
 
 WAIT_S = 0.3
 """How long a page waits for numbers before it is shown without them."""
-_SHARE = 20
+_SHARE = 100
 _KEPT = 8
 
 
@@ -30,6 +30,10 @@ class Value:
     value: Any
     error: str
     is_current: bool
+
+
+LATER = Value(None, "", False)
+"""A value that nobody computes yet."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class _Entry:
 class Computed:
     """Values that are computed in the background and kept while their source stays the same.
 
-    Where the source changes all the time, as with a running batch, at most a 20th of the time is spent on computing
+    Where the source changes all the time, as with a running batch, at most a 100th of the time is spent on computing
     again; the older value is given meanwhile.
     """
 
@@ -114,3 +118,8 @@ class State:
     indexes: IndexCache = field(default_factory=IndexCache)
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a page waits for what is read in the background."""
+        return WAIT_S
