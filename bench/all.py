@@ -40,6 +40,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("kill.py", [], ["--n", "400", "--kills", "10"]),
     ("background.py", ["--idle", "200"], ["--ends", "200", "--idle", "20", "--seconds", "2"]),
     ("report.py", [], []),
+    ("viewer.py", [], ["--samples", "20000", "--rounds", "1", "--live-s", "10"]),
 )
 WRITING = ("throughput.py", "record.py", "resume.py", "size.py", "list_tasks.py")
 
