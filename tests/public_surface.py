@@ -18,7 +18,7 @@ MODULES = (
 )  # fmt: skip
 """The modules whose names users may import."""
 INTERNAL = {
-    "BackgroundService", "CacheKey", "CacheStats", "CallLimiter", "Header", "Journal", "McpHeader", "Owner", "Profiles", "Reason", "Resumption", "RunOptions", "Scrub", "Services", "Step", "Summary", "TemplateLike", "XDisplay", "_Origin", "_Templates",
+    "BackgroundService", "CacheKey", "CacheStats", "CallLimiter", "Header", "Journal", "McpHeader", "Owner", "Profiles", "Reason", "Resumption", "RunOptions", "Scrub", "Services", "Step", "Summary", "TemplateLike", "ShotPool", "XDisplay", "Origin", "_Templates",
 }  # fmt: skip
 """Types of members of public classes that only our own packages use."""
 

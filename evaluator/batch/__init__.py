@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from evaluator.batch.records import Sample as Sample
     from evaluator.batch.records import SampleResult as SampleResult
     from evaluator.batch.records import Score as Score
+    from evaluator.batch.records import Shot as Shot
     from evaluator.batch.records import Verdict as Verdict
+    from evaluator.batch.rows import FewShot as FewShot
     from evaluator.batch.rows import Selection as Selection
     from evaluator.batch.run import BatchResult as BatchResult
     from evaluator.batch.run import run_batch as run_batch
@@ -64,8 +66,8 @@ _HOMES = {
     "progress": ("Display", "Endpoint", "NoDisplay", "Snapshot"),
     "reading": ("Batch", "Declared", "Results", "open_batch"),
     "work": ("Variant", "WorkItem", "WorkResult", "Worker"),
-    "records": ("Failure", "Sample", "SampleResult", "Score", "Verdict"),
-    "rows": ("Selection",),
+    "records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
+    "rows": ("FewShot", "Selection"),
     "run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
     "session": ("SessionEnd",),
     "summary": ("BatchSummary",),

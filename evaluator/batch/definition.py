@@ -115,7 +115,11 @@ def definition_from(data: Mapping[str, Any], folder: Path | None = None) -> Batc
 
 def _in_folder(definition: BatchDefinition, folder: Path) -> BatchDefinition:
     options = definition.options
-    paths = {name: str(folder / path) for name in ("output", "cache") if (path := getattr(options, name))}
+    paths: dict[str, Any] = {
+        name: str(folder / path) for name in ("output", "cache") if (path := getattr(options, name))
+    }
+    if options.fewshot is not None and isinstance(options.fewshot.rows, str):
+        paths["fewshot"] = replace(options.fewshot, rows=str(folder / options.fewshot.rows))
     return replace(
         definition,
         rows=str(folder / definition.rows),

@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the simulated model
-    answers with it, and an existing answer."""
+    answers with it, an existing answer, and few-shot examples."""
 
     key: str
     value: str
@@ -130,6 +130,8 @@ class Cell:
             parts["target"] = digest(sample.target)
         if sample.answer is not None:
             parts["answer"] = digest(sample.answer)
+        if sample.shots:
+            parts["fewshot"] = digest([[shot.inputs, shot.answer] for shot in sample.shots])
         text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
         value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
         return Identity(key_of(sample.id, epoch, self.template, self.variant), value, parts)

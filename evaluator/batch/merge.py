@@ -30,7 +30,7 @@ from evaluator.record.journal import now
 # Everything that has to be equal in the manifests of shards of one batch.
 _SAME = (
     "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
-    "limited", "thresholds", "cluster", "group_by", "reducers",
+    "limited", "thresholds", "cluster", "group_by", "reducers", "fewshot",
 )  # fmt: skip
 _SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "metadata")
 
@@ -118,9 +118,15 @@ def _check(parts: Sequence[_Part]) -> None:
 def _definition(manifest: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: manifest.get(name) for name in _SAME}
     # The same file may be at another place on another machine.
-    found["rows"] = {name: value for name, value in (found["rows"] or {}).items() if name != "path"}
+    found["rows"] = _without_path(found["rows"] or {})
+    if found["fewshot"]:
+        found["fewshot"] = {**found["fewshot"], "rows": _without_path(found["fewshot"]["rows"])}
     arguments = manifest.get("arguments") or {}
     return found | {name: arguments.get(name) for name in _SAME_ARGUMENTS}
+
+
+def _without_path(rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in rows.items() if name != "path"}
 
 
 def _write(parts: Sequence[_Part], path: Path) -> None:

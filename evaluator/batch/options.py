@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from evaluator.batch.limited import COUNTABLE, COUNTED, Limited
-from evaluator.batch.rows import Selection
+from evaluator.batch.rows import FewShot, Selection
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
@@ -181,6 +181,17 @@ def _selection(name: str, value: Any) -> Selection:
     return Selection(**table)
 
 
+def _fewshot(name: str, value: Any) -> FewShot:
+    if isinstance(value, FewShot):
+        return value
+    table = check_table(name, value)
+    check_names(table, FEWSHOT_FLAGS, f"{name}.")
+    for key in ("rows", "k"):
+        if key not in table:
+            raise UsageError(f"{name}.{key} is missing")
+    return FewShot(**table)
+
+
 def _engine(name: str, value: Any) -> Any:
     return _one_of(_ENGINES)(name, value) if isinstance(value, str) else value
 
@@ -229,7 +240,7 @@ def options_to_dict(options: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in fields(options):
         value = getattr(options, each.name)
-        if isinstance(value, (Selection, BatchLimits)):
+        if isinstance(value, (Selection, BatchLimits, FewShot)):
             value = {f.name: v for f in fields(value) if (v := getattr(value, f.name)) != f.default}
         elif isinstance(value, tuple):
             value = list(cast("tuple[Any, ...]", value))
@@ -244,8 +255,9 @@ def flags_of(options: type[Any]) -> Iterator[tuple[str, Flag]]:
     for each in fields(options):
         if each.metadata.get("flag"):
             yield each.name, each.metadata["flag"]
-        elif each.name == "select":
-            yield from ((f"select.{name}", flag) for name, flag in SELECT_FLAGS.items())
+        elif each.name in ("select", "fewshot"):
+            flags = SELECT_FLAGS if each.name == "select" else FEWSHOT_FLAGS
+            yield from ((f"{each.name}.{name}", flag) for name, flag in flags.items())
         elif each.name == "limits":
             yield from ((f"limits.{name}", flag) for name, flag in flags_of(BatchLimits))
 
@@ -292,6 +304,14 @@ SELECT_FLAGS: Mapping[str, Flag] = {
     "shard": Flag("--shard", "Only part K of N of these rows; see: evaluator batch merge.", "K/N"),
 }
 """The fields of `Selection`."""
+FEWSHOT_FLAGS: Mapping[str, Flag] = {
+    "rows": Flag("--fewshot", "Show examples from these rows to the model, with --shots.", "FILE"),
+    "k": Flag("--shots", "How many examples each row gets.", "K", int),
+    "seed": Flag("--fewshot-seed", "The order in which examples are taken. Default: that of the file.", "SEED", int),
+    "match": Flag("--fewshot-match", "Only examples with the same value of this field.", "FIELD"),
+    "answer": Flag("--fewshot-answer", "The field that is shown as an example's answer. Default: the target.", "FIELD"),
+}
+"""The fields of `FewShot`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +343,7 @@ class BatchOptions:
         Flag("--shuffle-choices", "Order the options of each row by this seed, and move the target along.",
              "SEED", int),
     )  # fmt: skip
+    fewshot: FewShot | None = option(None, _fewshot)
     scorers: tuple[Any, ...] = option(
         (), _objects,
         Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",

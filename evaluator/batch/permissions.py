@@ -41,7 +41,7 @@ def file_of_manifest(folder: str | Path, manifest: Mapping[str, Any], definition
         options = definition.options
         places = {
             "lets tasks read": definition.roots, "writes into": _texts(options.output, options.cache),
-            "reads": (definition.rows, *definition.library),
+            "reads": (definition.rows, *_texts(options.fewshot and options.fewshot.rows), *definition.library),
         }  # fmt: skip
         names += [*_code(definition), *_outside(base, places)]
     return ProjectFile.of(folder, Path(folder, MANIFEST), _signed_part(manifest), names)

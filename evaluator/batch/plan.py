@@ -23,13 +23,14 @@ from evaluator.batch.identity import (
 from evaluator.batch.judges import Judges, find_judges, handlers_of
 from evaluator.batch.options import BatchOptions, check_texts
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
+from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
 from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant
+from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import UsageError
 from evaluator.library.bounds import CallBound, bound
-from evaluator.nodes import Function, Input
+from evaluator.nodes import Atomic, Function, Input
 
 if TYPE_CHECKING:
     from evaluator.handler.model_choice import ModelChoice
@@ -46,7 +47,7 @@ class BatchPlan:
 
     `call_bound` counts the model calls of one row in all cells, one epoch, without judges. `scorer_parts` is what
     determines the judgements of each scorer; `judges` are the models that judge. `reducers` are those of the options
-    and those that thresholds need.
+    and those that thresholds need. `shots` are the few-shot examples.
     """
 
     name: str
@@ -59,6 +60,7 @@ class BatchPlan:
     reducers: tuple[str, ...] | None
     call_bound: CallBound
     judges: Judges
+    shots: ShotPool | None = None
 
     @property
     def scoring_part(self) -> str:
@@ -101,12 +103,21 @@ def make_plan(
         options.inputs, options.id, options.target, options.metadata, options.answers, options.shuffle_choices
     )
     required = [] if is_answered else required
-    source = open_rows(rows, mapping, options.select, declared=declared, required=required)
+    shots = None if is_answered else _shots_of(evaluator, names, options, mapping, declared, required)
+    if shots is not None:
+        declared, required = ([name for name in names if name != FEWSHOT] for names in (declared, required))
+    source = open_rows(
+        rows, mapping, options.select, declared=declared, required=required,
+        choose_shots=None if shots is None else shots.choose,
+    )  # fmt: skip
+    if shots is not None:
+        check_shots(source, shots)
     check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})
     check_targets(source, scorers)
     return BatchPlan(
         options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
         CallBound(0, 0, ()) if is_answered else _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
+        shots,
     )  # fmt: skip
 
 
@@ -196,6 +207,29 @@ def _inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str
     return list(declared), list(required)
 
 
+def _shots_of(
+    evaluator: Evaluator, templates: Sequence[str], options: BatchOptions, mapping: RowMapping,
+    declared: Sequence[str], required: Sequence[str],
+) -> ShotPool | None:  # fmt: skip
+    """The few-shot examples, read and checked. Raises: UsageError, for a template or a row that cannot have them."""
+    if options.fewshot is None:
+        return None
+    nodes = [evaluator.library.get(template).node for template in templates]
+    for template, node in zip(templates, nodes, strict=True):
+        if not takes_shots(node) and not isinstance(node, Atomic):
+            raise UsageError(
+                f"fewshot: the template {template!r} is not atomic, so that examples cannot be turns of its "
+                f'conversation; declare <input name="{FEWSHOT}" type="array"/> and show them in its text'
+            )
+
+    def check(inputs: Mapping[str, Any]) -> None:
+        for node in nodes:
+            read_inputs(node, inputs)
+
+    declared, required = ([name for name in names if name != FEWSHOT] for names in (declared, required))
+    return read_shots(options.fewshot, mapping, declared, required, check)
+
+
 def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
     """The number of model calls that one row can take, over all cells."""
     bounds: list[CallBound] = []
@@ -220,6 +254,7 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "rows": dict(plan.rows.description),
         "select": {name: value for name, value in asdict(options.select).items() if name != "shard"},
         "shard": options.select.shard,
+        "fewshot": None if plan.shots is None else plan.shots.describe(),
         "epochs": options.epochs,
         "templates": {cell.template: cell.template_part for cell, _ in plan.cells},
         "cells": [

@@ -33,11 +33,20 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Shot:
+    """A few-shot example: the inputs of another row, and the answer that it shows."""
+
+    inputs: Mapping[str, Any]
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in their source.
 
     `target` is the right answer, any JSON value; None: no target. `metadata` are the other fields of the row, by which
     a report may group. `answer` is an existing answer, which is scored instead of asking a model; None: there is none.
+    `shots` are examples that the model sees before the row.
     """
 
     id: str
@@ -46,6 +55,7 @@ class Sample:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     place: int = 0
     answer: str | None = None
+    shots: tuple[Shot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
-from evaluator.batch.rows import RowsInput, Selection
+from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
 from evaluator.batch.summary import BatchSummary
@@ -100,6 +100,7 @@ async def run_batch(
     target: str | None = None,
     answers: str | None = None,
     shuffle_choices: int | None = None,
+    fewshot: FewShot | Mapping[str, Any] | None = None,
     metadata: Sequence[str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
     scorers: Sequence[ScorerSpec] = (),
@@ -142,7 +143,8 @@ async def run_batch(
 
     `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
     rows. `answers`: the field with existing answers, which are scored without a call. `shuffle_choices`: a seed for the
-    order of each row's options; the target is moved along. `scorers`: names, tables or functions. Each of `models` is
+    order of each row's options; the target is moved along. `fewshot`: examples that
+    the model sees before each row, see `FewShot`. `scorers`: names, tables or functions. Each of `models` is
     combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types and
     reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored" like
     any other, "failed" or an "error". `cluster` and `group_by` name metadata fields: equal values of `cluster` are not

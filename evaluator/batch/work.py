@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.limited import Limited, counts_as_failed, existing_answer, is_limited, limited_answer
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
+from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
 from evaluator.batch.scorers.computing import GivenBack
 from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
@@ -201,8 +202,12 @@ class Worker:
         sample, name, label = work.sample, work.cell.template, work.identity.value
         if sample.answer is not None:
             return existing_answer(sample.answer, self._output_of(name))
+        node = self.evaluator.library.get(name).node
+        has_input = bool(sample.shots) and takes_shots(node)
         try:
-            inputs = read_inputs(self.evaluator.library.get(name).node, sample.inputs)
+            inputs = read_inputs(node, sample.inputs)
+            if has_input:
+                inputs[FEWSHOT] = shot_values(sample.shots)
         except UsageError as error:
             return TaskError("VALIDATION_ERROR", str(error), "input_validation_failure")
         task = self.unrecorded.get(label, work.resumes)
@@ -212,6 +217,7 @@ class Worker:
         return await self.evaluator.evaluate(
             name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
             target=None if sample.target is None else target_text(sample.target), labels={SAMPLE_LABEL: label},
+            shots=[] if has_input else [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots],
         )  # fmt: skip
 
     def _output_of(self, template: str) -> OutputFormat | None:
@@ -333,6 +339,11 @@ def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
             except UsageError as error:
                 raise UsageError(f"input {name!r}: {error}") from error
     return found
+
+
+def takes_shots(node: TopLevel) -> bool:
+    """Whether `node` has an input for few-shot examples; without it, they are turns of its conversation."""
+    return any(declared.name == FEWSHOT for declared in (node.params if isinstance(node, Function) else node.inputs))
 
 
 def target_text(target: Any) -> str:

@@ -46,7 +46,7 @@ EXIT_THRESHOLD, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
 # A scorer that is a function in a file.
 _FILE = re.compile(r"[^:]+\.py:")
 _ADDED = ("templates", "models", "handlers")
-_MERGED = ("inputs", "model_roles", "select", "limits")
+_MERGED = ("inputs", "model_roles", "select", "limits", "fewshot")
 _GC_THRESHOLD = 50_000
 """Allocations between two garbage collections; Python's default is 700. Samples leave no reference cycles, so frequent
 collections free nothing. The setting only affects throughput, so only the command, which owns its process, sets it."""
@@ -300,7 +300,7 @@ def _enter_start_folder(
     except OSError as error:
         raise UsageError(f"the batch was started in {shown}, which cannot be entered: {error.strerror}") from error
     echo(f"in the folder {shown}, where the batch was started", err=True)
-    paths = {name: given[name] and os.path.join(here, given[name]) for name in ("rows", "cache")}
+    paths = {name: given[name] and os.path.join(here, given[name]) for name in ("rows", "cache", "fewshot_rows")}
     paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
     scorers = tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given["scorers"])
     return {**given, **paths, "scorers": scorers}

@@ -23,7 +23,7 @@ from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, RunOptions, Services, Shots
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
@@ -299,6 +299,7 @@ class Evaluator:
         epoch: int = 1,
         ask_model: bool = True,
         labels: Mapping[str, str] | None = None,
+        shots: Shots = (),
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
         on_message: OnMessage | None = None,
@@ -314,7 +315,8 @@ class Evaluator:
         has neither name nor instructions is a request, matched like words. `model` and `handler` (a profile's name)
         replace the evaluator's; `model_roles` are added to it and come first. `target` is the answer that a
         simulated model gives. `epoch`, from 1, distinguishes repetitions for the cache. `labels` are written into the
-        task file's header. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start;
+        task file's header. `shots` are few-shot examples, each the inputs and the answer of an earlier turn of an
+        atomic task. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start;
         `on_message` `(path, message)` each message of a conversation with a model.
 
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
@@ -327,7 +329,7 @@ class Evaluator:
         services = self.services
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
-            ask_model, labels, on_text, on_event, on_message,
+            ask_model, labels, _given_shots(shots), on_text, on_event, on_message,
         )  # fmt: skip
         return await self._run(lambda values: spec_of(services.library, request, values, ask_model), inputs, options)
 
@@ -618,6 +620,14 @@ def _check_types(request: object, inputs: object) -> None:
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
     if not is_request_type(request):
         raise UsageError(f"request is {type_of(request)}, expected text or a node")
+
+
+def _given_shots(shots: Shots) -> Shots:
+    """Raises: UsageError, for anything but pairs of inputs and answer."""
+    for shot in shots:
+        if not isinstance(shot, (tuple, list)) or len(shot) != 2 or not isinstance(shot[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
+            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
+    return tuple((cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots)
 
 
 def _given_roots(roots: Iterable[str | Path]) -> list[Path]:

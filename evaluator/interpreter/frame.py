@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_DEPTH = 5
 EventCallback = Callable[[str, str], None]
+Shots = Sequence[tuple[Mapping[str, Any], str]]
+"""Few-shot examples: the inputs of each, and its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,15 @@ class RunOptions:
     epoch: int = 1
     ask_model: bool = True
     labels: Mapping[str, str] | None = None
+    shots: Shots = ()
     on_text: Callable[[str], None] | None = None
     on_event: EventCallback | None = None
     on_message: OnMessage | None = None
 
     def inner(self, target: str | None = None) -> RunOptions:
-        """The options of a task inside this run: its text is not streamed, and `target` is its own."""
-        return replace(self, on_text=None, target=target)
+        """The options of a task inside this run: its text is not streamed, it has no few-shot examples, and `target` is
+        its own."""
+        return replace(self, on_text=None, target=target, shots=())
 
 
 @dataclass(frozen=True, slots=True)

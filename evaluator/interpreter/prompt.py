@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from evaluator.errors import UsageError
+from evaluator.errors.results import TaskError
+from evaluator.interpreter.arguments import Bound, bind_task
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
@@ -31,6 +35,10 @@ async def build_messages(run: Run, task: Task, prepared: PreparedTask) -> tuple[
         for example in task.examples:
             messages.append(Message("user", await _shot(run, task, example, prepared)))
             messages.append(Message("assistant", example.output))
+    if not prepared.frame.path:
+        for inputs, answer in run.options.shots:
+            messages.append(Message("user", await _row_shot(run, task, inputs, prepared)))
+            messages.append(Message("assistant", answer))
     prompt = await _prompt(run, task, prepared)
     if prepared.context.items:
         prompt = f"{format_items(prepared.context.items)}\n\n{prompt}"
@@ -67,10 +75,22 @@ def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
 async def _shot(run: Run, task: Task, example: Example, prepared: PreparedTask) -> str:
     types = {declared.name: declared.type for declared in task.inputs}
     values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
+    return await _shot_text(run, task, prepared, Bound(prepared.scope.child(values), values))
+
+
+async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: PreparedTask) -> str:
+    """The prompt for the inputs of another row. Only the results of nested tasks are those of this row."""
+    nested = {each.name: prepared.values.get(each.name) for each in task.inputs if each.task is not None}
+    bound = await bind_task(run, task, replace(prepared.frame, arguments=nested | dict(inputs)))
+    if isinstance(bound, TaskError):
+        raise UsageError(f"a few-shot example: {bound.message}")
+    return await _shot_text(run, task, prepared, bound)
+
+
+async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
     functions = functions_in_text(run, prepared.frame, "shot")
-    text = task.instructions or task.description
-    body = await render_prompt(text, prepared.scope.child(values), functions=functions)
-    return _with_format(_with_inputs(body, task, values), task)
+    body = await render_prompt(task.instructions or task.description, bound.scope, functions=functions)
+    return _with_format(_with_inputs(body, task, bound.values), task)
 
 
 def _with_format(body: str, task: Task) -> str:

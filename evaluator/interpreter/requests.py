@@ -125,6 +125,7 @@ def recorded_options(header: Header, services: Services) -> RunOptions:
     return RunOptions(
         model=header.model, handler=extra.get("handler"), model_roles=extra.get("model_roles"),
         target=extra.get("target"), epoch=extra.get("epoch", 1),
+        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())],
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
-from evaluator.nodes import Function, Node, Task
+from evaluator.nodes import Atomic, Function, Node, Task
 from evaluator.output.schema import without_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Journal
@@ -205,6 +205,8 @@ async def _evaluate_in(run: Run, spec: RunSpec, frame: Frame) -> Outcome:
     try:
         if spec.node is not None:
             await check_sandboxes(run, spec.node, frame)
+        if run.options.shots and not isinstance(spec.node, Atomic):
+            raise UsageError("shots are turns of the conversation of an atomic task, and this task is not atomic")
         if spec.body is not None:
             return await spec.body(run, frame)
         if spec.node is None or isinstance(spec.node, Function):
@@ -289,6 +291,7 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
             "redacted_inputs": redacted or None,
             "root": str(services.root),
             "labels": dict(options.labels) if options.labels else None,
+            "shots": [[dict(inputs), answer] for inputs, answer in options.shots] or None,
         }
         extra.update((name, value) for name, value in values.items() if value is not None)
     if isinstance(xml := extra.get("node"), str):

@@ -15,7 +15,8 @@ import pytest
 from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
 from evaluator.batch.definition import BatchDefinition, definition_from
 from evaluator.batch.engines import ENGINES
-from evaluator.batch.options import SELECT_FLAGS, flags_of, options_to_dict
+from evaluator.batch.options import FEWSHOT_FLAGS, SELECT_FLAGS, flags_of, options_to_dict
+from evaluator.batch.rows import FewShot
 from evaluator.cli.batch import batch as command
 from evaluator.errors import UsageError
 
@@ -39,6 +40,7 @@ def test_the_command_line_has_every_option() -> None:
     assert declared <= {name for parameter in command.params for name in parameter.opts}
     flags = {name.partition(".")[0] for name, _ in flags_of(BatchOptions)}
     assert OPTIONS.keys() - flags == WITHOUT_FLAG - {"select", "limits"}
+    assert FEWSHOT_FLAGS.keys() == {each.name for each in fields(FewShot)}
     assert dict(flags_of(BatchOptions))["engine"].choices == ENGINES
     assert SELECT_FLAGS.keys() == {each.name for each in fields(Selection)}
     assert {name for name, _ in flags_of(BatchLimits)} == {each.name for each in fields(BatchLimits)}
@@ -47,7 +49,7 @@ def test_the_command_line_has_every_option() -> None:
 def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> None:
     given = {
         "templates": ["a", "b"], "rows": "rows.jsonl", "name": "n", "inputs": {"a": "b"}, "id": "i", "target": "t",
-        "answers": "output", "shuffle_choices": 7,
+        "answers": "output", "shuffle_choices": 7, "fewshot": {"rows": "dev.jsonl", "k": 5, "match": "subject"},
         "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
         "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
         "count_as_failed": ["tool_failure", "TASK_FAILURE"], "limited": "error", "limits": {"max_cost": 1.5},
@@ -60,7 +62,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
     assert definition.to_dict() == given
     assert definition_from(json.loads(json.dumps(definition.to_dict()))) == definition
     assert definition_from(given, Path("/p")).to_dict() == given | {
-        "rows": "/p/rows.jsonl", "output": "/p/o", "cache": "/p/c", "library": ["/p/l"], "roots": ["/p/r"],
+        "rows": "/p/rows.jsonl", "fewshot": {"rows": "/p/dev.jsonl", "k": 5, "match": "subject"}, "output": "/p/o", "cache": "/p/c", "library": ["/p/l"], "roots": ["/p/r"],
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ NOT_ON_THE_COMMAND_LINE = {
     "epoch": "repetitions belong to `evaluator batch`",
     "ask_model": "a person at the terminal wants missing inputs to be extracted",
     "labels": "written by batches to find their task files",
+    "shots": "few-shot examples belong to `evaluator batch`",
     "on_text": "the command streams to the terminal itself",
     "on_event": "the command shows the steps itself",
     "on_message": "transcripts of background tasks are written by their own process",

@@ -8,6 +8,7 @@ A row becomes a `Sample` in three steps: a reader returns it as a JSON object (`
 - A row is data: only the mapping's own expressions are evaluated, in the sandbox of `evaluator.language`.
 """
 
+from evaluator.batch.rows.fewshot import FewShot as FewShot
 from evaluator.batch.rows.mapping import RowMapping as RowMapping
 from evaluator.batch.rows.row_error import RowError as RowError
 from evaluator.batch.rows.row_source import Frame as Frame

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import nodes
 
-from evaluator.batch.records import Sample
+from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.row_ids import SeenIds, content_id
@@ -24,6 +24,8 @@ from evaluator.language.types import describe
 from evaluator.nodes import Expression, Span, Text
 
 Getter = Callable[[Mapping[str, Any]], Any]
+ChooseShots = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Shot, ...]]
+"""Returns the few-shot examples for a row and its inputs. Raises: MissingField, if there are not enough."""
 
 _PLACEHOLDER = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
@@ -54,6 +56,15 @@ class RowMapping:
     shuffle_choices: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row of few-shot examples, mapped as the rows of the batch are."""
+
+    inputs: Mapping[str, Any]
+    target: Any
+    more: Sequence[Any]
+
+
 class MissingField(Exception):
     """A row has no such field, or no usable value in it."""
 
@@ -62,13 +73,15 @@ class Mapper:
     """Maps the rows of one pass over a source to samples; the first row determines where ids come from.
 
     `declared`: the template's inputs; None if unknown. `required`: those of them that each row must have.
+    `choose_shots`: chooses the few-shot examples of each row.
 
     Raises: UsageError, for an invalid expression, and an input that the template does not have.
     """
 
     def __init__(
-        self, mapping: RowMapping, source: str, declared: Collection[str] | None, required: Collection[str]
-    ) -> None:
+        self, mapping: RowMapping, source: str, declared: Collection[str] | None, required: Collection[str],
+        choose_shots: ChooseShots | None = None,
+    ) -> None:  # fmt: skip
         given = mapping.inputs or {}
         if declared is not None:
             for name in given:
@@ -90,6 +103,7 @@ class Mapper:
         self._not_inputs = {*own, *(mapping.metadata or ())}
         self._consumed = {*own, *given.values(), *self._by_name}
         self._seed = mapping.shuffle_choices
+        self._choose_shots = choose_shots
         self._is_first = True
         self._ids = SeenIds()
 
@@ -105,15 +119,29 @@ class Mapper:
             inputs = self._inputs_of(row)
             target = row.get("target") if self._target is None else self._target(row)
             metadata = self._metadata_of(row)
-            answer = None if self._answer is None else _answer_text(self._answer(row))
-            sample = Sample(id, inputs, target, metadata, place, answer)
+            answer = None if self._answer is None else answer_text(self._answer(row))
+            shots = () if self._choose_shots is None else self._choose_shots(row, inputs)
+            sample = Sample(id, inputs, target, metadata, place, answer, shots)
             if self._seed is not None and (sample := shuffle_choices(sample, self._seed)) is None:
                 raise MissingField("there is no list `choices` or `options` to shuffle")
         except (MissingField, ExpressionError) as error:
-            message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
-            raise RowError(message, source=self._source, line=line, place=place, id=id) from error
+            raise self._row_error(error, place, line, id) from error
         self._check_unique(id, place, line)
         return sample
+
+    def example(self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]) -> Example:
+        """The inputs and the target of a row, and what `more` reads from it. Raises: RowError, for a missing field."""
+        try:
+            target = row.get("target") if self._target is None else self._target(row)
+            return Example(self._inputs_of(row), target, [get(row) for get in more])
+        except (MissingField, ExpressionError) as error:
+            raise self._row_error(error, place, line) from error
+
+    def _row_error(
+        self, error: MissingField | ExpressionError, place: int, line: int | None, id: str | None = None
+    ) -> RowError:
+        message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
+        return RowError(message, source=self._source, line=line, place=place, id=id)
 
     def _identify(self, row: Mapping[str, Any]) -> str:
         if self._id is None:
@@ -158,7 +186,7 @@ class Mapper:
         return {name: value for name, value in row.items() if name not in consumed}
 
 
-def _answer_text(value: Any) -> str:
+def answer_text(value: Any) -> str:
     """An existing answer as a model would have written it."""
     if value is None or isinstance(value, str):
         return value or ""

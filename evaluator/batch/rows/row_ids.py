@@ -16,8 +16,13 @@ def content_id(row: Mapping[str, Any]) -> str:
 
     It is the same in every version of this package, as results are found by it.
     """
-    text = json.dumps(row, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+    return content_digest(row, 8)
+
+
+def content_digest(value: Any, size: int = 16) -> str:
+    """The hash of a JSON value, two hexadecimal digits for each byte of `size`."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=size).hexdigest()
 
 
 class SeenIds:

@@ -28,7 +28,7 @@ from evaluator.batch.rows.csv_rows import read_csv
 from evaluator.batch.rows.frame_rows import count_parquet, is_pandas, is_polars, read_pandas, read_parquet
 from evaluator.batch.rows.json_rows import read_array, read_jsonl
 from evaluator.batch.rows.json_values import Rows, read_object, read_objects
-from evaluator.batch.rows.mapping import Getter, Mapper, RowMapping, expression
+from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
 from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.selection import Reservoir, Selection, shard_of
 from evaluator.batch.rows.text_lines import check_file, fingerprint
@@ -50,7 +50,7 @@ _SAME_NAMES, _ALL = RowMapping(), Selection()
 
 
 @dataclass(frozen=True, slots=True)
-class _Origin:
+class Origin:
     """A source of rows: how to read and count them, and whether they can be read again."""
 
     kind: str
@@ -60,6 +60,18 @@ class _Origin:
     path: Path | None = None
     is_repeatable: bool = True
     is_live: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """The source as JSON: `kind`; for a file also `path`, `bytes` and `sha256` of the file on disk; `rows`, where
+        that is cheap to count. Raises: RowError, if the file cannot be read."""
+        description: dict[str, Any] = {"kind": self.kind}
+        rows = None if self.count is None else self.count()
+        if self.path is not None:
+            is_plain = self.kind == "jsonl" and self.path.suffix.lower() != ".gz"
+            size, digest, lines = fingerprint(self.path, count_lines=is_plain)
+            rows = lines if rows is None else rows
+            description |= {"path": str(self.path), "bytes": size, "sha256": digest}
+        return description if rows is None else {**description, "rows": rows}
 
 
 class Frame(Protocol):
@@ -87,14 +99,16 @@ class RowSource:
 
     def __init__(
         self,
-        origin: _Origin,
+        origin: Origin,
         mapping: RowMapping,
         selection: Selection,
         declared: Collection[str] | None,
         required: Collection[str],
+        choose_shots: ChooseShots | None = None,
     ) -> None:
         self._origin, self._selection, self._is_used = origin, selection, False
-        self._pass = partial(_Pass, origin.name, mapping, declared=declared, required=required)
+        mapper = partial(Mapper, mapping, origin.name, declared, required, choose_shots)
+        self._pass = partial(_Pass, origin.name, mapper)
         # Errors in the mapping and the first row are found here, before anything runs.
         probe = self._pass(replace(selection, sample=None, limit=1))
         if origin.is_repeatable and isinstance(rows := origin.read(), Generator):
@@ -104,21 +118,13 @@ class RowSource:
 
     @cached_property
     def description(self) -> Mapping[str, Any]:
-        """The source as JSON: `kind`; for a file also `path`, `bytes` and `sha256` of the file on disk; `rows` before
-        any selection, where that is cheap to count.
+        """The source as JSON, before any selection: see `Origin.describe`.
 
         The first use reads the whole file, about 1 s per gigabyte; `total` uses it.
 
         Raises: RowError, if the file cannot be read.
         """
-        description: dict[str, Any] = {"kind": self._origin.kind}
-        rows = None if self._origin.count is None else self._origin.count()
-        if self._origin.path is not None:
-            is_plain = self._origin.kind == "jsonl" and self._origin.path.suffix.lower() != ".gz"
-            size, digest, lines = fingerprint(self._origin.path, count_lines=is_plain)
-            rows = lines if rows is None else rows
-            description |= {"path": str(self._origin.path), "bytes": size, "sha256": digest}
-        return description if rows is None else {**description, "rows": rows}
+        return self._origin.describe()
 
     @property
     def is_repeatable(self) -> bool:
@@ -163,6 +169,20 @@ class RowSource:
         for sample in this.finish():
             yield sample
 
+    def check(self) -> None:
+        """Reads all rows, if they can be read again. Raises: RowError, for the first one that cannot be used."""
+        rows = self._origin.read() if self.is_repeatable else None
+        if not isinstance(rows, Generator):
+            return
+        this = self._pass(self._selection)
+        with closing(rows):
+            for line, row in rows:
+                this.take(line, row)
+                if this.is_done:
+                    break
+        for _ in this.finish():
+            pass
+
     def read_ahead(self) -> Iterator[Sample | None]:
         """The samples, or with `sample` those that it draws from, without using up the source. A final None means that
         there may be more that cannot be read now: those of an iterator, those that have to be waited for, and those
@@ -190,11 +210,8 @@ class _Pass:
     def __init__(
         self,
         source: str,
-        mapping: RowMapping,
+        mapper: Callable[[], Mapper],
         selection: Selection,
-        *,
-        declared: Collection[str] | None,
-        required: Collection[str],
     ) -> None:
         self.is_done = False
         self._source, self._selection = source, selection
@@ -203,7 +220,7 @@ class _Pass:
         self._sampled: Reservoir[tuple[int, int | None, dict[str, Any]]] | None = (
             None if selection.sample is None else Reservoir(selection.sample, selection.seed)
         )
-        self._mapper = Mapper(mapping, source, declared, required)
+        self._mapper = mapper()
         self._place = self._selected = 0
 
     def take(self, line: int | None, row: dict[str, Any]) -> Sample | None:
@@ -258,6 +275,7 @@ def open_rows(
     *,
     declared: Collection[str] | None = None,
     required: Collection[str] = (),
+    choose_shots: ChooseShots | None = None,
 ) -> RowSource:
     """The samples of `source`.
 
@@ -266,15 +284,17 @@ def open_rows(
     `Dataset`; a DataFrame of pandas or Polars.
 
     `declared`: the names of the template's inputs; None if unknown. `required`: those of them that each row must have.
+    `choose_shots`: chooses the few-shot examples of each row.
 
     Raises: RowError, for a source that cannot be read and a mapping that does not fit its first selected row (for an
     iterator, when it is read); UsageError, for an object without rows, an unknown format, an invalid expression, an
     input that the template does not have; MissingExtra, for Parquet without pyarrow.
     """
-    return RowSource(_origin(source), mapping, selection, declared, required)
+    return RowSource(open_origin(source), mapping, selection, declared, required, choose_shots)
 
 
-def _origin(source: Any) -> _Origin:
+def open_origin(source: Any) -> Origin:
+    """The rows of `source`, see `open_rows`, as they are. Raises: RowError, UsageError or MissingExtra."""
     if isinstance(source, str | os.PathLike):
         return _file(Path(source))
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
@@ -282,21 +302,21 @@ def _origin(source: Any) -> _Origin:
         message = f"a mapping ({kind}) is a row or several sets of rows; give a list"
         raise UsageError(f"{message}, or one of: {listed(map(str, source))}" if source else message)
     if is_polars(source):
-        return _Origin(kind, kind, lambda: read_objects(source.iter_rows(named=True), kind), partial(len, source))
+        return Origin(kind, kind, lambda: read_objects(source.iter_rows(named=True), kind), partial(len, source))
     if is_pandas(source):
-        return _Origin(kind, kind, partial(read_pandas, source, kind), partial(len, source))
+        return Origin(kind, kind, partial(read_pandas, source, kind), partial(len, source))
     if isinstance(source, AsyncIterable):
         read = partial(_read_async, source, kind)
-        return _Origin(kind, kind, read, is_repeatable=not isinstance(source, AsyncIterator), is_live=True)
+        return Origin(kind, kind, read, is_repeatable=not isinstance(source, AsyncIterator), is_live=True)
     if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray):
         count = partial(len, source) if isinstance(source, Sized) else None
         read = partial(read_objects, source, kind)
-        return _Origin(kind, kind, read, count, is_repeatable=not isinstance(source, Iterator))
+        return Origin(kind, kind, read, count, is_repeatable=not isinstance(source, Iterator))
     hint = "; collect() it first" if hasattr(source, "collect") else ""
     raise UsageError(f"rows can be a file, a list, an iterator or a frame, not {kind}{hint}")
 
 
-def _file(path: Path) -> _Origin:
+def _file(path: Path) -> Origin:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     is_compressed = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if is_compressed else -1] if len(suffixes) > is_compressed else ""
@@ -307,7 +327,7 @@ def _file(path: Path) -> _Origin:
     check_file(path)
     kind, read = _FORMATS[suffix]
     count = partial(count_parquet, path) if kind == "parquet" else None
-    return _Origin(kind, str(path), partial(read, path), count, path)
+    return Origin(kind, str(path), partial(read, path), count, path)
 
 
 async def _yielding(rows: Rows) -> AsyncRows:
