@@ -35,7 +35,7 @@ from evaluator.errors.results import (
 )
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
-from evaluator.nodes import Function, OutputFormat, Task, TopLevel
+from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -216,7 +216,7 @@ class Worker:
         variant = work.variant
         return await self.evaluator.evaluate(
             name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
-            target=None if sample.target is None else target_text(sample.target), labels={SAMPLE_LABEL: label},
+            target=target_text(sample.target, node), labels={SAMPLE_LABEL: label},
             shots=[] if has_input else [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots],
         )  # fmt: skip
 
@@ -346,6 +346,10 @@ def takes_shots(node: TopLevel) -> bool:
     return any(declared.name == FEWSHOT for declared in (node.params if isinstance(node, Function) else node.inputs))
 
 
-def target_text(target: Any) -> str:
-    """A target as a model would write it."""
-    return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+def target_text(target: Any, node: TopLevel) -> str | None:
+    """A target as a model would write it: of several right texts the first that is not empty."""
+    if isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
+        while isinstance(target, list):
+            items = cast("list[Any]", target)
+            target = next((each for each in items if each not in ([], "")), "")
+    return target if target is None or isinstance(target, str) else json.dumps(target, ensure_ascii=False)

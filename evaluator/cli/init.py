@@ -13,6 +13,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.scaffold import (
     DATA,
     PROJECTS,
+    SUITES,
     example_files,
     new_template,
     project_files,
@@ -71,7 +72,10 @@ def examples() -> None:
 @json_option
 def list_examples(as_json: bool) -> None:
     """List the examples."""
-    rows = [{"name": name, "title": title_of(name), "project": name in PROJECTS} for name in (*PROJECTS, *DATA)]
+    names = (*PROJECTS, *DATA, *SUITES)
+    rows = [
+        {"name": name, "title": title_of(name), "project": name in PROJECTS, "suite": name in SUITES} for name in names
+    ]
     if as_json:
         print_json(rows)
     else:

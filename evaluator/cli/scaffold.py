@@ -15,6 +15,8 @@ PROJECTS = ("classify", "extract", "pipeline", "code", "judge")
 """Examples that `evaluator init` starts a project from."""
 DATA = ("data", "generated_code", "mechanic")
 """Examples that are folders of their own."""
+SUITES = ("arc", "drop", "gsm8k", "math", "mmlu", "squad2", "truthfulqa")
+"""Public benchmarks: a template, a batch file, and rows in the shape of the data set."""
 # Names that would have an effect on the folder of examples itself begin with a dot in a project only.
 _HIDDEN = frozenset({"gitignore", "github", "vscode"})
 _SCHEMA = re.compile(r'\s+xmlns:xsi="[^"]*"\s+xsi:noNamespaceSchemaLocation="[^"]*"')
@@ -31,17 +33,21 @@ def example_files(name: str) -> dict[str, bytes]:
     """The files of an example, by path. Raises: UsageError, if there is no example of that name."""
     if name in PROJECTS:
         return project_files(name)
-    if name in DATA:
-        return _files_below(shipped("examples") / name)
-    hint = did_you_mean(name, [*PROJECTS, *DATA])
+    if name in DATA or name in SUITES:
+        return _files_below(_folder_of(name))
+    hint = did_you_mean(name, [*PROJECTS, *DATA, *SUITES])
     raise UsageError(f"there is no example {name!r}{f'; {hint}' if hint else ''}. See: evaluator examples list")
 
 
 def title_of(name: str) -> str:
     """What an example shows: the heading of its README."""
-    folder = shipped("examples") / ("projects" if name in PROJECTS else "") / name
-    with open(folder / "README.md", encoding="utf-8") as file:
+    with open(_folder_of(name) / "README.md", encoding="utf-8") as file:
         return file.readline().removeprefix("#").strip()
+
+
+def _folder_of(name: str) -> Path:
+    parent = "projects" if name in PROJECTS else "suites" if name in SUITES else ""
+    return shipped("examples") / parent / name
 
 
 def template_types() -> list[str]:
