@@ -1,18 +1,22 @@
-"""The metadata fields `cluster` and `group_by` and the targets, checked before a batch runs.
+"""The metadata fields, or expressions, `cluster` and `group_by` and the targets, checked before a batch runs.
 
 Without the check, a misspelt name would give intervals as if all results were independent, and a single group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.records import Sample, SampleResult
+from evaluator.batch.rows.mapping import Getter, MissingField, getter
 from evaluator.batch.scorers import Scorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
-from evaluator.errors import UsageError
+from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
+from evaluator.language.syntax import has_markup
 
 if TYPE_CHECKING:
     from evaluator.batch.rows import RowSource
@@ -23,7 +27,33 @@ MOST_FIELDS = 1_000
 
 def value_of(metadata: Mapping[str, Any], field: str) -> Any:
     """The value of a field; None if it is missing, null, or blank, as an empty cell of a CSV file is."""
-    value = metadata.get(field)
+    return _unless_blank(metadata.get(field))
+
+
+def reader_of(field: str, what: str) -> Callable[[Sample | SampleResult], Any]:
+    """A function that reads a metadata field, or evaluates an expression in `{{ … }}` over metadata, inputs and target.
+
+    None stands for a value that is missing, null or blank, and for an expression that cannot be evaluated.
+
+    Raises: UsageError, for an invalid expression.
+    """
+    if not has_markup(field):
+        return lambda sample: value_of(sample.metadata, field)
+    return partial(_evaluated, getter(field, what))
+
+
+def _evaluated(get: Getter, sample: Sample | SampleResult) -> Any:
+    try:
+        return _unless_blank(get(_fields_of(sample)))
+    except (ExpressionError, MissingField):
+        return None
+
+
+def _fields_of(sample: Sample | SampleResult) -> dict[str, Any]:
+    return {"target": sample.target, **sample.inputs, **sample.metadata}
+
+
+def _unless_blank(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
@@ -37,15 +67,17 @@ def nearest_field(name: str, fields: Collection[str]) -> str:
 
 
 def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
-    """Checks that some row has each field in its metadata. `wanted`: the names of fields by the option that names them.
+    """Checks that some row has each field in its metadata. `wanted`: fields or expressions by the option with them.
 
-    Rows are read until each field is found, usually in the first row. Rows from an iterator, which can be read only
-    once, and rows that have to be waited for are not checked.
+    Rows are read until each field is found, usually in the first row; expressions are evaluated for all rows. Rows from
+    an iterator, which can be read only once, and rows that have to be waited for are not checked.
 
     Raises: UsageError, for a field that no row has, or that is empty in each; says which one is near, or how an input
-    becomes metadata.
+    becomes metadata; for an invalid expression, and one that cannot be evaluated for a row.
     """
     missing = {purpose: name for purpose, name in wanted.items() if name is not None}
+    for purpose in [purpose for purpose, name in missing.items() if has_markup(name)]:
+        _check_expression(rows, missing.pop(purpose), purpose)
     if not missing:
         return
     fields: dict[str, None] = {}
@@ -61,6 +93,20 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
                 seen.update(dict.fromkeys(names))
     for purpose, name in missing.items():
         raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, inputs)}")
+
+
+def _check_expression(rows: RowSource, text: str, purpose: str) -> None:
+    get, has_value = getter(text, purpose), False
+    for sample in rows.read_ahead():
+        if sample is None:
+            return
+        try:
+            has_value = _unless_blank(get(_fields_of(sample))) is not None or has_value
+        except (ExpressionError, MissingField) as error:
+            message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
+            raise UsageError(f"{purpose}, row {sample.id!r:.80}: {message}") from error
+    if not has_value:
+        raise UsageError(f"{purpose}: {text} has no value for any row")
 
 
 def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:

@@ -181,6 +181,10 @@ def _selection(name: str, value: Any) -> Selection:
     return Selection(**table)
 
 
+def _metadata(name: str, value: Any) -> tuple[str, ...] | dict[str, str]:
+    return check_table_of_texts(name, value) if isinstance(value, Mapping) else check_texts(name, value)
+
+
 def _fewshot(name: str, value: Any) -> FewShot:
     if isinstance(value, FewShot):
         return value
@@ -359,15 +363,20 @@ class BatchOptions:
     )
     handlers: tuple[str, ...] = option((), check_texts, Flag("--handler", "A handler profile.", "NAME", several=True))
     select: Selection = option(Selection(), _selection)
-    metadata: tuple[str, ...] | None = option(
-        None, check_texts,
-        Flag("--metadata", "A field to store with each result. Default: all that are left.", "FIELD", several=True),
+    metadata: tuple[str, ...] | Mapping[str, str] | None = option(
+        None, _metadata,
+        Flag("--metadata", "A field, or NAME={{ EXPRESSION }}, to store with each result. Default: all that are left.",
+             "FIELD", several=True),
     )  # fmt: skip
     cluster: str | None = option(
-        None, check_text, Flag("--cluster", "The metadata field whose equal values are not independent.", "FIELD")
+        None,
+        check_text,
+        Flag("--cluster", "The metadata field, or {{ expression }}, whose equal values are not independent.", "FIELD"),
     )
     group_by: str | None = option(
-        None, check_text, Flag("--group-by", "Show the numbers for each value of this metadata field.", "FIELD")
+        None,
+        check_text,
+        Flag("--group-by", "Show the numbers for each value of this metadata field, or {{ expression }}.", "FIELD"),
     )
     thresholds: tuple[Any, ...] = option(
         (), _thresholds,

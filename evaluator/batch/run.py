@@ -101,7 +101,7 @@ async def run_batch(
     answers: str | None = None,
     shuffle_choices: int | None = None,
     fewshot: FewShot | Mapping[str, Any] | None = None,
-    metadata: Sequence[str] | None = None,
+    metadata: Sequence[str] | Mapping[str, str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
     scorers: Sequence[ScorerSpec] = (),
     epochs: int = 1,
@@ -147,9 +147,9 @@ async def run_batch(
     the model sees before each row, see `FewShot`. `scorers`: names, tables or functions. Each of `models` is
     combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types and
     reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored" like
-    any other, "failed" or an "error". `cluster` and `group_by` name metadata fields: equal values of `cluster` are not
-    independent (clustered standard errors); numbers are shown for each value of `group_by`. `reducers`: how epochs
-    become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
+    any other, "failed" or an "error". `cluster` and `group_by` name metadata fields, or are expressions over them:
+    equal values of `cluster` are not independent (clustered standard errors); numbers are shown for each value of
+    `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they arrive, task files,
     manifest, summary. `resume` continues the batch in that folder; `retry_errors` runs samples again that ended with an

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator.batch import Selection
+from evaluator.batch.compare import compare
 from evaluator.errors import UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
@@ -106,3 +107,68 @@ def test_an_empty_cell_is_no_value_of_a_field(run: Run, tmp_path: Path) -> None:
     assert (summary.with_cluster, summary.with_group_by) == (4, 4)
     by = summary.groups[0].by
     assert {value: part.counts.results for value, part in by.items()} == {"(none)": 6, "a": 2, "b": 2}
+
+
+LEVELS = [{**row, "level": n} for n, row in enumerate(ROWS)]
+
+
+def test_results_are_grouped_and_clustered_by_expressions(run: Run) -> None:
+    summary = run(LEVELS, group_by="{{ 'hard' if level > 7 else 'easy' }}", cluster="{{ level // 2 }}").summary
+    assert {name: part.counts.results for name, part in summary.groups[0].by.items()} == {"easy": 8, "hard": 2}
+    assert (summary.with_cluster, summary.with_group_by) == (10, 10)
+    assert summary.groups[0].accuracy.estimate.clusters == 5
+
+
+def test_an_expression_sees_inputs_and_target_and_changing_it_scores_nothing_again(run: Run, calls: Calls) -> None:
+    run(LEVELS, group_by="level")
+    again = run(LEVELS, group_by="{{ target | length }} digits, {{ question | length }}", resume=True)
+    assert again.summary.groups[0].by.keys() == {"1 digits, 14", "2 digits, 14"}
+    assert again.ended.counts.judged_anew == 0 and len(calls) == 10
+
+
+@pytest.mark.parametrize("purpose", ["cluster", "group_by"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ level + }}", ":1:12: unexpected"),
+        ("{{ levle }}", "row 'r0': .*levle"),
+        ("{{ 1 / (level - 4) }}", "row 'r4': .*zero"),
+        ("{{ none }}", "has no value for any row"),
+        ("{{ judge(level) }}", r"there is no function judge\(\) here"),
+    ],
+)
+def test_an_expression_that_cannot_be_evaluated_is_refused_before_a_call(
+    run: Run, calls: Calls, purpose: str, text: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{purpose}.*({said})"):
+        run(LEVELS, **{purpose: text})
+    assert calls == []
+
+
+def test_an_expression_without_a_value_for_some_results_is_counted(run: Run) -> None:
+    summary = run(LEVELS, group_by="{{ level if level > 7 else none }}").summary
+    assert summary.with_group_by == 2 and "8 of 10 results have no" in summary.notes[0]
+
+
+@pytest.mark.parametrize(
+    "metadata", [["level", "is_hard={{ level > 7 }}"], {"level": "level", "is_hard": "{{ level > 7 }}"}]
+)
+def test_metadata_may_be_expressions(run: Run, metadata: Any) -> None:
+    result = run(LEVELS, metadata=metadata, group_by="is_hard")
+    assert {name: part.counts.results for name, part in result.summary.groups[0].by.items()} == {"false": 8, "true": 2}
+    assert next(result.results()).metadata.keys() == {"level", "is_hard"}
+
+
+def test_metadata_expressions_need_a_name_and_are_checked_before_a_call(run: Run, calls: Calls) -> None:
+    with pytest.raises(UsageError, match=r"an expression needs a name, as in level={{ … }}"):
+        run(LEVELS, metadata=["{{ level }}"])
+    with pytest.raises(UsageError, match=r"list:row 0 .*metadata\.hard.*levle"):
+        run(LEVELS, metadata={"hard": "{{ levle }}"})
+    assert calls == []
+
+
+def test_two_batches_are_compared_in_clusters_by_an_expression(run: Run, tmp_path: Path) -> None:
+    first = run(LEVELS, cluster="{{ level // 2 }}", output=tmp_path / "a")
+    second = run(LEVELS, cluster="{{ level // 2 }}", output=tmp_path / "b")
+    found = compare(first.results(), second.results())
+    assert found.cluster == "{{ level // 2 }}" and found.n == 10 and found.difference.clusters == 5

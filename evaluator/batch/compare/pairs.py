@@ -28,6 +28,7 @@ from evaluator.batch.statistics import (
     mean_difference,
 )
 from evaluator.errors import UsageError
+from evaluator.language.syntax import has_markup
 
 BOOTSTRAP_PAIRS = range(20, 5_001)
 """With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t gives the same faster."""
@@ -238,6 +239,8 @@ def _cluster_warnings(
 ) -> Iterable[str]:
     without = found.count(None)
     if found and without == len(found):
+        if has_markup(cluster):
+            raise UsageError(f"{cluster} has no value for any pair of side a")
         purpose = "by which both batches are clustered" if is_own else "to cluster by"
         hint = nearest_field(cluster, fields)
         raise UsageError(f"no pair has {cluster!r} in side a's metadata, {purpose}; {hint}")

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Collection
 from typing import Any
 
-from evaluator.batch.fields import MOST_FIELDS, value_of
+from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.interning import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
@@ -65,7 +65,8 @@ class SideSamples:
         self.seen: dict[str, None] = {}
         self.fields: dict[str, None] = {}
         self._is_answered = False
-        self._keys, self._key, self._scorer, self._cluster = keys, key, scorer, cluster
+        self._keys, self._key, self._scorer = keys, key, scorer
+        self._cluster = None if cluster is None else reader_of(cluster, "cluster")
         self._places = array("i")
         self._ids = _Texts()
         self._inputs, self._targets = array("q"), array("q")
@@ -92,7 +93,7 @@ class SideSamples:
         place = self._place(result)
         self._inputs[place], self._targets[place] = hash(_text(result.inputs)), hash(_text(result.target))
         if self._cluster is not None:
-            group = value_of(result.metadata, self._cluster)
+            group = self._cluster(result)
             self._clusters[place] = _NONE if group is None else self._cluster_names.number(_text(group))
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()

@@ -45,13 +45,14 @@ class RowMapping:
     `target`: None uses the field `target`; a row without it has no target.
     `answers`: the field with an existing answer, a text or any JSON value; null is an empty one. None: no answers.
     `shuffle_choices`: the seed of the order of each row's options; None: as they are.
-    `metadata`: names or paths; None uses every field that is not wholly input, id or target.
+    `metadata`: names or paths, or `NAME={{ … }}`, or a table of names and texts; None uses every field that is not
+    wholly input, id or target.
     """
 
     inputs: Mapping[str, str] | None = None
     id: str | None = None
     target: str | None = None
-    metadata: Sequence[str] | None = None
+    metadata: Sequence[str] | Mapping[str, str] | None = None
     answers: str | None = None
     shuffle_choices: int | None = None
 
@@ -95,12 +96,13 @@ class Mapper:
         self._takes_all = declared is None and mapping.inputs is None
         self._id = None if mapping.id is None else getter(mapping.id, "id")
         self._target = None if mapping.target is None else getter(mapping.target, "target")
+        metadata = None if mapping.metadata is None else metadata_texts(mapping.metadata)
         self._metadata = (
-            None if mapping.metadata is None else {name: _of_field(name, "metadata") for name in mapping.metadata}
+            None if metadata is None else {name: getter(text, f"metadata.{name}") for name, text in metadata.items()}
         )
         self._answer = None if mapping.answers is None else getter(mapping.answers, "answers")
         own = {mapping.id or "id", mapping.target or "target"} | ({mapping.answers} if mapping.answers else set())
-        self._not_inputs = {*own, *(mapping.metadata or ())}
+        self._not_inputs = {*own, *(metadata or {}).values()}
         self._consumed = {*own, *given.values(), *self._by_name}
         self._seed = mapping.shuffle_choices
         self._choose_shots = choose_shots
@@ -186,6 +188,22 @@ class Mapper:
         return {name: value for name, value in row.items() if name not in consumed}
 
 
+def metadata_texts(metadata: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """The text that each metadata field is read from. Raises: UsageError, for an expression without a name."""
+    if isinstance(metadata, Mapping):
+        return dict(metadata)
+    found: dict[str, str] = {}
+    for text in metadata:
+        if not has_markup(text):
+            found[text] = text
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or has_markup(name) or not name.strip():
+            raise UsageError(f"metadata {text!r}: an expression needs a name, as in level={{{{ … }}}}")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def answer_text(value: Any) -> str:
     """An existing answer as a model would have written it."""
     if value is None or isinstance(value, str):
@@ -198,7 +216,7 @@ def getter(text: str, what: str) -> Getter:
     if not has_markup(text):
         return _of_field(text, what)
     source = Text(text, Span(what))
-    _check(lambda: analyse(source).calls)
+    _check(source, lambda: analyse(source).calls)
     found = _PLACEHOLDER.fullmatch(text)
     if found is not None and _is_one_placeholder(text.strip()):
         return _value_of(Text(found[1], source.locate(found.start(1))))
@@ -212,7 +230,7 @@ def expression(text: str, what: str) -> Getter:
 
 def _value_of(text: Text) -> Getter:
     source = Expression(text)
-    _check(lambda: analyse_expression(source).calls)
+    _check(text, lambda: analyse_expression(source).calls)
     return lambda row: evaluate_expression_sync(source, _scope(row))
 
 
@@ -226,13 +244,16 @@ def _scope(row: Mapping[str, Any]) -> Scope:
     return Scope(row, Scope({"row": row}))
 
 
-def _check(analysed: Callable[[], Sequence[Any]]) -> None:
+def _check(text: Text, analysed: Callable[[], Sequence[Any]]) -> None:
     try:
         calls = analysed()
     except ExpressionError as error:
         raise UsageError(f"{error.span}: {error.message}") from error
     if calls:
-        raise UsageError(f"there is no function {calls[0].name}() here; an expression over a row cannot call templates")
+        raise UsageError(
+            f"{text.locate(calls[0].offset)}: there is no function {calls[0].name}() here; an expression over a row "
+            "cannot call templates"
+        )
 
 
 def _of_field(path: str, what: str) -> Getter:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from evaluator.batch.fields import MOST_FIELDS, value_of
+from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.parts import Amount, Spending
@@ -160,7 +160,8 @@ class Columns:
         self.with_group_by: int | None = None
         self.fields: dict[str, None] = {}
         self.replaced_count = self.left_out_count = 0
-        self._cluster, self._group_by = cluster, group_by
+        self._cluster = None if cluster is None else reader_of(cluster, "cluster")
+        self._group_by, self._group_name = None if group_by is None else reader_of(group_by, "group_by"), group_by
         self._replaced = {name: _Tally() for name in self.used}
         self._replaced_cached = 0
         self._left_out, self._left_out_runs = Interner(), array("i")
@@ -200,11 +201,11 @@ class Columns:
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
         if self.clusters is not None:
-            self.clusters[row] = self._number_in(self.cluster_names, result.metadata, self._cluster)
+            self.clusters[row] = self._number_in(self.cluster_names, result, self._cluster)
         if self.parts is not None:
-            self.parts[row] = self._number_in(self.part_names, result.metadata, self._group_by)
+            self.parts[row] = self._number_in(self.part_names, result, self._group_by)
             if len(self.part_names) > MAX_VALUES:
-                raise UsageError(f"{self._group_by!r} has over {MAX_VALUES:,} values; group by a field with fewer")
+                raise UsageError(f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with fewer")
         for name in result.scores:
             if name not in self.scorers:
                 self.scorers[name] = ScorerColumns()
@@ -251,11 +252,13 @@ class Columns:
         amounts = {name: Amount(tally.known, tally.known_for, tally.of) for name, tally in self._replaced.items()}
         return Spending(**amounts, cached_calls=self._replaced_cached)
 
-    def _number_in(self, names: dict[str, int], metadata: Mapping[str, Any], field: str | None) -> int:
-        value = None if field is None else value_of(metadata, field)
+    def _number_in(
+        self, names: dict[str, int], result: SampleResult, read: Callable[[SampleResult], Any] | None
+    ) -> int:
+        value = None if read is None else read(result)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
-                self.fields.update(dict.fromkeys(metadata))
+                self.fields.update(dict.fromkeys(result.metadata))
             return NONE
         return number_of(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str), names)
 

@@ -50,6 +50,7 @@ from evaluator.batch.summary.parts import (
     VerdictCounts,
 )
 from evaluator.errors import UsageError
+from evaluator.language.syntax import has_markup
 
 Rows: TypeAlias = "array[int]"
 _PASSED, _FAILED, _ERROR, _UNSCORED = range(len(VERDICTS))
@@ -368,7 +369,9 @@ def _notes(
     ):
         if name is None or known is None or known == len(columns):
             continue
-        if known == 0:
+        if known == 0 and has_markup(name):
+            yield f"{name} has no value for any result: {otherwise}"
+        elif known == 0:
             yield f"no result has {name!r} in its metadata; {nearest_field(name, columns.fields)}"
         else:
             yield f"{len(columns) - known:,} of {len(columns):,} results have no {name!r}: {otherwise}"
