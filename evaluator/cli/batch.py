@@ -115,7 +115,8 @@ def batch(definition: Path | None, **given: Any) -> None:
     dry_run = given["dry_run"]
     wanted = _read_definition(definition, folder, given)
     roles = wanted.model_roles or {}
-    library = load_library([Path(path) for path in wanted.library])
+    shows_progress = given["progress"] in ("auto", "live")
+    library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
     warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
         library, model_roles=roles, tasks_dir=None, roots=wanted.roots,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from evaluator.batch.work_progress import WorkProgress
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, visible, visible_json
@@ -48,9 +49,15 @@ trace_option = click.option(
 )  # fmt: skip
 
 
-def load_library(folders: Sequence[Path]) -> TemplateLibrary:
+def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
+    """The library with its findings. Loading that takes long is shown on a terminal."""
+    with WorkProgress("loading templates", "files", is_shown=shows_progress) as progress:
+        return TemplateLibrary.load(*folders, on_progress=progress.update)
+
+
+def load_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
     """The library without the templates that have errors, which are reported on standard error."""
-    library = TemplateLibrary.load(*folders)
+    library = read_library(folders, shows_progress=shows_progress)
     for diagnostic in library.errors:
         echo(library.format_diagnostic(diagnostic), err=True)
     return library

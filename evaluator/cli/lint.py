@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json
+from evaluator.cli.common import cost_bound, describe_bound, json_option, print_json, read_library
 from evaluator.cli.echo import echo
 from evaluator.cli.permission import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.interpreter.preflight import check_surroundings
-from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.tools import builtin_tools
 
@@ -32,7 +31,7 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     if not paths and not Path("templates").is_dir():
         raise UsageError("there is no templates/ here; name what to check: evaluator lint FOLDER")
     paths = paths or (Path("templates"),)
-    library = TemplateLibrary.load(*paths)
+    library = read_library(paths)
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
     counter = CallCounter(library)
     bounds = {t.name: counter.bound(t.node) for t in own}

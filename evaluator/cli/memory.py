@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evaluator.batch.work_progress import WorkProgress
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
@@ -65,8 +66,9 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
 async def _index(path: Path, database: Path, git: bool) -> IndexReport:
     from evaluator.memory import GlobalIndex
 
-    with GlobalIndex(database) as found:
-        return await (found.add_git(path) if git else found.add_folder(path))
+    with GlobalIndex(database) as found, WorkProgress("indexing", "files") as progress:
+        add = found.add_git if git else found.add_folder
+        return await add(path, on_progress=progress.update)
 
 
 @memory.command(epilog='Example:  evaluator memory query "csv header parser" --limit 3')

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from evaluator.batch.work_progress import WorkProgress
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.cli.echo import echo
@@ -63,7 +64,7 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.reading import open_batch
+    from evaluator.batch.reading import Results, open_batch
     from evaluator.batch.thresholds import ThresholdStatus
 
     paths = list(batches)
@@ -78,7 +79,10 @@ def compare(
         cluster = ""
     first = _cell(a, templates[0] if templates else None, variants[0] if variants else None)
     second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
-    found = compared(a.results(first), b.results(second), by=by, scorer=scorer, cluster=cluster, seed=seed)
+    sides = a.results(first), b.results(second)
+    with WorkProgress("comparing", "results", _total(side.declared.total for side in sides)) as progress:
+        counted = (Results(progress.each(side), side.declared) for side in sides)
+        found = compared(*counted, by=by, scorer=scorer, cluster=cluster, seed=seed)
     if min_difference is not None and found.is_at_odds:
         raise UsageError(
             f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD or --no-cluster"
@@ -96,6 +100,12 @@ def compare(
         if status is not ThresholdStatus.MET:
             echo(f"{status}: {why}", err=True)
             raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
+
+
+def _total(totals: Iterable[int | None]) -> int | None:
+    """The sum, None if a total is unknown."""
+    known = list(totals)
+    return None if None in known else sum(total or 0 for total in known)
 
 
 def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
@@ -145,12 +155,14 @@ def report(
     found = [open_batch(path) for path in batches]
     path = output or batches[0] / "report.html"
     check_not_record(path)
-    written = write_report(
-        path,
-        [ReportBatch(each.results(), each.manifest, each.summarise().to_dict(), each.folder) for each in found],
-        title=title, max_samples=MAX_SAMPLES if max_samples is None else max_samples,
-        transcripts=transcripts,
-    )  # fmt: skip
+    results = [each.results() for each in found]
+    with WorkProgress("writing the report", "results", _total(each.declared.total for each in results)) as progress:
+        parts = [
+            ReportBatch(progress.each(own), each.manifest, each.summarise().to_dict(), each.folder)
+            for each, own in zip(found, results, strict=True)
+        ]
+        limit = MAX_SAMPLES if max_samples is None else max_samples
+        written = write_report(path, parts, title=title, max_samples=limit, transcripts=transcripts)
     echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
 
 
@@ -166,7 +178,9 @@ def export(batch: Path, kind: str, output: Path) -> None:
 
     found = open_batch(batch)
     check_not_record(output)
-    exported(found.results(), found.manifest, kind, output, total=found.totals)
+    results = found.results()
+    with WorkProgress("exporting", "results", results.declared.total) as progress:
+        exported(progress.each(results), found.manifest, kind, output, total=found.totals)
     echo(str(output))
 
 

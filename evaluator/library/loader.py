@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -93,11 +93,13 @@ class TemplateLibrary:
         *folders: str | os.PathLike[str],
         shipped: bool = True,
         ranker: MakeRanker | None = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> TemplateLibrary:
         """The templates of `folders` (or single files), and after them the shipped ones.
 
         Without folders, `templates/` in the current directory is loaded, if it exists. The errors of single templates
-        are in `diagnostics`. Raises: UsageError, where a folder or file is missing.
+        are in `diagnostics`. `on_progress` receives the number of files that were read, after each.
+        Raises: UsageError, where a folder or file is missing.
         """
         library = cls(ranker=ranker)
         given: list[str | os.PathLike[str]] = list(folders)
@@ -109,7 +111,7 @@ class TemplateLibrary:
             if all((root.folder, root.only) != (own.folder, None) for root in roots):
                 roots.append(own)
         library._roots = tuple(roots)
-        library.reload()
+        library._reload(on_progress)
         return library
 
     # Reading
@@ -269,6 +271,10 @@ class TemplateLibrary:
 
         Other threads see the old content or the new one, never a mixture.
         """
+        return self._reload(None)
+
+    def _reload(self, on_progress: Callable[[int], None] | None) -> frozenset[str]:
+        read = count(1)
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._state
             known = {(entry.root, entry.relative): entry for entry in chain.from_iterable(before.entries[1:])}
@@ -282,6 +288,8 @@ class TemplateLibrary:
                     if file.relative not in entries:
                         old = known.get((root, file.relative))
                         entries[file.relative] = old if old and old.is_current() else read_entry(root, file)
+                    if on_progress is not None:
+                        on_progress(next(read))
                 groups.append(tuple(entries.values()))
             self._state = after = _assemble(tuple(groups), refused)
         return _changed(before, after)

@@ -106,36 +106,43 @@ class GlobalIndex:
             self._connection.close()
 
     async def add_folder(
-        self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None
-    ) -> IndexReport:
+        self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> IndexReport:  # fmt: skip
         """Brings the index up to date with the files below `root`.
 
         Hidden files, links, caches, virtual environments, binary files and files larger than `max_file_bytes` are
-        left out. Up to `processes` processes describe files (default: one for each core, at most 4).
+        left out. Up to `processes` processes describe files (default: one for each core, at most 4). `on_progress`
+        receives the number of files that were read so far.
 
         Raises: UsageError, if `root` is not a folder; ContextError, if the database cannot be written.
         """
-        return await self._add(root, "folder", max_file_bytes, processes)
+        return await self._add(root, "folder", max_file_bytes, processes, on_progress)
 
     async def add_git(
-        self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None
-    ) -> IndexReport:
+        self, root: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES, processes: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> IndexReport:  # fmt: skip
         """Does the same as `add_folder` for the files that git tracks in `root`, hidden ones too.
 
         `root` is a repository, a subfolder of one, or a worktree.
 
         Raises: UsageError also if `root` is not in a repository, or git is missing or refuses.
         """
-        return await self._add(root, "git", max_file_bytes, processes)
+        return await self._add(root, "git", max_file_bytes, processes, on_progress)
 
-    async def _add(self, root: str | Path, kind: Kind, max_file_bytes: int, processes: int | None) -> IndexReport:
+    async def _add(
+        self, root: str | Path, kind: Kind, max_file_bytes: int, processes: int | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> IndexReport:  # fmt: skip
         if max_file_bytes < 1 or (processes is not None and processes < 1):
             raise UsageError("max_file_bytes and processes are at least 1")
         folder = self._existing(root)
         try:
             report = await index_root(
-                self._path, self._place(folder), folder, kind, max_file_bytes=max_file_bytes, processes=processes
-            )
+                self._path, self._place(folder), folder, kind, max_file_bytes=max_file_bytes, processes=processes,
+                on_progress=on_progress,
+            )  # fmt: skip
         except sqlite3.Error as error:
             raise self._failed(error) from error
         await self._add_vectors()

@@ -79,9 +79,11 @@ class _Wanted:
 
 
 async def index_root(
-    database: Path, place: str, root: str, kind: Kind, *, max_file_bytes: int, processes: int | None
-) -> IndexReport:
-    """Indexes `root`, an absolute path without links, recorded as `place`.
+    database: Path, place: str, root: str, kind: Kind, *, max_file_bytes: int, processes: int | None,
+    on_progress: Callable[[int], None] | None = None,
+) -> IndexReport:  # fmt: skip
+    """Indexes `root`, an absolute path without links, recorded as `place`. `on_progress` receives the number of files
+    that were read.
 
     Raises: UsageError, if it is not a folder, or for `git` not in a repository; ContextError, if the database
     cannot be used.
@@ -97,7 +99,7 @@ async def index_root(
     describers = DescriberPool(root, max_file_bytes, processes=processes)
     try:
         await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
-        await run.read(describers)
+        await run.read(describers, on_progress)
         files = await _finished(lambda: run.finish(skips))
     finally:
         await describers.close()
@@ -139,9 +141,10 @@ class _Run:
                 store.forget(connection, gone)
             self.removed += len(gone)
 
-    async def read(self, describers: DescriberPool) -> None:
+    async def read(self, describers: DescriberPool, on_progress: Callable[[int], None] | None) -> None:
         """Reads page after page; while one is described, the one before is written."""
         described: list[tuple[_Wanted, dict[str, Any]]] = []
+        read = 0
         page, last = await _finished(lambda: self._page(0))
         while page or described:
             answers, _ = await together(
@@ -149,6 +152,9 @@ class _Run:
                 _finished(partial(self._write, described)),
             )
             described = list(zip(page, answers, strict=True))
+            read += len(page)
+            if on_progress is not None:
+                on_progress(read)
             page, last = await _finished(partial(self._page, last))
 
     def _page(self, after: int) -> tuple[list[_Wanted], int]:

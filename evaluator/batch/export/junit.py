@@ -121,7 +121,7 @@ def _place(template: str, variant: str) -> str:
 
 def _case(result: SampleResult) -> Iterator[str]:
     place = _place(result.template, result.variant)
-    name = f"{result.sample_id} [epoch {result.epoch}]"
+    name = f"{result.label} [epoch {result.epoch}]"
     yield (
         f'    <testcase name={_quoted(name)} classname={_quoted(place)} time="{result.duration_s:.3f}">\n'
         "      <properties>\n"

@@ -48,6 +48,11 @@ def test_each_verdict_is_its_own_outcome(tmp_path: Path) -> None:
     assert unscored.find("skipped").get("message") == "includes could not judge: there is no target"
 
 
+def test_a_row_without_an_id_is_named_by_its_number_and_words(tmp_path: Path) -> None:
+    (case,) = written([result("0123456789abcdef", place=6)], tmp_path / "out.xml").iter("testcase")
+    assert case.get("name") == "row 7: Which element has the symbol Pb? [0123456789abcdef] [epoch 1]"
+
+
 def test_only_a_known_cost_is_a_property(tmp_path: Path) -> None:
     root = written(EACH, tmp_path / "out.xml")
     costs = [
