@@ -83,7 +83,7 @@ def _default_of(operator: type[Task]) -> ContextPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AttachedItem(ContextItem):
-    """An image or a PDF: its content only says what it is; the file itself goes with the message."""
+    """An image or a PDF: its content only says what it is; the file itself is attached to the message."""
 
     attachment: Attachment
 
@@ -355,5 +355,6 @@ def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:
 
 
 def format_items(items: Sequence[ContextItem]) -> str:
-    """The items as the model sees them, each with its source."""
-    return "\n\n".join(block("context", item.content, source=item.source) for item in items)
+    """The items as text, each with its source. Attached files add no text: a benchmark's prompt is its author's."""
+    texts = (item for item in items if not isinstance(item, AttachedItem))
+    return "\n\n".join(block("context", item.content, source=item.source) for item in texts)

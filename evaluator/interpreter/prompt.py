@@ -40,8 +40,8 @@ async def build_messages(run: Run, task: Task, prepared: PreparedTask) -> tuple[
             messages.append(Message("user", await _row_shot(run, task, inputs, prepared)))
             messages.append(Message("assistant", answer))
     prompt = await _prompt(run, task, prepared)
-    if prepared.context.items:
-        prompt = f"{format_items(prepared.context.items)}\n\n{prompt}"
+    if shown := format_items(prepared.context.items):
+        prompt = f"{shown}\n\n{prompt}"
     messages.append(Message("user", prompt, attachments=attachments_of(prepared.context.items)))
     return tuple(messages)
 
