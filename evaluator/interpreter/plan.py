@@ -54,9 +54,9 @@ class _Planner:
 
 
 def _own_steps(task: Task) -> int:
-    """The task's own steps: a resolve step and a turn for a conversation, one for a process, one to read an output."""
+    """The task's own steps: a resolve step and the turns of a conversation, one for a process, one to read output."""
     is_read = task.output is not None and (task.output.type != "text" or task.output.schema is not None)
-    return 2 * task.asks_model + task.runs_process + is_read
+    return (1 + task.queries()) * task.asks_model + task.runs_process + is_read
 
 
 def _total(parts: Iterable[int | None]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evaluator.errors import UsageError
+from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.arguments import Bound, bind_task
 from evaluator.interpreter.calls import functions_in_text
@@ -19,13 +19,16 @@ from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
 from evaluator.language.types import read_typed
 from evaluator.models.backend import Hints, Message
-from evaluator.nodes import Example, OutputFormat, Task, Text
+from evaluator.nodes import Atomic, Example, OutputFormat, Task, Text
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 
-async def build_messages(run: Run, task: Task, prepared: PreparedTask) -> tuple[Message, ...]:
-    """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and answer format."""
+async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
+    """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and answer format.
+
+    The prompt of a task with several turns is the first; `later_messages` has the others, and the answer format.
+    """
     system = prepared.config.system
     if task.system is not None:
         own = await _resolve(run, task.system, prepared, "system")
@@ -46,11 +49,33 @@ async def build_messages(run: Run, task: Task, prepared: PreparedTask) -> tuple[
     return tuple(messages)
 
 
-async def _prompt(run: Run, task: Task, prepared: PreparedTask) -> str:
-    body = prepared.description
-    if task.instructions is not None:
-        body = await _resolve(run, task.instructions, prepared, "instructions")
-    prompt = _with_format(_with_inputs(body, task, prepared.values), task)
+async def later_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
+    """The messages of the user that follow the first answer, each sent after the answer to the one before.
+
+    Raises: TemplateError, for a turn that is empty.
+    """
+    texts = task.messages()[1:]
+    bodies = [await _resolve(run, text, prepared, f"turns[{at}]") for at, text in enumerate(texts, 2)]
+    for text, body in zip(texts, bodies, strict=True):
+        if not body.strip():
+            raise TemplateError(
+                [Diagnostic("error", "empty-turn", "this turn of the conversation is empty", text.span)]
+            )
+    if bodies:
+        bodies[-1] = _with_ending(bodies[-1], task, prepared)
+    return tuple(Message("user", body) for body in bodies)
+
+
+async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
+    body, opening = prepared.description, task.messages()[0]
+    if opening is not task.description:
+        body = await _resolve(run, opening, prepared, "instructions")
+    prompt = _with_inputs(body, task, prepared.values)
+    return prompt if task.queries() > 1 else _with_ending(prompt, task, prepared)
+
+
+def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
+    prompt = _with_format(body, task)
     return f"{prompt}\n\n{REQUEST}" if asks_for_notes(task, prepared) else prompt
 
 
@@ -89,7 +114,8 @@ async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: P
 
 async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
     functions = functions_in_text(run, prepared.frame, "shot")
-    body = await render_prompt(task.instructions or task.description, bound.scope, functions=functions)
+    opening = task.messages()[0] if isinstance(task, Atomic) else task.instructions or task.description
+    body = await render_prompt(opening, bound.scope, functions=functions)
     return _with_format(_with_inputs(body, task, bound.values), task)
 
 

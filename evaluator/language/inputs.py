@@ -12,7 +12,7 @@ from evaluator.language.locating import nearest
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.types import describe, matches, read_typed, wrong_item
-from evaluator.nodes import Input, Param, Span, Task, Text
+from evaluator.nodes import Atomic, Input, Param, Span, Task, Text
 from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import descendants
 
@@ -131,12 +131,13 @@ def _count(number: int) -> str:
 def unnamed_inputs(task: Task) -> tuple[Input, ...]:
     """The inputs of a task that none of its texts names: they are appended to the prompt.
 
-    The texts are those that are sent (the description only where there are no instructions), settings, file paths, the
+    The texts are those that are sent (the description only where it is the prompt), settings, file paths, the
     model's id, and what the other inputs and the tasks nested in them read.
     """
     if not task.inputs:
         return ()
-    sent = task if task.instructions is None else replace(task, description=task.instructions)
+    is_prompt = task.instructions is None and not (isinstance(task, Atomic) and task.turns)
+    sent = task if is_prompt else replace(task, description=Text("", task.span))
     named = {reference.name for reference in references_in(sent)}
     for nested in (one for declared in task.inputs if declared.task is not None for one in descendants(declared.task)):
         named |= {reference.name for reference in references_in(nested)}

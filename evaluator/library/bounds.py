@@ -167,13 +167,14 @@ class CallCounter:
         return total, f"{name}, {why}" if why else name
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
+        queries = node.queries()
         if not node.tools and not self._tools_granted:
-            return (1, 1), ""
+            return (queries, queries), "" if queries == 1 else f"{queries} turns"
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else stated
         if isinstance(turns, Text):
-            return (1, None), "turns set by a variable"
-        return (1, turns), f"at most {turns} turn{'' if turns == 1 else 's'}"
+            return (queries, None), "turns set by a variable"
+        return (queries, max(queries, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
 
     def _branches(self, node: Cond, level: int) -> _Range:
         found: list[_Range] = []

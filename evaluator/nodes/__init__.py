@@ -173,6 +173,14 @@ class Argument:
 
 
 @declared
+class Turn:
+    """A message of the user in the conversation of an atomic task."""
+
+    text: Text = inner("text")
+    span: Span
+
+
+@declared
 class Case:
     """A branch of a cond: `body` runs if `test` holds."""
 
@@ -234,6 +242,10 @@ class Task:
     disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
     span: Span = Span()
 
+    def queries(self) -> int:
+        """The number of messages that the task sends to its model one after another, each for an answer."""
+        return 1
+
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
         """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
         return Repeats(1, 1)
@@ -249,9 +261,25 @@ class Task:
 
 @operator("atomic")
 class Atomic(Task):
-    """Asks a model."""
+    """Asks a model. With `turns` the conversation continues: each is sent after the answer to the message before."""
 
     asks_model: ClassVar[bool] = True
+
+    turns: tuple[Turn, ...] = part(Turn, "turns", default=())
+
+    def queries(self) -> int:
+        return max(1, len(self.turns) + (self.instructions is not None))
+
+    def messages(self) -> tuple[Text, ...]:
+        """The texts of the user's messages, in order: the instructions and the turns, else the description."""
+        opening = () if self.instructions is None else (self.instructions,)
+        return (*opening, *(turn.text for turn in self.turns)) or (self.description,)
+
+    def doubts(self) -> Iterator[Doubt]:
+        most = None if self.handler is None else self.handler.max_turns
+        if isinstance(most, int) and most < self.queries():
+            message = f"max_turns is {most}, and the conversation has {self.queries()} messages, each with an answer"
+            yield Doubt("error", "too-few-turns", message, "raise max_turns, or leave it out")
 
     def result(self, known: Known) -> Shape:
         return NULL

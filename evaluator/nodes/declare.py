@@ -14,7 +14,7 @@ Role = Literal["data", "text", "setting", "node", "part"]
 Form = Literal[
     "attribute", "flag", "names", "text", "model", "integer", "decimal", "boolean", "choice", "condition", "command",
     "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format", "stop",
-    "extra_body",
+    "extra_body", "turns",
 ]  # fmt: skip
 
 

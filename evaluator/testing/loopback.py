@@ -137,6 +137,7 @@ class LoopbackServer:
         self.paths: list[str] = []
         self.sent_bytes = 0
         self.asked = threading.Event()
+        self._arrived = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -150,6 +151,12 @@ class LoopbackServer:
     @property
     def posts(self) -> int:
         return len(self.bodies)
+
+    def wait_for_posts(self, count: int, timeout_s: float = 60.0) -> None:
+        """Waits until `count` requests have arrived. Raises: TimeoutError."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self.posts >= count, timeout_s):
+                raise TimeoutError(f"{self.posts} of {count} requests arrived within {timeout_s:g} s")
 
     def enqueue(self, *replies: HttpReply | Answer) -> None:
         self._replies.extend(replies)
@@ -203,7 +210,9 @@ class LoopbackServer:
         data = json.loads(body) if body else {}
         self.paths.append(lines[0].split(" ")[1])
         self.headers.append(headers)
-        self.bodies.append(data)
+        with self._arrived:
+            self.bodies.append(data)
+            self._arrived.notify_all()
         self.asked.set()
         reply = self._replies.popleft() if self._replies else self.default
         if isinstance(reply, Answer):

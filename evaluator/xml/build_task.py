@@ -6,7 +6,21 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from evaluator.errors.messages import with_article
-from evaluator.nodes import Argument, Atomic, Call, Case, Cond, Input, Node, Script, Span, Task, Text, operators_with
+from evaluator.nodes import (
+    Argument,
+    Atomic,
+    Call,
+    Case,
+    Cond,
+    Input,
+    Node,
+    Script,
+    Span,
+    Task,
+    Text,
+    Turn,
+    operators_with,
+)
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, elements_of
 from evaluator.nodes.sampling import read_extra_body, read_stop
 from evaluator.nodes.values import VALUE_TYPES
@@ -205,6 +219,16 @@ def _script(b: Builder, view: View, field: Field) -> Script:
     return Script(**_fields(b, view, Script, children, needs_all=False), span=view.span)
 
 
+def _turns(b: Builder, view: View, field: Field) -> tuple[Turn, ...]:
+    turns = tuple(Turn(b.text(child), child.span) for child in b.sorted_children(view, (), ("turn",))[1])
+    for turn in turns:
+        if not turn.text.value.strip():
+            b.error("missing-value", "<turn> is empty", turn.span)
+    if not turns:
+        b.error("missing-element", f"<{view.tag}> holds no turn", view.span)
+    return turns
+
+
 def _inputs(b: Builder, view: View, field: Field) -> tuple[Input, ...]:
     found = [_input(b, child) for child in b.sorted_children(view, (), ("input",))[1]]
     seen: dict[str, Span] = {}
@@ -230,6 +254,7 @@ READERS: dict[str, Callable[[Builder, View, Field], Any]] = {
     "script": _script,
     "fields": _part,
     "inputs": _inputs,
+    "turns": _turns,
     "tools": lambda b, view, field: parts.tools(b, view),
     "examples": lambda b, view, field: parts.examples(b, view),
     "file_paths": lambda b, view, field: parts.file_paths(b, view),

@@ -23,7 +23,7 @@ MAX_REPAIRS = 500
 """A task that needs more is refused."""
 
 _NODES = ("task", "call", "cond")
-_LISTS = {"steps", "examples", "inputs", "tools"}
+_LISTS = {"steps", "examples", "inputs", "tools", "turns"}
 _XML_NAMESPACE = "{http://www.w3.org/XML/1998/namespace}"
 _KEPT_AS_THEY_ARE = ("xml:space", "xml:lang")
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

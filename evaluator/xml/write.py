@@ -25,6 +25,7 @@ from evaluator.nodes import (
     Task,
     Text,
     TopLevel,
+    Turn,
 )
 from evaluator.nodes.declare import FIELDS, Field
 from evaluator.nodes.walk import is_stand_in
@@ -132,6 +133,10 @@ def _inputs(name: str, value: tuple[Input, ...], pad: str, attributes: Attribute
     return _element(name, pad, attributes, [line for one in value or () for line in _input(one, pad + "  ")])
 
 
+def _turns(name: str, value: tuple[Turn, ...], pad: str, attributes: Attributes) -> list[str]:
+    return _element(name, pad, {}, [_text("turn", one.text, pad + "  ", {"role": "user"}) for one in value])
+
+
 def _tools(name: str, value: tuple[str, ...], pad: str, attributes: Attributes) -> list[str]:
     return _element(name, pad, {}, [_empty("tool", pad + "  ", {"name": tool}) for tool in value])
 
@@ -178,6 +183,7 @@ WRITERS: dict[str, Callable[[str, Any, str, Attributes], list[str]]] = {
     **dict.fromkeys(("fields", "script"), _part),
     "command": _command,
     "inputs": _inputs,
+    "turns": _turns,
     "tools": _tools,
     "examples": _examples,
     "file_paths": _file_paths,

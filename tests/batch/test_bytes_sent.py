@@ -47,4 +47,4 @@ def test_the_prompt_of_the_author_and_its_images_are_all_that_is_sent(
     image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(PNG).decode()}}
     content = [image, image, {"type": "text", "text": text}] if files else text
     assert json.dumps(body["messages"]) == json.dumps([{"role": "user", "content": content}])
-    assert body.keys() - {"max_tokens", "temperature"} == {"model", "messages"}
+    assert body.keys() - {"max_tokens", "temperature", "seed"} == {"model", "messages"}

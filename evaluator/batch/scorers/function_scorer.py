@@ -1,9 +1,9 @@
 """Python functions as scorers, also loaded from a module or file.
 
-A function's parameters select what it gets: `output` (the text), `parsed`, `target`, `inputs`, `metadata`, `result`
-(the TaskResult), `recording` (the task file, read only for this parameter). Lists and mappings are copies. The function
-returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A
-function that is not async runs in a thread, one sample after the other: make it async if it waits.
+A function's parameters select what it gets: `output` (the text), `parsed`, `turns`, `target`, `inputs`, `metadata`,
+`result` (the TaskResult), `recording` (the task file, read only for this parameter). Lists and mappings are copies.
+The function returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are
+accepted. A function that is not async runs in a thread, one sample after the other: make it async if it waits.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
     "parsed": lambda scored: copied(scored.outcome.parsed_content),
     "target": lambda scored: copied(scored.sample.target),
     "inputs": lambda scored: copied(dict(scored.sample.inputs)),
+    "turns": lambda scored: copied(list(scored.outcome.notes.get("turns", ()))),
     "metadata": lambda scored: copied(dict(scored.sample.metadata)),
     "result": lambda scored: copy_outcome(scored.outcome),
     "recording": lambda scored: scored.recording(),

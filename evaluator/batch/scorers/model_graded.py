@@ -37,8 +37,8 @@ _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGradedScorer(ResultScorer):
     """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat` makes otherwise
-    equal calls distinct. `inputs` gives the template's inputs as expressions over `output`, `parsed`, `target`,
-    `inputs` and `metadata`; the default is the scorer's own inputs."""
+    equal calls distinct. `inputs` gives the template's inputs as expressions over `output`, `parsed`, `turns`,
+    `target`, `inputs` and `metadata`; the default is the scorer's own inputs."""
 
     template: str
     inputs: Mapping[str, str] | None = None

@@ -16,14 +16,14 @@ from evaluator.language.analysis import analyse_expression
 from evaluator.language.types import describe as type_of
 from evaluator.nodes import Expression, Span, Text
 
-NAMES = ("output", "parsed", "target", "inputs", "metadata")
+NAMES = ("output", "parsed", "turns", "target", "inputs", "metadata")
 MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultScorer(BuiltinScorer):
-    """A scorer with `of`, an expression over `output`, `parsed`, `target`, `inputs` and `metadata` for what is scored,
-    such as `parsed.answer`. The default is the text, or the parsed value where that is a text."""
+    """A scorer with `of`, an expression over `output`, `parsed`, `turns`, `target`, `inputs` and `metadata` for what is
+    scored, such as `parsed.answer`. The default is the text, or the parsed value where that is a text."""
 
     of: str | None = None
 
@@ -93,6 +93,7 @@ def evaluate(expression: str, scored: ScorerInput) -> Any:
         {
             "output": outcome.content,
             "parsed": plain(outcome.parsed_content, "parsed"),
+            "turns": plain(outcome.notes.get("turns", []), "turns"),
             "target": plain(sample.target, "target"),
             "inputs": plain(sample.inputs, "inputs"),
             "metadata": plain(sample.metadata, "metadata"),

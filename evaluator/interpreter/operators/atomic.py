@@ -10,17 +10,18 @@ from evaluator.errors.logs import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.handler.session import Handler
+from evaluator.handler.session import Handler, HandlerAnswer
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.operators.outcomes import read_output
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text
+from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text, later_messages
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.sandbox import render
 from evaluator.library.model_ids import host_in
 from evaluator.library.structure import model_with_host
+from evaluator.models.backend import Message
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text
 from evaluator.output import split_thinking
@@ -36,6 +37,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         if problem is not None:
             raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
     messages = await build_messages(run, task, prepared)
+    later = await later_messages(run, task, prepared)
     named = None if task.model is None else await _named_model(task.model, prepared)
     choice = await choose(run, named, prepared, task.model_role)
     if not _is_named_by_user(run, task.model_role):
@@ -66,11 +68,13 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         prepared.warnings.append(f"the answer is simulated: {choice.why}")
     if task.model_role is not None and named is None and _is_new_unmapped(run, prepared, task.model_role):
         prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
+    warnings: dict[str, None] = {}
     try:
-        outcome = await handler.run(messages)
+        outcome = await _converse(handler, messages, later, prepared, warnings)
     finally:
-        prepared.warnings.extend(handler.warnings)
-        for warning in handler.warnings:
+        warnings |= dict.fromkeys(handler.warnings)
+        prepared.warnings.extend(warnings)
+        for warning in warnings:
             log("models", WARNING, services.redactor, "%s: %s", task.name or "task", warning)
         if handler.has_answer:
             prepared.budget.add_model(choice.label)
@@ -103,6 +107,31 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         )  # fmt: skip
     result = TaskResult(Status.COMPLETE, content, None, notes, outcome.usage)
     return read_output(run, result, task.output, frame.path)
+
+
+async def _converse(
+    handler: Handler, messages: tuple[Message, ...], later: tuple[Message, ...], prepared: PreparedTask,
+    warnings: dict[str, None],
+) -> HandlerAnswer:  # fmt: skip
+    """The last answer, after all messages or the first that is not answered. `turns` of the notes has the conversation
+    so far; `warnings` gets those of the answers before the last."""
+    if not later:
+        return await handler.run(messages)
+    turns: list[dict[str, str]] = []
+    prepared.more["turns"] = turns
+    waiting = [messages, *((message,) for message in later)]
+    try:
+        while True:
+            asked = waiting.pop(0)
+            turns.append({"role": "user", "content": asked[-1].content})
+            answer = await handler.say(asked)
+            text = split_thinking(answer.content)[1] if is_plain_text(prepared.task.output) else answer.content
+            turns.append({"role": "assistant", "content": text})
+            if not waiting or not text.strip() or answer.finish_reason in ("content_filter", "refusal"):
+                return answer
+            warnings |= dict.fromkeys(handler.warnings)
+    finally:
+        handler.close()
 
 
 async def _named_model(model: Text, prepared: PreparedTask) -> str:
