@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, cast
@@ -14,13 +14,21 @@ CHOICE_FIELDS = ("choices", "options")
 """The fields of a row that hold its options."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LETTER = re.compile(r"[\W_]*([A-Za-z])[\W_]*")
+_LIST = re.compile(r"\s*[A-Z]\s*,\s*(?:[A-Z]\s*,\s*)*(?:[A-Z]\s*)?")
+
+
+def listed_letters(target: str, words: Iterable[Any]) -> list[str]:
+    """The letters of a text such as `A, C`, a set of options; empty for any other text, and for an option's words."""
+    if _LIST.fullmatch(target) is None or any(str(each).strip() == target.strip() for each in words):
+        return []
+    return re.findall("[A-Z]", target)
 
 
 def shuffle_choices(sample: Sample, seed: int) -> Sample | None:
     """The sample with the options of its inputs or metadata in an order that depends on `seed` and its id only.
 
-    A table of letters to words keeps its letters. A target that is a letter, an index from 0, or a list of these is
-    moved along; words stay. None, if the sample has no list or table of options.
+    A table of letters to words keeps its letters. A target that is a letter, an index from 0, a list of these or a text
+    such as `A, C` is moved along; words stay. None, if the sample has no list or table of options.
     """
     places = [dict(sample.inputs), dict(sample.metadata)]
     found = next((place[field] for place in places for field in CHOICE_FIELDS if _is_options(place.get(field))), None)
@@ -57,6 +65,8 @@ def _moved(target: Any, order: Sequence[int], letters: Sequence[str], values: Se
         return order.index(target) if target in order else target
     if not isinstance(target, str):
         return target
+    if several := listed_letters(target, values):
+        return ", ".join(sorted(_moved(each, order, letters, values) for each in several))
     at = _position(target, letters, values)
     return letters[order.index(at)] if at is not None and at < len(order) else target
 

@@ -30,6 +30,9 @@ def test_the_target_names_the_same_option(id: str) -> None:
     both = shuffled(["A", 2], id=id).target
     assert {moved.inputs["choices"]["ABCD".index(both[0])], moved.inputs["choices"][both[1]]} == {"Paris", "Rome"}
     assert shuffled("(b)", id=id).target == moved.target
+    listed = shuffled("A, C, ", id=id).target.split(", ")
+    assert {moved.inputs["choices"]["ABCD".index(each)] for each in listed} == {"Paris", "Rome"}
+    assert shuffled("A, C", ["A, C", "London"], id=id).target == "A, C"
 
 
 def test_a_table_keeps_its_letters() -> None:

@@ -276,6 +276,15 @@ def test_a_list_is_the_set_of_right_options(text: str, target: list[Any], exact:
     assert given.value == pytest.approx(partial) and given.passed is (exact == 1.0)
 
 
+def test_a_text_of_letters_is_a_set_unless_it_is_an_option() -> None:
+    inputs = {"choices": ["Paris", "London", "Rome"]}
+    assert score("choice", "ANSWER: C, A", "A, C, ", inputs=inputs).passed
+    assert not score("choice", "ANSWER: A", "A, C", inputs=inputs).passed
+    assert score("choice", "ANSWER: A", "A, ", inputs=inputs).passed
+    assert "not one of the options" in str(score("choice", "ANSWER: A", "A, Z", inputs=inputs).error)
+    assert score("choice", "ANSWER: B", "A, C", inputs={"choices": ["A, B", "A, C"]}).passed
+
+
 @pytest.mark.parametrize(
     ("text", "passed"), [("ANSWER: B", True), ("B", False), ("so\nAnswer: **B**", True), ("The answer is B", False)]
 )
