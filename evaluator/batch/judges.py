@@ -26,10 +26,12 @@ _Models = dict[str, dict[str, list[str]]]
 @dataclass(frozen=True, slots=True)
 class Judges:
     """`models`: scorer → handler profile ("" if none is named) → role → the models that are asked in it, each once.
-    Scorers that ask no model in a role are left out. `notices`: one line for each role that nothing gives a model."""
+    Scorers that ask no model in a role are left out. `notices`: one line for each role that nothing gives a model.
+    `templates`: those that scorers call."""
 
     models: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = field(default_factory=dict[str, _Models])
     notices: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
 
 
 class _Judge(NamedTuple):
@@ -62,7 +64,13 @@ def find_judges(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence
                 if not judge.is_chosen:
                     model = f"{judge.model!r} (handler {handler})" if handler else repr(judge.model)
                     unchosen.setdefault(judge.role, []).append((scorer.name, model))
-    return Judges(models, tuple(_notice(role, pairs) for role, pairs in unchosen.items()))
+    members = [member for scorer in scorers for member in member_scorers(scorer)]
+    called = (describe_scorer(member, evaluator.library).get("templates") or () for member in members)
+    return Judges(
+        models,
+        tuple(_notice(role, pairs) for role, pairs in unchosen.items()),
+        tuple(dict.fromkeys(name for names in called for name in names)),
+    )
 
 
 def _notice(role: str, pairs: Iterable[tuple[str, str]]) -> str:

@@ -69,6 +69,13 @@ class BatchPlan:
         return digest([self.scorer_parts, sorted(options.count_as_failed), options.limited]) if self.scorers else ""
 
     @property
+    def evaluations(self) -> list[tuple[str, str | None]]:
+        """Each template that the session evaluates, those of scorers included, with its handler profile."""
+        return [
+            (name, variant.handler) for cell, variant in self.cells for name in (cell.template, *self.judges.templates)
+        ]
+
+    @property
     def total(self) -> int | None:
         """Samples, if the number of rows is known before they are read."""
         return None if self.rows.total is None else self.rows.total * self.options.epochs * len(self.cells)

@@ -56,9 +56,8 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
     from evaluator.interpreter.sandboxing import needed_sandboxes
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 
-    for cell, variant in plan.cells:
-        node = evaluator.library.get(cell.template).node
-        for sandbox in needed_sandboxes(evaluator.services, node, variant.handler):
+    for template, handler in plan.evaluations:
+        for sandbox in needed_sandboxes(evaluator.services, evaluator.library.get(template).node, handler):
             try:
                 sandbox.program()
             except ConfigurationError as error:

@@ -66,3 +66,18 @@ def test_a_batch_in_a_sandbox_that_is_missing_does_not_start(cli: Any, write: An
     assert not (tmp_path / "out").exists()
     assert cli(*batch, "--sandbox", "none").code == 0
     assert cli(*batch, "--sandbox", "jail").code == 2
+
+
+def test_a_batch_whose_scorer_needs_a_missing_sandbox_does_not_start(cli: Any, write: Any, tmp_path: Any) -> None:
+    write("rows.jsonl", '{"question": "?", "test": "assert True"}\n')
+    write(
+        "b.toml",
+        'template = "answer_question"\nrows = "rows.jsonl"\nhandlers = ["offline"]\noutput = "out"\n[[scorers]]\n'
+        'type = "graded"\ntemplate = "run_python_tests"\ninputs = { answer = "output", test = "metadata.test" }\n',
+    )
+    missing = {"PATH": str(tmp_path)}
+    checked = cli("batch", "b.toml", "--dry-run", env=missing)
+    assert (checked.code, "install the package bubblewrap" in checked.err) == (5, True)
+    ran = cli("batch", "b.toml", env=missing)
+    assert (ran.code, "install the package bubblewrap" in ran.err) == (3, True)
+    assert not (tmp_path / "out").exists()

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import Evaluator, ModelRequest, SimulatedBackend, TemplateLibrary, run_batch_sync
+from evaluator.batch import SampleResult, read_definition
 from evaluator.cli.main import main
 from evaluator.cli.scaffold import SUITES
 from evaluator.files.shipped import shipped
+from tests.sandboxes import require_bubblewrap
 
 BATCHES = [
     pytest.param(suite, file.name, id=f"{suite}-{file.stem}")
@@ -17,6 +20,7 @@ BATCHES = [
     for file in sorted((shipped("examples") / "suites" / suite).glob("*.toml"))
 ]
 MOST_LINES = 12
+SCORING = ("inputs", "target", "scorers", "shuffle_choices")
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +42,8 @@ def test_every_folder_is_a_suite() -> None:
 def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
     suite: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if suite == "humaneval":
+        require_bubblewrap()
     assert run("examples", "copy", suite) == 0
     monkeypatch.chdir(tmp_path / "examples" / suite)
     assert run("lint", "templates", "--strict") == 0
@@ -45,17 +51,40 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
 
     assert run("batch", file, "--json") == 0
     simulated = json.loads(capsys.readouterr().out)["summary"]["counts"]
-    assert (simulated["judged"], simulated["error"]) == (20, 0)
+    assert (simulated["results"], simulated["error"]) == (20, 0)
     assert simulated["passed"] >= 15
 
     variant = "_mc2" if file == "mc2.toml" else ""
-    assert run("batch", file, "--json", "--answers", f"output{variant}", "--output", "recorded") == 0
-    lines = Path("recorded", "results.jsonl").read_text(encoding="utf-8").splitlines()
-    results = [json.loads(line) for line in lines]
-    verdicts = {each["sample_id"]: (each["content"], each["verdict"]) for each in results}
-    assert len(verdicts) == 20
-    assert verdicts == {each["sample_id"]: (each["content"], each["metadata"][f"verdict{variant}"]) for each in results}
-    assert {"passed", "failed"} <= {each["verdict"] for each in results}
+    results = run_recorded(file, f"output{variant}")
+    assert len(results) == 20
+    assert {each.sample_id: (each.content, each.verdict) for each in results} == {
+        each.sample_id: (each.content, each.metadata[f"verdict{variant}"]) for each in results
+    }
+    assert {"passed", "failed"} <= {each.verdict for each in results}
+
+
+def run_recorded(file: str, answers: str) -> list[SampleResult]:
+    """The results of the recorded answers; the judges give the rows' recorded judgements."""
+    definition = read_definition(file)
+    judgements = [
+        (row["output"], row["judgement"])
+        for row in map(json.loads, Path(definition.rows).read_text(encoding="utf-8").splitlines())
+        if "judgement" in row and row["output"]
+    ]
+
+    def judge(request: ModelRequest) -> str:
+        (found,) = [text for output, text in judgements if f"<answer>{output}</answer>" in request.messages[-1].content]
+        return found
+
+    options = {name: getattr(definition.options, name) for name in SCORING}
+    with Evaluator(
+        TemplateLibrary.load("templates"), backend=SimulatedBackend(script=judge), tasks_dir=None,
+        roots=definition.roots or ["."],
+    ) as evaluator:  # fmt: skip
+        result = run_batch_sync(
+            definition.templates, definition.rows, evaluator=evaluator, answers=answers, output="recorded", **options
+        )
+    return list(result.results())
 
 
 @pytest.mark.parametrize("suite", SUITES)
