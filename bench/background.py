@@ -22,18 +22,16 @@ from pathlib import Path
 
 from figures import Figure, parser_for, report
 
-from evaluator.background import BackgroundTasks, End, ScriptWork
+from evaluator.background import BackgroundTasks, End, ScriptWork, Work
 from evaluator.background.output import Output
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Instant:
+class Instant(Work):
     """Ends by itself after some turns of the loop, unless it is killed before."""
 
     type = "b"
-    is_watched = False
-    tokens = (None, None)
 
     def __init__(self, turns: int) -> None:
         self.turns, self.is_killed = turns, False

@@ -6,9 +6,11 @@
 from evaluator.background.evaluations import EvaluationWork
 from evaluator.background.manager import BackgroundTasks
 from evaluator.background.scripts import ScriptWork
+from evaluator.background.sessions import SessionWork
 from evaluator.background.store import BackgroundStore
-from evaluator.background.tasks import BackgroundTask, End, TaskType
+from evaluator.background.tasks import BackgroundTask, End, TaskType, Work
 from evaluator.background.tools import BackgroundTools
+from evaluator.background.watches import WatchWork
 
 __all__ = [
     "BackgroundStore",
@@ -18,5 +20,8 @@ __all__ = [
     "End",
     "EvaluationWork",
     "ScriptWork",
+    "SessionWork",
     "TaskType",
+    "WatchWork",
+    "Work",
 ]

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from evaluator.background.output import Output
-from evaluator.background.tasks import End, TaskType
+from evaluator.background.tasks import End, TaskType, Work
 from evaluator.files.locks import try_lock
 from evaluator.memory import GlobalIndex
 
@@ -86,12 +86,10 @@ def _former(descriptor: int) -> float | None:
         return None
 
 
-class ConsolidationWork:
+class ConsolidationWork(Work):
     """Consolidates the index at `path`, see `GlobalIndex.consolidate`."""
 
     type: TaskType = "d"
-    is_watched = False
-    tokens = (None, None)
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from evaluator.background.output import Output
-from evaluator.background.tasks import End
+from evaluator.background.tasks import End, Work
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.model_caller import OnMessage
 from evaluator.nodes import Atomic, Node, TopLevel
@@ -22,31 +22,25 @@ from evaluator.record.redact import Redactor
 
 _SUMMARY_CHARS = 500
 Evaluate = Callable[[OnMessage], Awaitable[Outcome]]
-EvaluationType = Literal["a", "w"]
+EvaluationType = Literal["a", "w", "t"]
 
 
-def type_of(node: Node | TopLevel) -> EvaluationType:
+def type_of(node: Node | TopLevel) -> Literal["a", "w"]:
     """The type of the background task that evaluates `node`."""
     return "a" if isinstance(node, Atomic) else "w"
 
 
-class EvaluationWork:
+class EvaluationWork(Work):
     """Evaluates one task: `evaluate` gets the callback for messages and returns the outcome."""
 
-    is_watched = False
-
     def __init__(self, kind: EvaluationType, evaluate: Evaluate, redactor: Redactor) -> None:
-        self._type: EvaluationType = kind
+        self.type = kind
         self._evaluate = evaluate
         self._redactor = redactor
         self._evaluation: asyncio.Future[Outcome] | None = None
         self._is_killed = False
         self._inputs: dict[str, int | None] = {}
         self._outputs: list[int | None] = []
-
-    @property
-    def type(self) -> EvaluationType:
-        return self._type
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
@@ -63,7 +57,7 @@ class EvaluationWork:
             if usage is not None:
                 self._inputs[path] = usage["input_tokens"]
                 self._outputs.append(usage["output_tokens"])
-            self._write(output, {"type": "message", "path": path, **message})
+            self.write(output, {"type": "message", "path": path, **message})
 
         evaluation = self._evaluation = asyncio.ensure_future(self._evaluate(note))
         try:
@@ -72,11 +66,11 @@ class EvaluationWork:
             evaluation.cancel()
             raise
         if evaluation.cancelled():
-            self._write(output, {"type": "aborted"})
+            self.write(output, {"type": "aborted"})
             used, made = self.tokens
             return End("killed", input_tokens=used, output_tokens=made)
         outcome = evaluation.result()
-        self._write(output, {"type": "outcome", **outcome.to_dict()})
+        self.write(output, {"type": "outcome", **outcome.to_dict()})
         return self._end(outcome)
 
     def kill(self) -> None:
@@ -89,11 +83,15 @@ class EvaluationWork:
         number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):
             return End("failed", None, None, self._redactor.redact(str(outcome)), "", number, used, made)
-        content = self._redactor.redact(outcome.content)
-        more = "…" if len(content) > _SUMMARY_CHARS else ""
-        return End("completed", None, None, None, content[:_SUMMARY_CHARS] + more, number, used, made)
+        return End("completed", None, None, None, self.shortened(outcome.content), number, used, made)
 
-    def _write(self, output: Output, record: Mapping[str, Any]) -> None:
+    def shortened(self, content: str) -> str:
+        """The beginning of `content`, redacted."""
+        content = self._redactor.redact(content)
+        return content[:_SUMMARY_CHARS] + ("…" if len(content) > _SUMMARY_CHARS else "")
+
+    def write(self, output: Output, record: Mapping[str, Any]) -> None:
+        """Adds a line to the transcript."""
         shown = self._redactor.redact_value({"time": round(time.time(), 3), **record})
         output.write(json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n")
 

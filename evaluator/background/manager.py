@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from evaluator.background.clock import Clock, SystemClock
 from evaluator.background.delivery import NoticeCallback, deliver
-from evaluator.background.notifications import stall_notice
-from evaluator.background.output import MAX_BYTES, Output
+from evaluator.background.notifications import running_notice
+from evaluator.background.output import MAX_BYTES, SUFFIXES, Output
 from evaluator.background.stall import CHECK_S, STALL_S, TAIL_BYTES, StallWatch, prompt_hint
 from evaluator.background.store import BackgroundStore
-from evaluator.background.tasks import BackgroundTask, End, Priority, Work, new_id
+from evaluator.background.tasks import Activity, BackgroundTask, End, Priority, Work, new_id
 from evaluator.errors import EvaluatorError
 from evaluator.processes.supervisor import run_to_end
 from evaluator.record.owner import current_owner
 
 LOOK_S = 0.25
 """Seconds between two looks at what other processes ask for and at the sizes of the outputs."""
-_SUFFIXES = {"b": "log", "a": "jsonl", "w": "jsonl", "d": "log"}
+_EVICT_EVERY = 256
+_TRANSCRIPTS = "atwm"
+"""The types whose output is JSON lines."""
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,8 @@ class _Running:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     flood: bool = False
     tokens: tuple[int | None, int | None] = (None, None)
+    activity: Activity | None = None
+    delivery: asyncio.Task[None] | None = None
 
 
 class BackgroundTasks:
@@ -66,6 +70,7 @@ class BackgroundTasks:
         self._notice = notice
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._started = 0
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -81,19 +86,24 @@ class BackgroundTasks:
         *,
         session: str | None = None,
         tool_use_id: str | None = None,
-        priority: Priority = "later",
+        priority: Priority | None = None,
         notify_command: Sequence[str] | None = None,
     ) -> BackgroundTask:
         """Starts `work` and returns at once. The task ends with this process, at the latest.
 
-        Raises: RecordError or OSError, if its state or its output cannot be written.
+        Without `priority`, its notifications have that of its type. Raises: RecordError or OSError, if its state or its
+        output cannot be written.
         """
+        if self._started % _EVICT_EVERY == 0:
+            self.store.evict()
+        self._started += 1
         task_id = new_id(work.type)
-        output = Output.create(self.store.folder, f"{task_id}.{_SUFFIXES[work.type]}")
+        suffix = SUFFIXES[work.type in _TRANSCRIPTS]
+        output = Output.create(self.store.folder, f"{task_id}.{suffix}")
         try:
             task = BackgroundTask(
                 task_id, work.type, " ".join(description.split())[:200], "pending", str(output.path), time.time(),
-                current_owner(), session, tool_use_id, priority,
+                current_owner(), session, tool_use_id, priority or work.priority,
                 None if notify_command is None else tuple(notify_command),
             )  # fmt: skip
             self.store.add(task)
@@ -103,25 +113,25 @@ class BackgroundTasks:
             raise
         running = _Running(task_id, work, output, StallWatch(self._clock.time()), session)
         self._running[task_id] = running
-        runner = asyncio.get_running_loop().create_task(self._run(running))
-        self._tasks.add(runner)
-        runner.add_done_callback(self._tasks.discard)
+        self._create(self._run(running))
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return task
 
-    async def wait(self, task_id: str, timeout_s: float | None = None) -> BackgroundTask:
+    async def wait(self, task_id: str, timeout_s: float | None = None, *, idle: bool = False) -> BackgroundTask:
         """Waits until the task has ended, at most `timeout_s`; returns its state then. It may be of another process.
+
+        `idle`: a session is waited for until it has answered everything that was sent to it.
 
         Raises: UsageError, if there is no such task.
         """
         running = self._running.get(task_id)
         try:
             async with asyncio.timeout(timeout_s):
-                if running is not None:
+                if running is not None and not idle:
                     await running.ended.wait()
                     return self.store.get(task_id)
-                while not (task := self.store.get(task_id)).has_ended:
+                while not (task := self.store.get(task_id)).has_ended and not (idle and task.activity == "idle"):
                     await self.end_orphans()
                     await asyncio.sleep(LOOK_S)
                 return task
@@ -134,10 +144,20 @@ class BackgroundTasks:
         A task that has ended stays as it is. Raises: UsageError, if there is no such task.
         """
         if self.store.request_kill(task_id, reason) == "killed":
-            await deliver(self.store, self.store.get(task_id), self._callback)
+            await self._deliver(self.store.get(task_id))
         if task_id in self._running:
             self._running[task_id].work.kill()
         return await self.wait(task_id, timeout_s)
+
+    async def send(self, task_id: str, text: str | None) -> None:
+        """Sends a message to a session of any process; None ends it after what was sent before.
+
+        Raises: UsageError, as `BackgroundStore.send`.
+        """
+        await self.end_orphans()
+        self.store.send(task_id, text)
+        if task_id in self._running:
+            self._pass_messages(task_id)
 
     async def end_session(self, session: str, reason: str = "the task that started it has ended") -> None:
         """Kills what this process runs for `session`; returns when nothing of it is running."""
@@ -156,6 +176,8 @@ class BackgroundTasks:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # notifications that are being delivered
         self.store.close()
 
     async def _end(self, running: Sequence[_Running], reason: str) -> None:
@@ -172,9 +194,7 @@ class BackgroundTasks:
             if store.begin(task_id):
                 end = await self._result(running)
             running.output.cut(self._max_output_bytes)
-            ended = store.end(task_id, end) or store.get(task_id)
-            for warning in await deliver(store, ended, self._callback):
-                self._notice(warning)
+            await self._deliver(store.end(task_id, end) or store.get(task_id))
         except Exception as error:  # the disk is full, or a callback is wrong: the other tasks go on
             self._notice(f"the end of the background task {task_id} cannot be handled: {error}")
         finally:
@@ -194,6 +214,10 @@ class BackgroundTasks:
         limit = f"killed because its output passed {self._max_output_bytes:,} bytes"
         return replace(end, status="killed", reason=limit)
 
+    async def _deliver(self, task: BackgroundTask) -> None:
+        for warning in await deliver(self.store, task, self._callback):
+            self._notice(warning)
+
     # -- watching -------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
@@ -202,25 +226,54 @@ class BackgroundTasks:
         while self._running:
             if (seen := self.store.version()) != version:
                 version = seen
-                for task_id in self.store.kill_requests(current_owner()):
-                    if task_id in self._running:
-                        self._running[task_id].work.kill()
+                self._take_requests()
             is_check = self._clock.time() >= next_check
             for running in list(self._running.values()):
-                size = running.output.size()
-                if size > self._max_output_bytes and not running.flood:
-                    running.flood = True
-                    running.work.kill()
-                if running.watch.note(self._clock.time(), size):
-                    self.store.set_waiting(running.task_id, False)
-                if is_check and running.work.is_watched:
-                    self._check_stall(running)
-                if is_check and running.work.tokens != running.tokens:
-                    running.tokens = running.work.tokens
-                    self.store.set_tokens(running.task_id, *running.tokens)
+                self._look(running)
+                if is_check:
+                    self._check(running)
             if is_check:
                 next_check = self._clock.time() + CHECK_S
             await self._clock.sleep(LOOK_S)
+
+    def _take_requests(self) -> None:
+        """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""
+        for task_id in self.store.kill_requests(current_owner()):
+            if task_id in self._running:
+                self._running[task_id].work.kill()
+        for task_id in self.store.addressees():
+            if task_id in self._running:
+                self._pass_messages(task_id)
+
+    def _pass_messages(self, task_id: str) -> None:
+        running = self._running[task_id]
+        for message in self.store.take_messages(task_id):
+            running.activity = "active"  # as the store has it since the message was sent
+            running.work.receive(message)
+
+    def _look(self, running: _Running) -> None:
+        """Enforces the size of the output, and notes what has changed."""
+        work, task_id, size = running.work, running.task_id, running.output.size()
+        if size > self._max_output_bytes and not running.flood:
+            running.flood = True
+            work.kill()
+        if running.watch.note(self._clock.time(), size):
+            self.store.set_waiting(task_id, False)
+        is_delivering = running.delivery is not None and not running.delivery.done()
+        if not is_delivering and (event := work.take_event()):
+            task = self.store.get(task_id)
+            self.store.set_event(task, running_notice(task, f"{task.description!r}: {event}"))
+            self._deliver_soon(running, task)
+        if work.activity != running.activity:
+            running.activity = work.activity
+            self.store.set_activity(task_id, work.activity)
+
+    def _check(self, running: _Running) -> None:
+        if running.work.is_watched:
+            self._check_stall(running)
+        if running.work.tokens != running.tokens:
+            running.tokens = running.work.tokens
+            self.store.set_tokens(running.task_id, *running.tokens)
 
     def _check_stall(self, running: _Running) -> None:
         """Adds a notice if the output has stopped at a prompt. The task continues."""
@@ -230,7 +283,25 @@ class BackgroundTasks:
         if hint is not None:
             task = self.store.get(running.task_id)
             self.store.set_waiting(task.id, True)
-            self.store.add_notice(task, "stall", "next", stall_notice(task, _advice(task, hint)))
+            self.store.add_notice(task, "stall", "next", running_notice(task, _advice(task, hint)))
+            self._deliver_soon(running, task)
+
+    def _deliver_soon(self, running: _Running, task: BackgroundTask) -> None:
+        """Delivers the open notifications of a task, while all are watched."""
+        if task.notify_command is not None or self._callback is not None:
+            running.delivery = self._create(self._deliver_quietly(task))
+
+    async def _deliver_quietly(self, task: BackgroundTask) -> None:
+        try:
+            await self._deliver(task)
+        except Exception as error:  # a callback is wrong
+            self._notice(f"a notification of the background task {task.id} cannot be delivered: {error}")
+
+    def _create(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _all_ended(running: Sequence[_Running]) -> None:

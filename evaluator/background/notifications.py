@@ -1,7 +1,7 @@
 """Notifications: what the session that started a task is told about it, as XML.
 
-The end of a task has exactly one, with the task's status. A notice about a prompt that waits for an answer has no
-`status` element, because the task has not ended.
+The end of a task has exactly one, with the task's status. A notice about a prompt that waits for an answer, or about an
+event (an answer of a session, a change that a watch has seen), has no `status` element, because the task has not ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from evaluator.background.tasks import BackgroundTask, Priority
 
-NoticeKind = Literal["end", "stall"]
+NoticeKind = Literal["end", "stall", "event"]
 # Characters that XML 1.0 does not allow, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -35,9 +35,9 @@ def end_notice(task: BackgroundTask) -> str:
     return _xml(task, task.status, end_summary(task))
 
 
-def stall_notice(task: BackgroundTask, hint: str) -> str:
-    """The notification of a task whose output stopped at a prompt."""
-    return _xml(task, None, hint)
+def running_notice(task: BackgroundTask, summary: str) -> str:
+    """A notification of a task that goes on: about a prompt that waits for an answer, or about an event."""
+    return _xml(task, None, summary)
 
 
 def end_summary(task: BackgroundTask) -> str:

@@ -16,6 +16,8 @@ from evaluator.files.private_folder import open_private_folder
 MAX_BYTES = 1 << 30
 """The size of an output at which its task is killed."""
 WINDOW_MESSAGES = 50
+SUFFIXES = ("log", "jsonl")
+"""Of output as a program writes it, and of messages and events in JSON lines."""
 _BLOCK_BYTES = 1 << 16
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evaluator.background.output import Output
-from evaluator.background.tasks import End, TaskType
+from evaluator.background.tasks import End, TaskType, Work
 from evaluator.errors import ToolError
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES, Command, ProcessEnd, SupervisedProcess
@@ -19,7 +19,7 @@ _REASONS = {
 }
 
 
-class ScriptWork:
+class ScriptWork(Work):
     """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with the same limits.
 
     Its standard input is empty; with `has_input` it stays open, and `write` sends to it. When the task ends, nothing
@@ -28,7 +28,6 @@ class ScriptWork:
 
     type: TaskType = "b"
     is_watched = True
-    tokens = (None, None)
 
     def __init__(
         self,

@@ -6,6 +6,8 @@ leaves the state of its tasks as it was; the next one that looks finds that thei
 
 A notification is claimed before it is delivered, in one statement. It is therefore never delivered twice; if a
 process dies between the two, it stays readable here.
+
+An ended task is evicted after some time, see `evict`; its output file stays.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.background.notifications import Notice, NoticeKind, end_notice
-from evaluator.background.tasks import FINAL, BackgroundTask, End, Priority, check_id
+from evaluator.background.output import SUFFIXES
+from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
 from evaluator.errors import UsageError
 from evaluator.files import database
 from evaluator.files.database import transaction
@@ -32,16 +35,26 @@ _TABLES = f"""
 CREATE TABLE task ({", ".join("id TEXT PRIMARY KEY" if name == "id" else name for name in _FIELDS)}) WITHOUT ROWID;
 CREATE INDEX task_status ON task (status);
 CREATE INDEX task_session ON task (session);
+CREATE INDEX task_ended ON task (ended_at) WHERE ended_at IS NOT NULL;
 CREATE TABLE notice (
     number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, kind TEXT NOT NULL, session TEXT,
     priority TEXT NOT NULL, xml TEXT NOT NULL, created REAL NOT NULL, claimed REAL
 );
 CREATE UNIQUE INDEX notice_end ON notice (task_id) WHERE kind = 'end';
-CREATE INDEX notice_open ON notice (session) WHERE claimed IS NULL
+CREATE UNIQUE INDEX notice_event ON notice (task_id) WHERE kind = 'event' AND claimed IS NULL;
+CREATE INDEX notice_open ON notice (session) WHERE claimed IS NULL;
+CREATE INDEX notice_task ON notice (task_id);
+CREATE TABLE message (number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, text TEXT)
 """
-FORMAT = database.Format("background tasks", 0x45764267, 1, _TABLES, "name another folder")
+FORMAT = database.Format("background tasks", 0x45764267, 2, _TABLES, "name another folder")
 FILE_NAME = "background.sqlite"
 GONE = "the process that ran it is gone; its output up to then is kept"
+KEPT_ENDED = 10_000
+"""Ended tasks that are kept at most; the latest ones."""
+KEPT_TOLD_S, KEPT_S = 7 * 24 * 3600.0, 30 * 24 * 3600.0
+"""Seconds that an ended task is kept: one whose notification was delivered, and any other."""
+MAX_MESSAGES = 100
+MAX_MESSAGE_CHARS = 1_000_000
 _BUSY_S = 30.0
 _NOTICE = "number, task_id, kind, session, priority, xml"
 Requested = Literal["requested", "killed", "ended"]
@@ -118,24 +131,94 @@ class BackgroundStore:
         sql = "UPDATE task SET input_tokens = ?, output_tokens = ? WHERE id = ?"
         self._connection.execute(sql, (input_tokens, output_tokens, task_id))
 
+    def set_activity(self, task_id: str, activity: Activity | None) -> None:
+        """Notes whether a session is answering. It is not idle while a message to it has not been taken."""
+        sql = (
+            "UPDATE task SET activity = ?1 WHERE id = ?2 AND status = 'running'"
+            " AND (?1 IS NOT 'idle' OR NOT EXISTS (SELECT 1 FROM message WHERE task_id = ?2))"
+        )
+        self._connection.execute(sql, (activity, task_id))
+
+    def evict(self) -> None:
+        """Removes tasks that ended a week ago, or a month ago if their notification is not claimed, and the oldest
+        beyond KEPT_ENDED. What is kept of them is the output file."""
+        is_told = "EXISTS (SELECT 1 FROM notice WHERE task_id = task.id AND kind = 'end' AND claimed IS NOT NULL)"
+        beyond = "SELECT ended_at FROM task WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1 OFFSET ?"
+        sql = f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at < ? OR (ended_at < ? AND {is_told})"
+        now = self._now()
+        with transaction(self._connection):
+            if self._connection.execute(sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
+                self._connection.execute("DELETE FROM notice WHERE task_id NOT IN (SELECT id FROM task)")
+
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
-        values = {**asdict(end), "ended_at": self._now(), "is_waiting": False}
+        values = {**asdict(end), "ended_at": self._now(), "is_waiting": False, "activity": None}
         if task.kill_reason is not None:
             values |= {"status": "killed", "reason": task.kill_reason}
         names = ", ".join(f"{name} = ?" for name in values)
         self._connection.execute(f"UPDATE task SET {names} WHERE id = ?", [*values.values(), task.id])
+        self._connection.execute("DELETE FROM message WHERE task_id = ?", (task.id,))
         ended = self.get(task.id)
         self.add_notice(ended, "end", ended.priority, end_notice(ended))
         return ended
+
+    # -- messages to sessions -------------------------------------------------------------------------------
+
+    def send(self, task_id: str, text: str | None) -> None:
+        """Leaves a message to a session, which its process takes; None ends the session after what was sent before.
+
+        Raises: UsageError, if it is not a session, has ended, or has not taken MAX_MESSAGES messages yet.
+        """
+        if text is not None and len(text) > MAX_MESSAGE_CHARS:
+            raise UsageError(f"the message has {len(text):,} characters; at most {MAX_MESSAGE_CHARS:,} can be sent")
+        with transaction(self._connection):
+            task = self.get(task_id)
+            if task.type != "t":
+                raise UsageError(f"{task_id} is not an interactive session; only a session takes messages")
+            if task.has_ended:
+                raise UsageError(f"the session {task_id} has ended ({task.status}); start a new one")
+            (waiting,) = self._connection.execute(
+                "SELECT count(*) FROM message WHERE task_id = ?", (task_id,)
+            ).fetchone()
+            if waiting >= MAX_MESSAGES:
+                raise UsageError(f"{waiting} messages wait for the session {task_id}; wait until it has answered")
+            self._connection.execute("INSERT INTO message (task_id, text) VALUES (?, ?)", (task_id, text))
+            self._connection.execute("UPDATE task SET activity = 'active' WHERE id = ?", (task_id,))
+
+    def addressees(self) -> list[str]:
+        """The tasks that have messages which nobody has taken."""
+        return [row[0] for row in self._connection.execute("SELECT DISTINCT task_id FROM message")]
+
+    def take_messages(self, task_id: str) -> list[str | None]:
+        """The messages to a task, oldest first; from now on they are taken."""
+        rows = self._connection.execute("DELETE FROM message WHERE task_id = ? RETURNING number, text", (task_id,))
+        return [text for _, text in sorted(rows.fetchall(), key=lambda row: row[0])]
 
     # -- reading --------------------------------------------------------------------------------------------
 
     def get(self, task_id: str) -> BackgroundTask:
         """The task. Raises: UsageError, if there is none of that id."""
-        task = self._find(check_id(task_id))
+        task = self.find(task_id)
         if task is None:
-            raise UsageError(f"there is no background task {task_id} in {self.folder}. See: evaluator ps --all")
+            raise self._unknown(task_id)
         return task
+
+    def find(self, task_id: str) -> BackgroundTask | None:
+        """The task; None if there is none of that id. Raises: UsageError, for a text that is not an id."""
+        return self._find(check_id(task_id))
+
+    def output_of(self, task_id: str) -> Path:
+        """The output file, also of a task that was evicted. Raises: UsageError, if there is none."""
+        task = self.find(task_id)
+        if task is not None:
+            return Path(task.output_file)
+        for suffix in SUFFIXES:
+            path = self.folder / f"{task_id}.{suffix}"
+            if path.is_file():
+                return path
+        raise self._unknown(task_id)
+
+    def _unknown(self, task_id: str) -> UsageError:
+        return UsageError(f"there is no background task {task_id} in {self.folder}. See: evaluator ps --all")
 
     def list(self, *, ended: bool | None = None, session: str | None = None) -> list[BackgroundTask]:
         """The tasks, oldest first: all, only those that have ended or not, only those of a session."""
@@ -164,6 +247,16 @@ class BackgroundStore:
             "INSERT INTO notice (task_id, kind, session, priority, xml, created) VALUES (?, ?, ?, ?, ?, ?)",
             (task.id, kind, task.session, priority, xml, self._now()),
         )
+
+    def set_event(self, task: BackgroundTask, xml: str) -> None:
+        """Notifies of what happened in a task that goes on. An earlier notice of that kind that nobody has claimed is
+        replaced, so that each task has at most one."""
+        with transaction(self._connection):
+            self._connection.execute(
+                "DELETE FROM notice WHERE task_id = ? AND kind = 'event' AND claimed IS NULL", (task.id,)
+            )
+            if not self.get(task.id).has_ended:
+                self.add_notice(task, "event", task.priority, xml)
 
     def notices(self, task_id: str) -> list[Notice]:
         """All notifications of a task, oldest first, claimed or not."""

@@ -12,22 +12,27 @@ from __future__ import annotations
 import re
 import secrets
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from evaluator.background.output import Output
 from evaluator.errors import UsageError
 from evaluator.record.steps import Owner
 
-TaskType = Literal["b", "a", "w", "d"]
+TaskType = Literal["b", "a", "r", "t", "w", "m", "d"]
 TaskStatus = Literal["pending", "running", "completed", "failed", "killed"]
 FinalStatus = Literal["completed", "failed", "killed"]
+Activity = Literal["idle", "active"]
 Priority = Literal["next", "later"]
 TYPES: Mapping[TaskType, str] = {
     "b": "script process",
     "a": "Handler of one atomic task",
+    "r": "run on another node",
+    "t": "interactive session",
     "w": "composite template",
+    "m": "watch on an MCP server",
     "d": "memory consolidation",
 }
 FINAL: tuple[FinalStatus, ...] = get_args(FinalStatus)
@@ -72,7 +77,8 @@ class BackgroundTask:
 
     `session` identifies what started the task and gets its notifications; `tool_use_id` is the call of a model.
     `kill_reason` is set as soon as somebody asks to kill the task. `is_waiting`: its output stopped growing at a
-    prompt. `notify_command` gets its notification on standard input; without one, the session gets it.
+    prompt. `activity` is that of a running session: idle as soon as everything that was sent to it is answered.
+    `notify_command` gets its notifications on standard input; without one, the session gets them.
     """
 
     id: str
@@ -97,6 +103,7 @@ class BackgroundTask:
     input_tokens: int | None = None
     output_tokens: int | None = None
     is_waiting: bool = False
+    activity: Activity | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -107,25 +114,38 @@ class BackgroundTask:
         return {**asdict(self), "owner": self.owner.pid}
 
 
-class Work(Protocol):
+class Work(ABC):
     """What a task of one type does. `run` ends only when nothing of it is running any more.
 
     After `kill`, which may be called at any time and more than once, `run` returns soon.
     """
 
-    @property
-    def type(self) -> TaskType: ...
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether a prompt at the end of an output that stopped growing is worth a notice."""
-        ...
+    type: TaskType
+    priority: Priority = "later"
+    """That of its notifications."""
+    is_watched: bool = False
+    """Whether a prompt at the end of an output that stopped growing is worth a notice."""
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
         """The input and output tokens so far, see `End`."""
-        ...
+        return None, None
 
+    @property
+    def activity(self) -> Activity | None:
+        """Whether a session is answering; None for everything else."""
+        return None
+
+    def take_event(self) -> str:
+        """What happened since the last call that is worth a notice while the task runs; empty: nothing."""
+        return ""
+
+    def receive(self, message: str | None) -> None:
+        """Takes a message that was sent to the task; None: the last one was the last."""
+        raise UsageError(f"a {TYPES[self.type]} takes no messages")
+
+    @abstractmethod
     async def run(self, output: Output) -> End: ...
 
+    @abstractmethod
     def kill(self) -> None: ...

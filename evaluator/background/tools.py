@@ -1,8 +1,8 @@
 """The tools with which a model starts, reads, awaits and kills background tasks.
 
 A model sees only the tasks that its own session started. They run within the authority of its task: a script with its
-sandbox, memory and first root, a subtask as the tool `subtask` would run it, within the limits of the task above.
-Everything ends with the session.
+sandbox, memory and first root, a subtask or a session as the tool `subtask` would run it, within the limits of the task
+above, a watch on a server of its profile. Everything ends with the session.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from evaluator.background.evaluations import EvaluationWork, type_of
 from evaluator.background.manager import BackgroundTasks
 from evaluator.background.output import read_output, window_start
 from evaluator.background.scripts import ScriptWork
+from evaluator.background.sessions import SessionWork
 from evaluator.background.tasks import PRIORITIES, BackgroundTask, Work
+from evaluator.background.watches import WatchWork
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
+from evaluator.interpreter.chat import Chat, spec_of
 from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool
@@ -84,6 +87,9 @@ class _Session:
         made = [
             replace(tool(policy="ask")(self.start_script), close=close),
             Tool(ToolSpec(START_SUBTASK, text, PARAMETERS), self.start_subtask, preview=general.preview, close=close),
+            replace(tool(self.start_session), close=close),
+            replace(tool(policy="ask")(self.start_watch), close=close),
+            tool(self.send_message),
             tool(effect=False)(self.list_background),
             tool(effect=False)(self.read_background),
             tool(effect=False)(self.wait_background),
@@ -117,6 +123,54 @@ class _Session:
         kind = "a" if name is None or name not in library else type_of(library.get(name).node)
         work = EvaluationWork(kind, evaluate, self._spawner.run.services.redactor)
         return self._start(work, request.description, context)
+
+    async def start_session(
+        self, context: ToolContext, message: Annotated[str, "its first message"]
+    ) -> dict[str, Any]:  # fmt: skip
+        """Start an interactive session in the background: it answers each message that send_message sends to it and
+        remembers the earlier ones. Returns its task_id at once; wait_background waits for its answer, read_background
+        reads it."""
+
+        async def converse(ask: Any, show: Any, on_message: OnMessage) -> Outcome:
+            return await self._spawner.converse(spec_of(Chat(ask, show)), context, on_message)
+
+        work = SessionWork(converse, self._spawner.run.services.redactor)
+        started = self._start(work, message, context)
+        await self._service.make_tasks().send(started["task_id"], message)
+        return started
+
+    async def start_watch(
+        self,
+        context: ToolContext,
+        server: Annotated[str, "the name of an MCP server of this profile"],
+        resources: Annotated[list[str] | None, "URIs of resources whose changes are reported"] = None,
+        max_events: Annotated[int | None, "events after which it completes; without it, the end of this task"] = None,
+    ) -> dict[str, Any]:
+        """Watch an MCP server in the background: changes of resources and of its lists, and its log messages. Returns
+        its task_id at once; each event comes as a notification and is in its output."""
+        config = self._spawner.prepared.config
+        found = next((each for each in config.mcp if each.name == server), None)
+        if found is None:
+            known = ", ".join(each.name for each in config.mcp) or "none"
+            raise ToolError(f"the profile has no MCP server {server[:100]!r}; its servers are: {known}")
+        if max_events is not None and max_events < 1:
+            raise ToolError("max_events is at least 1; nothing was started")
+        root = self._spawner.run.services.root
+        work = WatchWork(found, tuple(resources or ()), cwd=root, max_events=max_events)
+        return self._start(work, " ".join(["watch", server, *(resources or ())]), context)
+
+    async def send_message(
+        self,
+        task_id: Annotated[str, "the id that start_session returned"],
+        message: Annotated[str | None, "what to say; null ends the session after its last answer"],
+    ) -> dict[str, Any]:
+        """Send a message to an interactive session. Wait for its answer with wait_background."""
+        await self._own(task_id)
+        try:
+            await self._service.make_tasks().send(task_id, message)
+        except UsageError as error:
+            raise ToolError(str(error)) from error
+        return _shown(await self._own(task_id))
 
     async def list_background(self) -> dict[str, Any]:
         """List the background tasks that this session started, and the notifications that it has not seen yet."""
@@ -153,11 +207,11 @@ class _Session:
         task_id: Annotated[str, "the id that the start returned"],
         timeout_s: Annotated[float, "how long to wait at most, in seconds"] = WAIT_S,
     ) -> dict[str, Any]:
-        """Wait until a background task has ended, and return its state."""
+        """Wait until a background task has ended, or until a session has answered, and return its state."""
         tasks = self._service.make_tasks()
         await self._own(task_id)
-        task = await tasks.wait(task_id, max(0.0, min(timeout_s, context.remaining_s, MAX_WAIT_S)))
-        if task.has_ended:
+        task = await tasks.wait(task_id, max(0.0, min(timeout_s, context.remaining_s, MAX_WAIT_S)), idle=True)
+        if task.has_ended or task.activity == "idle":
             tasks.store.claim(task_id=task_id)  # this answer is the notification
         return _shown(task)
 
@@ -192,7 +246,7 @@ class _Session:
 def _shown(task: BackgroundTask) -> dict[str, Any]:
     values = {
         "task_id": task.id, "description": task.description, "status": task.status, "exit_code": task.exit_code,
-        "signal": task.signal, "reason": task.reason, "summary": task.summary or None,
+        "activity": task.activity, "signal": task.signal, "reason": task.reason, "summary": task.summary or None,
         "waits_for_an_answer": task.is_waiting or None,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}

@@ -12,11 +12,13 @@ from evaluator.tools import Tool
 
 START_SCRIPT = "start_script"
 START_SUBTASK = "start_subtask"
-BACKGROUND_TOOLS = (
-    START_SCRIPT, START_SUBTASK, "list_background", "read_background", "wait_background", "kill_background",
-)  # fmt: skip
-BACKGROUND_SAFE = BACKGROUND_TOOLS[2:5]
+START_SESSION = "start_session"
+START_WATCH = "start_watch"
+BACKGROUND_SAFE = ("list_background", "read_background", "wait_background")
 """Those that may be called twice."""
+BACKGROUND_TOOLS = (
+    START_SCRIPT, START_SUBTASK, START_SESSION, START_WATCH, "send_message", *BACKGROUND_SAFE, "kill_background",
+)  # fmt: skip
 
 
 class BackgroundService(Protocol):

@@ -63,10 +63,10 @@ class Chat:
 
     async def start(self, services: Services, options: RunOptions) -> Outcome:
         """Runs a new session to its end. Returns: the outcome of the session."""
-        return await record_run(services, RunSpec(CHAT, {}, extra={"chat": True}, body=self._run), options)
+        return await record_run(services, replace(spec_of(self), extra={"chat": True}), options)
 
-    async def resume(self, services: Services, task_id: int, on_text: Callable[[str], None] | None = None) -> Outcome:
-        """Continues a session from its task file. Returns: as `start`.
+    async def resume(self, services: Services, task_id: int, callbacks: RunOptions) -> Outcome:
+        """Continues a session from its task file; only the callbacks of `callbacks` count. Returns: as `start`.
 
         Raises: UsageError, if that is the file of something else; RecordError, as `TaskStore.reopen`.
         """
@@ -75,9 +75,10 @@ class Chat:
             if not header.extra.get("chat"):
                 raise UsageError(f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume {task_id}")
             services = recorded_services(header, services)
-            options = replace(recorded_options(header, services), on_text=on_text)
+            options = recorded_options(header, services)
+            options = replace(options, on_text=callbacks.on_text, on_message=callbacks.on_message)
             steps = StepLog(journal, ResumedSteps(recording, _tell), store.redactor)
-            return await record_run(services, RunSpec(CHAT, {}, body=self._run), options, steps=steps)
+            return await record_run(services, spec_of(self), options, steps=steps)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
         services, steps = run.services, run.steps
@@ -147,8 +148,8 @@ class Chat:
         try:
             return await answering
         except asyncio.CancelledError:
-            if not answering.cancelled():
-                answering.cancel()
+            session = asyncio.current_task()
+            if session is not None and session.cancelling():  # not only the answer
                 raise
             return failure("execution_halted", "the answer was cancelled")
         except RecordError:
@@ -157,6 +158,11 @@ class Chat:
             return to_task_error(error)
         finally:
             self._answering = None
+
+
+def spec_of(chat: Chat) -> RunSpec:
+    """The session as a run, also one below another task."""
+    return RunSpec(CHAT, {}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (RunSpec is not public, Chat is)
 
 
 @dataclass(slots=True)

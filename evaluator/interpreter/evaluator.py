@@ -453,6 +453,7 @@ class Evaluator:
         *,
         resume: int | None = None,
         on_text: Callable[[str], None] | None = None,
+        on_message: OnMessage | None = None,
         on_start: Callable[[Chat], None] | None = None,
     ) -> Outcome:
         """Runs an interactive session in one Handler, with the profile's tools.
@@ -460,8 +461,8 @@ class Evaluator:
         The profile's limits hold for each query. Memory adds context that is relevant to a query.
 
         `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the session, whose
-        `cancel_answer` cancels the answer in progress. `resume` continues the session of a task file and first shows
-        its recorded replies.
+        `cancel_answer` cancels the answer in progress. `on_text` and `on_message` are as for `evaluate`. `resume`
+        continues the session of a task file and first shows its recorded replies.
 
         Returns: the outcome of the session; its content is the last answer.
         """
@@ -469,9 +470,10 @@ class Evaluator:
         if on_start is not None:
             on_start(session)
         try:
+            callbacks = RunOptions(on_text=on_text, on_message=on_message)
             if resume is not None:
-                return await session.resume(self.services, resume, on_text)
-            return await session.start(self.services, replace(self._options, on_text=on_text))
+                return await session.resume(self.services, resume, callbacks)
+            return await session.start(self.services, replace(self._options, on_text=on_text, on_message=on_message))
         except Exception as error:
             return to_task_error(error)
 

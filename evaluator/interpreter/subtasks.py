@@ -113,9 +113,8 @@ class Spawner:
         Raises: ToolError, for a request that is refused, with the reason for the model.
         """
         run, depth = self.run, self.run.depth + 1
-        if depth > run.max_depth:
-            message = f"subtasks are {run.max_depth} levels deep, which is the limit; do this part of the work yourself"
-            return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, run.max_depth))
+        if (refusal := self._depth_refusal()) is not None:
+            return refusal
         chosen = self._choose(request, context)
         authority = await self._with_files(chosen.authority, request, context)
         identity = identity_of(chosen.template, request.description, request.inputs)
@@ -129,7 +128,27 @@ class Spawner:
             arguments={k: v for k, v in request.inputs.items() if k in declared},
             scope=Scope(dict(request.inputs)), match_score=chosen.score,
         )  # fmt: skip
-        prepared = self.prepared
+        return await self._run(spec, identity, max_depth, authority, context, on_message)
+
+    async def converse(self, spec: RunSpec, context: ToolContext, on_message: OnMessage) -> Outcome:
+        """Runs an interactive session (see `chat.spec_of`) below this task, as `spawn` runs a subtask."""
+        if (refusal := self._depth_refusal()) is not None:
+            return refusal
+        identity = identity_of(spec.request, context.step_path, {})
+        return await self._run(spec, identity, self.run.max_depth, self.authority(), context, on_message)
+
+    def _depth_refusal(self) -> TaskError | None:
+        depth, limit = self.run.depth + 1, self.run.max_depth
+        if depth <= limit:
+            return None
+        message = f"subtasks are {limit} levels deep, which is the limit; do this part of the work yourself"
+        return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit))
+
+    async def _run(
+        self, spec: RunSpec, identity: str, max_depth: int, authority: Authority, context: ToolContext,
+        on_message: OnMessage | None,
+    ) -> Outcome:  # fmt: skip
+        run, prepared = self.run, self.prepared
         parent = Parent(
             run, context.step_path, prepared.budget, prepared.context.items, identity, max_depth,
             prepared.frame.sandbox, authority,

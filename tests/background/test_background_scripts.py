@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.background import BackgroundTasks, ScriptWork
+from evaluator.background import BackgroundTasks, ScriptWork, Work
 from evaluator.background.output import read_output
 from evaluator.background.stall import prompt_hint
 from evaluator.testing import FakeClock
@@ -159,12 +159,10 @@ def test_another_process_kills_a_task_and_sees_that_its_owner_is_gone(tmp_path):
 
 
 def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_path):
-    class Instant:
+    class Instant(Work):
         """Ends by itself after `turns` turns of the loop, unless it is killed before."""
 
         type = "b"
-        is_watched = False
-        tokens = (None, None)
 
         def __init__(self, turns: int) -> None:
             self.turns, self.is_killed = turns, False

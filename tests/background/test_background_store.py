@@ -59,6 +59,7 @@ class States(RuleBasedStateMachine):
         self.stores = [BackgroundStore(self.folder.name) for _ in range(2)]
         self.model: dict[str, str] = {}
         self.asked: dict[str, str] = {}
+        self.sent: dict[str, int] = {}
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -94,6 +95,35 @@ class States(RuleBasedStateMachine):
             self.asked.setdefault(task, reason)
         if expected == "killed":
             self.model[task] = "killed"
+
+    @rule(task=tasks, which=strategies.integers(0, 1))
+    def send(self, task: str, which: int) -> None:
+        if task[0] == "t" and self.model[task] not in FINAL:
+            self.stores[which].send(task, "hello")
+            self.sent[task] = self.sent.get(task, 0) + 1
+        else:
+            with pytest.raises(UsageError):
+                self.stores[which].send(task, "hello")
+
+    @rule(task=tasks, which=strategies.integers(0, 1))
+    def take(self, task: str, which: int) -> None:
+        taken = self.stores[which].take_messages(task)
+        assert taken == ["hello"] * (0 if self.model[task] in FINAL else self.sent.get(task, 0))
+        self.sent[task] = 0
+
+    @rule(task=tasks, which=strategies.integers(0, 1))
+    def answer(self, task: str, which: int) -> None:
+        self.stores[which].set_activity(task, "idle")
+
+    @rule(which=strategies.integers(0, 1))
+    def evict(self, which: int) -> None:
+        self.stores[which].evict()  # nothing is old
+
+    @invariant()
+    def an_idle_session_runs_and_has_answered_everything(self) -> None:
+        for task in self.stores[0].list():
+            assert task.activity != "idle" or (task.status == "running" and not self.sent.get(task.id))
+            assert task.activity is None or not task.has_ended
 
     @invariant()
     def states_are_those_of_the_model(self) -> None:
@@ -193,6 +223,41 @@ def test_a_killed_process_leaves_one_end_and_one_notification(tmp_path, point, s
     assert len(store.end_orphans()) == (point == "running") and store.end_orphans() == []
     assert store.get("b00000000").status == status
     assert len(store.claim(task_id="b00000000")) == 1 and store.claim(task_id="b00000000") == []
+    store.close()
+
+
+def test_ended_tasks_are_evicted_and_their_output_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluator.background.store.KEPT_ENDED", 3)
+    now = 1_000_000_000.0
+    store = BackgroundStore(tmp_path, now=lambda: now)
+
+    def ended(days_ago: float, *, is_told: bool) -> str:
+        nonlocal now
+        now -= days_ago * 24 * 3600
+        task = a_task(tmp_path)
+        (tmp_path / f"{task.id}.log").write_bytes(b"kept")
+        store.add(task)
+        store.end(task.id, End("completed", 0))
+        if is_told:
+            assert store.claim(task_id=task.id)
+        now += days_ago * 24 * 3600
+        return task.id
+
+    running = a_task(tmp_path)
+    store.add(running)
+    store.begin(running.id)
+    told_long_ago, told, waiting, forgotten = (
+        ended(8, is_told=True), ended(6, is_told=True), ended(8, is_told=False), ended(31, is_told=False),
+    )  # fmt: skip
+    store.evict()
+    assert {task.id for task in store.list()} == {running.id, told, waiting}
+    assert store.notices(told_long_ago) == [] and len(store.notices(told)) == 1
+    recent = [ended(days / 10, is_told=False) for days in (3, 2, 1)]
+    store.evict()
+    assert {task.id for task in store.list()} == {running.id, *recent}
+    assert store.output_of(forgotten).read_bytes() == b"kept"
+    with pytest.raises(UsageError, match="there is no background task"):
+        store.get(forgotten)
     store.close()
 
 

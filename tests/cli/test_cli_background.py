@@ -95,14 +95,51 @@ def test_follow_prints_the_output_until_the_end(cli, start, tmp_path):
     assert out == b"two\n" and reader.returncode == 0
 
 
+def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, tmp_path):
+    task_id = cli("start", "--session", "--handler", "offline").out.strip()
+    assert task_id[0] == "t"
+    assert cli("send", task_id, "-", stdin=b"How are you?\n").code == 0
+    ran = cli("wait", task_id, "--idle")
+    assert (ran.code, ran.out) == (0, f"{task_id}: running, idle\n")
+    assert "running, idle" in cli("ps").out
+    said = [json.loads(line) for line in cli("logs", task_id).out.splitlines()]
+    assert [each["role"] for each in said] == ["user", "assistant"] and said[0]["content"] == "How are you?\n"
+    assert cli("send", task_id, "Bye", "--end").code == 0
+    assert cli("wait", task_id).code == 0 and state(tmp_path, task_id).status == "completed"
+    late = cli("send", task_id, "Hello?")
+    assert late.code != 0 and "has ended (completed)" in late.err
+
+
+def test_a_watch_is_killed_from_another_terminal(cli, tmp_path):
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    from tests.background.test_background_scripts import is_running
+    from tests.background.test_background_watches import server_in
+
+    server = server_in(tmp_path)
+    (tmp_path / "handlers").mkdir()
+    arguments = "".join(f"<arg>{each}</arg>" for each in server.args)
+    (tmp_path / "handlers" / "p.xml").write_text(
+        f'<handler name="p"><backend>simulated</backend><mcp><server name="raw" command="{server.command}">{arguments}</server>'
+        "</mcp></handler>",
+        encoding="utf-8",
+    )
+    words = ("--watch", "mcp://raw/memo://two", "--handler", "p")
+    task_id = cli("start", *words).out.strip()
+    assert task_id[0] == "m"
+    pids = [int(word) for word in until_written(tmp_path / "pids").split()]
+    assert cli("kill", task_id).code == 0 and not any(map(is_running, pids))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("start",), "either a command after -- or --template NAME or --consolidate FILE"),
-        (
-            ("start", "--template", "summarise", "--", "ls"),
-            "either a command after -- or --template NAME or --consolidate FILE",
-        ),
+        (("start",), "give one of: a command after --"),
+        (("start", "--template", "summarise", "--", "ls"), "give one of: a command after --"),
+        (("start", "--session", "--", "ls"), "give one of: a command after --"),
+        (("start", "--watch", "nothing"), "the profile has no MCP server 'nothing'"),
+        (("start", "--events", "3", "--", "ls"), "--events is for --watch"),
+        (("send", "t00000000"), "give the text of the message"),
+        (("send", "t00000000", "hello"), "there is no background task t00000000"),
         (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),
         (("start", "--template", "nothing"), "there is no template 'nothing'"),
         (("start", "--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),

@@ -20,6 +20,7 @@ from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.content import ToolListing, listing_of
+from evaluator.tools.mcp.events import Watch, event_of
 from evaluator.tools.mcp.process import GRACE_S, ServerProcess
 from evaluator.tools.mcp.servers import McpServer
 from evaluator.tools.mcp.transport import http, stdio
@@ -38,10 +39,16 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A session that is being opened, is open, or has ended. The constructor opens it; it is never opened again."""
+    """A session that is being opened, is open, or has ended. The constructor opens it; it is never opened again.
 
-    def __init__(self, server: McpServer, environ: Mapping[str, str], cwd: Path | None) -> None:
+    `watch` gets what the server announces; a server that cannot announce it ends the session.
+    """
+
+    def __init__(
+        self, server: McpServer, environ: Mapping[str, str], cwd: Path | None, watch: Watch | None = None
+    ) -> None:  # fmt: skip
         self.server = server
+        self._watch = watch
         self.why = ""
         """The reason why the session ended; "" before its end."""
         self._environ = environ
@@ -61,6 +68,11 @@ class Connection:
     @property
     def is_over(self) -> bool:
         return self._session_task.done() or self._stop.is_set()
+
+    async def ended(self) -> str:
+        """Waits until the session has ended. Returns: why."""
+        await asyncio.wait([self._session_task])
+        return self.why
 
     async def settle(self) -> None:
         """Waits for a running check whether a server that did not answer is still alive."""
@@ -143,21 +155,53 @@ class Connection:
             await asyncio.wait([*waits, listening])
 
     async def _listen(self, client: Client) -> None:
-        """Subscribes to changes of the tool list; servers without a handshake do not announce them otherwise."""
+        """Subscribes to changes; servers without a handshake do not announce them otherwise."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
+        uris, is_watch = () if self._watch is None else self._watch.uris, self._watch is not None
         try:
-            async with client.listen(tools_list_changed=True) as changes:
+            async with client.listen(
+                tools_list_changed=True, prompts_list_changed=is_watch, resources_list_changed=is_watch,
+                resource_subscriptions=uris,
+            ) as changes:  # fmt: skip
+                if refused := sorted({*uris} - {*(changes.honored.resource_subscriptions or ())}):
+                    return self._end_watch(f"it does not announce changes of {', '.join(refused)}")
                 async for _ in changes:
-                    self._forget_listing()
-        except (ListenNotSupportedError, SubscriptionLost):
-            return
-        except Exception:
+                    pass  # each is also a message
+            self._end_watch("it has ended the subscription")
+        except ListenNotSupportedError:
+            await self._subscribe(client, uris)
+        except SubscriptionLost as error:
+            self._end_watch(f"the subscription was lost: {self._described(error)}")
+        except Exception as error:
             LOGGER.debug("MCP server %s announces no changes", self.server.name, exc_info=True)
+            if uris:
+                self._end_watch(f"it does not announce changes: {self._described(error)}")
+
+    async def _subscribe(self, client: Client, uris: tuple[str, ...]) -> None:
+        """Subscribes to the resources at a server with a handshake, which announces everything else by itself."""
+        from mcp.types import EmptyResult, SubscribeRequest, SubscribeRequestParams
+
+        for uri in uris:
+            try:  # not by the client's own method, which warns that newer servers have another one
+                request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
+                await client.session.send_request(request, EmptyResult)
+            except Exception as error:
+                return self._end_watch(f"it does not announce changes of {uri}: {self._described(error)}")
+
+    def _end_watch(self, why: str) -> None:
+        if self._watch is not None:
+            self.why = self.why or why
+            self._stop.set()
 
     async def _handle_message(self, message: Any) -> None:
-        if getattr(message, "method", None) == "notifications/tools/list_changed":
+        event = event_of(message)
+        if event is None:
+            return
+        if event["event"] == "tools_changed":
             self._forget_listing()
+        if self._watch is not None:
+            self._watch.on_event(event)
 
     def _forget_listing(self) -> None:
         self._changes += 1
@@ -277,8 +321,9 @@ class Connection:
             self._listing = listing
         return listing
 
-    async def aclose(self) -> None:
-        """Ends the session; returns when its server process is dead."""
+    async def aclose(self, why: str = "") -> None:
+        """Ends the session; returns when its server process is dead. With a reason `why`, it is killed at once."""
+        self.why = self.why or why
         self._stop.set()
         await asyncio.wait([self._session_task], timeout=2 * GRACE_S)
         self._session_task.cancel()  # a server that does not let the session end

@@ -1,0 +1,211 @@
+"""`evaluator start`: a task in the background, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.background import read_tasks
+from evaluator.cli.common import input_option, json_option, print_json, read_inputs
+from evaluator.cli.detach import detach
+from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
+from evaluator.errors import UsageError
+
+if TYPE_CHECKING:
+    from evaluator.background import BackgroundTask, BackgroundTasks, Work
+    from evaluator.tools.mcp import McpServer
+
+_WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --consolidate FILE"
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator start -- make all\n  evaluator start --template summarise -i document=@a.md\n"
+    "  evaluator start --session --handler default\n  evaluator start --watch mcp://notes/memo://today"
+)
+@click.argument("command", nargs=-1)
+@click.option("--template", metavar="NAME", help="Evaluate this template.")
+@click.option(
+    "--session", is_flag=True, help="An interactive session, which answers what `evaluator send` sends to it."
+)
+@click.option(
+    "--watch",
+    "watched",
+    metavar="SERVER",
+    multiple=True,
+    help="Watch this MCP server of the profile, or its resource mcp://SERVER/URI. Repeatable for resources.",
+)
+@click.option("--events", type=click.IntRange(min=1), metavar="N", help="With --watch: complete after N events.")
+@click.option(
+    "--consolidate",
+    "index",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Bring this index of `evaluator memory` up to date with its folders.",
+)
+@input_option
+@click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Gets each notification on standard input, as XML; the last one is the end.",
+)
+@click.option(
+    "--max-output",
+    type=click.IntRange(min=1),
+    default=1 << 30,
+    show_default=True,
+    metavar="BYTES",
+    help="Kill the task when its output is larger.",
+)
+@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox", "trust")
+@json_option
+def start(
+    command: tuple[str, ...], template: str | None, session: bool, watched: tuple[str, ...], events: int | None,
+    index: Path | None, inputs: tuple[str, ...], notify: str | None, max_output: int, as_json: bool,
+    options: EvaluatorOptions,
+) -> None:  # fmt: skip
+    """Start a task in the background and print its id: a command, a template, an interactive session, a watch on an MCP
+    server, or the maintenance of an index.
+
+    A command runs without a shell, with an empty standard input and the limits of scripts, in the first --root. It gets
+    PATH, HOME, LANG, LC_* and TMPDIR of the environment, and nothing else. The task outlives this terminal.
+    """
+    if sum((bool(command), template is not None, session, bool(watched), index is not None)) != 1:
+        raise UsageError(f"give one of: {_WHAT}")
+    if inputs and template is None:
+        raise UsageError("--input is for --template; a command gets its arguments after --")
+    if events is not None and not watched:
+        raise UsageError("--events is for --watch")
+
+    def make() -> tuple[Work, str]:
+        if index is not None:
+            return _consolidation(index)
+        if template is not None:
+            return _evaluation(template, inputs, options)
+        if session:
+            return _session(options)
+        return _watch(watched, events, options) if watched else _script(command, options)
+
+    task_id = _start_detached(make, options, notify, max_output)
+    if as_json:
+        print_json(read_tasks(options.tasks_dir, lambda tasks: _state_of(tasks, task_id)).to_dict())
+    else:
+        echo(task_id)
+
+
+def _start_detached(
+    make: Callable[[], tuple[Work, str]], options: EvaluatorOptions, notify: str | None, max_output: int
+) -> str:
+    """Runs the work that `make` makes in a process of its own. Returns: the id of its task."""
+    notify_command = None if notify is None else shlex.split(notify)
+    folder = options.tasks_dir / BACKGROUND_FOLDER
+
+    def run(ready: Callable[[str], None]) -> None:
+        asyncio.run(_host(make, folder, notify_command, max_output, ready))
+
+    return detach(run)
+
+
+async def _state_of(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
+    return tasks.store.get(task_id)
+
+
+def _script(command: tuple[str, ...], options: EvaluatorOptions) -> tuple[Work, str]:
+    from evaluator.background import ScriptWork
+    from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+
+    root = (options.roots or (Path.cwd(),))[0].absolute()
+    sandbox = NO_SANDBOX if options.sandbox is None else Sandbox.parse(options.sandbox)
+    return ScriptWork(command, cwd=root, sandbox=sandbox), shlex.join(command)
+
+
+def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOptions) -> tuple[Work, str]:
+    from evaluator.background import EvaluationWork
+    from evaluator.background.evaluations import type_of
+    from evaluator.nodes import Function
+
+    evaluator = options.make_evaluator()
+    node = evaluator.library.get(template).node
+    if isinstance(node, Function):
+        raise UsageError(f"{template!r} is a function; only tasks can be started")
+    values = read_inputs(inputs, node)
+
+    async def evaluate(on_message: Any) -> Any:
+        try:
+            return await evaluator.evaluate(template, values, on_message=on_message)
+        finally:
+            await evaluator.aclose()
+
+    return EvaluationWork(type_of(node), evaluate, evaluator.services.redactor), template
+
+
+def _session(options: EvaluatorOptions) -> tuple[Work, str]:
+    from evaluator.background import SessionWork
+
+    evaluator = options.make_evaluator()
+
+    async def converse(ask: Any, show: Any, on_message: Any) -> Any:
+        try:
+            return await evaluator.chat(ask, show, on_message=on_message)
+        finally:
+            await evaluator.aclose()
+
+    return SessionWork(converse, evaluator.services.redactor), f"session with {evaluator.services.default_profile.name}"
+
+
+def _watch(watched: tuple[str, ...], events: int | None, options: EvaluatorOptions) -> tuple[Work, str]:
+    from evaluator.background import WatchWork
+    from evaluator.tools.mcp.servers import SCHEME, split_resource
+
+    services = options.make_evaluator().services
+    servers = services.default_profile.mcp
+    found = [
+        split_resource(each, servers) if each.startswith(SCHEME) else (_server(each, servers), None)
+        for each in watched
+    ]  # fmt: skip
+    if any(server != found[0][0] for server, _ in found):
+        raise UsageError("one task watches one server; start one for each")
+    uris = tuple(dict.fromkeys(uri for _, uri in found if uri is not None))
+    services.mcp.check([found[0][0]])
+    return WatchWork(found[0][0], uris, cwd=services.root, max_events=events), f"watch {' '.join(watched)}"
+
+
+def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
+    found = next((server for server in servers if server.name == name), None)
+    if found is None:
+        known = ", ".join(server.name for server in servers) or "none"
+        raise UsageError(f"the profile has no MCP server {name!r}; its servers are: {known}")
+    return found
+
+
+def _consolidation(index: Path) -> tuple[Work, str]:
+    from evaluator.background.consolidation import ConsolidationWork
+
+    return ConsolidationWork(index.absolute()), f"consolidate {index}"
+
+
+async def _host(
+    make: Callable[[], tuple[Work, str]], folder: Path, notify: list[str] | None, max_output: int,
+    ready: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Runs one task to its end in this process, which serves nothing else."""
+    from evaluator.background import BackgroundTasks
+
+    work, description = make()
+    async with BackgroundTasks(folder, max_output_bytes=max_output) as tasks:
+        task = tasks.start(work, description, notify_command=notify)
+        loop, kills = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            reason = f"its process got {signal.Signals(number).name}"
+            loop.add_signal_handler(
+                number, lambda reason=reason: kills.add(loop.create_task(tasks.kill(task.id, reason)))
+            )  # fmt: skip
+        ready(task.id)
+        await tasks.wait(task.id)
+        await asyncio.gather(*kills)
