@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster lint docs bench lock clean
+.PHONY: help demo test test-cluster lint docs screenshots bench lock clean
 
 help: ## Show what the targets do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ lint: $(STAMP) ## Check style, types, imports and plain English
 docs: $(STAMP) ## Build the documentation into docs/_build
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
+
+screenshots: $(STAMP) ## Take the pictures of the viewer in the docs (needs Chromium)
+	$(BIN)/python -m docs.screenshots
 
 bench: $(STAMP) ## Measure the figures of bench/README.md (ARGS=--quick for a short run)
 	$(BIN)/python bench/all.py $(ARGS)

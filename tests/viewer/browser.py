@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-KEYS = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowLeft": 37, "Tab": 9}
+KEYS = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, " ": 32}
 
 
 def find_chromium() -> str | None:
@@ -120,7 +120,7 @@ class Page:
 
     async def press(self, key: str) -> None:
         shared = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
-        text = {"text": "\r"} if key == "Enter" else {}
+        text = {"text": {"Enter": "\r"}.get(key, key)} if key in ("Enter", " ") else {}
         await self.send("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
         await self.send("Input.dispatchKeyEvent", type="keyUp", **shared)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import make_app, state
@@ -19,6 +20,7 @@ from tests.batch.export.results import EACH, HOSTILE, hostile, result
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import Page, find_chromium, running, tab
 from tests.viewer.site import TOKEN
+from tests.viewer.tasks import add_task, append_output
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
 
@@ -67,12 +69,16 @@ async def links(page: Page, prefix: str) -> list[str]:
 
 async def main_pages(page: Page, address: str) -> list[str]:
     """The address of each kind of page."""
-    found = [f"{address}/{name}" for name in ("runs", "batches", "compare", "templates")]
-    for start, prefix in (("runs", "/run/"), ("batches", "/batch/"), ("templates", "/template/")):
+    lists = {
+        "runs": "/run/", "batches": "/batch/", "templates": "/template/", "queue": "/queue/", "background": "/background/"
+    }  # fmt: skip
+    found = [f"{address}/{name}" for name in (*lists, "compare")]
+    for start, prefix in lists.items():
         await page.visit(f"{address}/{start}")
         found.append((await links(page, prefix))[0])
-    await page.visit(found[5])
-    found.append((await links(page, "/sample/"))[0])
+        if start == "batches":
+            await page.visit(found[-1])
+            found.append((await links(page, "/sample/"))[0])
     return found
 
 
@@ -83,6 +89,10 @@ def write_project(root: Path) -> None:
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
     journal.note(StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": "x" * 5_000}, 0.1))
     journal.close(Summary("completed", 1, 0, 0.1, result={"content": "\n".join(HOSTILE)}))
+    hostile_text = "".join(HOSTILE).replace("\x00", "").encode("utf-8", "replace").decode()
+    with TaskQueue(root / "queue") as queue:
+        queue.add(hostile_text)
+    add_task(root, description=hostile_text, output=hostile_text.encode() + b"x" * 500)
 
 
 def hostile_cells() -> list[dict[str, str]]:
@@ -127,6 +137,45 @@ def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(browse: 
         assert await page.run("window.same && document.getElementById('filter-text').value") == "typed"
 
     browse(steps)
+
+
+def test_an_output_is_followed_unless_the_reader_scrolled_up(browse: Any, tmp_path: Path) -> None:
+    task = add_task(tmp_path, output=b"line\n" * 200)
+    bottom = "output.scrollTop + output.clientHeight >= output.scrollHeight - 4"
+
+    async def steps(page: Page, address: str) -> None:
+        async def appears(text: str) -> None:
+            append_output(task, text)
+            assert await page.run(becomes(f"document.getElementById('output').innerText.includes('{text}')"))
+
+        await page.visit(f"{address}/background")
+        await page.visit((await links(page, "/background/"))[0])
+        assert await page.run(bottom), "it is shown from its end"
+        await appears("the first")
+        assert await page.run(bottom)
+        await page.run("output.scrollTop = 7")
+        await appears("the second")
+        assert await page.run("output.scrollTop") == 7
+
+    browse(steps)
+
+
+def test_an_entry_is_skipped_with_the_keyboard_alone(browse: Any, tmp_path: Path) -> None:
+    with TaskQueue(tmp_path / "queue") as queue:
+        queue.add("a text")
+
+        async def steps(page: Page, address: str) -> str:
+            await page.visit(f"{address}/queue")
+            await page.run("document.querySelector('.card a').focus()")
+            await page.follow("Enter")
+            await page.run("document.querySelector('form [name=confirm]').focus()")
+            await page.press(" ")
+            await page.press("Tab")
+            await page.follow("Enter")
+            return await page.run("document.querySelector('.lead').innerText")
+
+        assert browse(steps) == "skipped · unknown"
+        assert queue.show("T-01").entry.status == "skipped"
 
 
 def test_the_arrow_keys_lead_through_the_samples(browse: Any, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from aiohttp import web
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.viewer.server.access import Guard, Handler, new_token
+from evaluator.viewer.server.background import background_page, kill_task, task_page
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
+from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
 from evaluator.viewer.server.rendering import Page, make_environment
 from evaluator.viewer.server.runs import run_page, runs_page
 from evaluator.viewer.server.state import Library, State
@@ -32,7 +34,16 @@ _ASSETS = {
     "icon.svg": ("server/static/icon.svg", "image/svg+xml"),
     "view.js": ("server/static/view.js", "text/javascript"),
 }
+# File in `pages/` → the first part of the address of the list that it belongs to.
+_SECTIONS = {
+    "runs.html": "runs", "run.html": "runs", "batches.html": "batches", "batch.html": "batches",
+    "sample.html": "batches", "compare.html": "compare", "queue.html": "queue", "entry.html": "queue",
+    "background.html": "background", "task.html": "background", "templates.html": "templates",
+    "template.html": "templates",
+}  # fmt: skip
 MakePage = Callable[[State, Mapping[str, str]], Page]
+Act = Callable[[State, Mapping[str, str]], str]
+"""Does what a form asks for and confirms; returns the address of the page to go to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,10 @@ def make_app(root: Path, token: str) -> web.Application:
     state = State(project, Library(project.root), new_token())
 
     def render(page: Page) -> str:
-        return environment.get_template(page.template).render(root=str(state.project.root), **page.values)
+        section = _SECTIONS.get(page.template, "")
+        return environment.get_template(page.template).render(
+            root=str(state.project.root), section=section, **page.values
+        )
 
     site = _Site(state, render)
     app = web.Application(middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES)
@@ -61,12 +75,19 @@ def make_app(root: Path, token: str) -> web.Application:
         "/batch/{folder}": batch_page,
         "/sample/{folder}/{key}": sample_page,
         "/compare": compare_page,
+        "/queue": queue_page,
+        "/queue/{folder}/{entry}": entry_page,
+        "/background": background_page,
+        "/background/{folder}/{task}": task_page,
         "/templates": templates_page,
         "/template/{template}": template_page,
     }
     for path, make in routes.items():
         app.router.add_get(path, partial(_page, site, make))
     app.router.add_post("/template/{template}", partial(_form, site))
+    actions: dict[str, Act] = {"/queue/{folder}/{entry}": change_entry, "/background/{folder}/{task}": kill_task}
+    for path, act in actions.items():
+        app.router.add_post(path, partial(_action, site, act))
     return app
 
 
@@ -115,13 +136,25 @@ async def _page(site: _Site, make: MakePage, request: web.Request) -> web.Stream
 
 async def _form(site: _Site, request: web.Request) -> web.StreamResponse:
     """The prompt for the inputs in a form, or the run that it asks for and confirms."""
-    sent = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
-    query = {**sent, **request.match_info}
+    query = await _sent(request)
     if query.get("action") == "run":
-        address = await asyncio.to_thread(simulated_run, site.state, query)
-        return web.Response(status=303, headers={"Location": address})
+        return await _do(site, simulated_run, query)
     page, body = await asyncio.to_thread(_made, site, template_page, query)
     return _html(body, page.status)
+
+
+async def _action(site: _Site, act: Act, request: web.Request) -> web.StreamResponse:
+    return await _do(site, act, await _sent(request))
+
+
+async def _sent(request: web.Request) -> dict[str, str]:
+    """The values of a form and of the address."""
+    sent = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+    return {**sent, **request.match_info}
+
+
+async def _do(site: _Site, act: Act, query: Mapping[str, str]) -> web.StreamResponse:
+    return web.Response(status=303, headers={"Location": await asyncio.to_thread(act, site.state, query)})
 
 
 def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:

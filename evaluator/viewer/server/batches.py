@@ -17,12 +17,12 @@ from evaluator.errors import EvaluatorError
 from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
-from evaluator.viewer.server.state import LATER, State
+from evaluator.viewer.server.state import COMPUTING_MS, LATER, State
 from evaluator.viewer.transcripts import transcripts
 
 SAMPLES_PER_PAGE = 50
 MAX_BATCHES = 500
-LIVE_MS, SLOW_LIVE_MS, COMPUTING_MS = 2_000, 15_000, 1_000
+LIVE_MS, SLOW_LIVE_MS = 2_000, 15_000
 _SHARE = 100
 _QUIET_S = 120.0
 

@@ -13,10 +13,10 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
 from evaluator.errors import UsageError
 from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.batches import COMPUTING_MS, entries, opened
+from evaluator.viewer.server.batches import entries, opened
 from evaluator.viewer.server.differences import Part, marked
 from evaluator.viewer.server.rendering import Page
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import COMPUTING_MS, State
 
 FLIPS_PER_PAGE = 10
 MAX_EPOCHS = 100

@@ -1,19 +1,21 @@
-"""The folders that the viewer shows: task folders and batches below one folder, found by looking.
+"""The folders that the viewer shows below one folder: task folders, batches, queues, and those of background tasks.
 
-An address names a folder by a hash of its relative path, so that no address leads outside what was found. Links are not
-followed.
+They are found by looking. An address names a folder by a hash of its relative path, so that no address leads outside
+what was found. Links are not followed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
+from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError
+from evaluator.queue.task_queue import DATABASE as QUEUE
 from evaluator.record.store import TaskStore
 
 MAX_DEPTH, MAX_FOLDERS = 4, 5_000
@@ -26,11 +28,13 @@ class NoSuchPage(EvaluatorError):
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Task folders and batches by id, in the order of their paths. `is_cut`: there were more folders to look into."""
+    """The folders of each kind by id, in the order of their paths. `is_cut`: there were more folders to look into."""
 
-    stores: Mapping[str, Path]
-    batches: Mapping[str, Path]
-    is_cut: bool
+    stores: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    batches: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    queues: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    background: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    is_cut: bool = False
 
 
 class Project:
@@ -38,12 +42,14 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self._found = Folders({}, {}, False)
+        self._found = Folders()
 
     def folders(self) -> Folders:
         """Looks again."""
         stores: dict[str, Path] = {}
         batches: dict[str, Path] = {}
+        queues: dict[str, Path] = {}
+        background: dict[str, Path] = {}
         count = 0
         for path, names in _walk(self.root):
             count += 1
@@ -51,9 +57,12 @@ class Project:
                 batches[self.id_of(path)] = path
             elif is_store(names):
                 stores[self.id_of(path)] = path
+            for name, found in ((QUEUE, queues), (BACKGROUND, background)):
+                if name in names:
+                    found[self.id_of(path)] = path
             if count == MAX_FOLDERS:
                 break
-        self._found = Folders(stores, batches, count == MAX_FOLDERS)
+        self._found = Folders(stores, batches, queues, background, count == MAX_FOLDERS)
         return self._found
 
     def id_of(self, folder: Path) -> str:
@@ -69,6 +78,20 @@ class Project:
         found = self._found.batches.get(folder_id) or self.folders().batches.get(folder_id)
         if found is None:
             raise NoSuchPage(f"{self.root}: there is no such batch now; open the list of batches")
+        return found
+
+    def queue(self, folder_id: str) -> Path:
+        """Raises: NoSuchPage."""
+        found = self._found.queues.get(folder_id) or self.folders().queues.get(folder_id)
+        if found is None:
+            raise NoSuchPage(f"{self.root}: there is no such queue now; open the page of the queue again")
+        return found
+
+    def background(self, folder_id: str) -> Path:
+        """Raises: NoSuchPage."""
+        found = self._found.background.get(folder_id) or self.folders().background.get(folder_id)
+        if found is None:
+            raise NoSuchPage(f"{self.root}: there is no such folder now; open the list of background tasks")
         return found
 
     def store(self, folder_id: str) -> TaskStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -44,6 +45,7 @@ def make_environment() -> Environment:
         "duration": _duration,
         "minute": lambda time: str(time or "")[:16].replace("T", " "),
         "pretty": pretty,
+        "time": _time,
         "tokens": lambda usage: tokens_text(_usage(usage)),
     }
     return environment
@@ -97,6 +99,11 @@ def items(value: Any) -> list[Any]:
 
 def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration_text(seconds)
+
+
+def _time(seconds: float) -> str:
+    """A moment in seconds since 1970, in UTC as the other times are."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _usage(value: Any) -> Mapping[str, Any] | None:

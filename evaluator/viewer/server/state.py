@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import EvaluatorError
+from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
 from evaluator.viewer.server.batch_index import IndexCache
@@ -18,7 +19,8 @@ from evaluator.viewer.server.project import Project
 
 WAIT_S = 0.3
 """How long a page waits for numbers before it is shown without them."""
-_SHARE = 100
+COMPUTING_MS = 1_000
+"""How often a page asks for what is being computed."""
 _KEPT = 8
 
 
@@ -48,11 +50,12 @@ class _Entry:
 class Computed:
     """Values that are computed in the background and kept while their source stays the same.
 
-    Where the source changes all the time, as with a running batch, at most a 100th of the time is spent on computing
-    again; the older value is given meanwhile.
+    Where the source changes all the time, as with a running batch, at most one part in `share` of the time is spent on
+    computing again; the older value is given meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: int = 100) -> None:
+        self._share = share
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -68,12 +71,12 @@ class Computed:
             self._entries.move_to_end(name)
             if entry.done.is_set() and entry.version != version and time.monotonic() >= entry.due_s:
                 entry.done.clear()
-                threading.Thread(target=_compute, args=(entry, version, compute), daemon=True).start()
+                threading.Thread(target=_compute, args=(entry, version, compute, self._share), daemon=True).start()
         entry.done.wait(WAIT_S)
         return Value(entry.value, entry.error, entry.version == version)
 
 
-def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any]) -> None:
+def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
     begun = time.monotonic()
     value, error = None, ""
     try:
@@ -85,7 +88,7 @@ def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any]) -> No
     finally:
         ended = time.monotonic()
         entry.value, entry.error, entry.version = value, error, version
-        entry.due_s = ended + _SHARE * (ended - begun)
+        entry.due_s = ended + share * (ended - begun)
         entry.done.set()
 
 
@@ -118,6 +121,15 @@ class State:
     indexes: IndexCache = field(default_factory=IndexCache)
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)
+
+    boards: Computed = field(default_factory=lambda: Computed(share=10))
+
+    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
+        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not confirmed."""
+        if not hmac.compare_digest(query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()):
+            raise UsageError("the form is not of this server, or the server was started again; open the page again")
+        if query.get("confirm") != "yes":
+            raise UsageError(f"{what} was not confirmed; tick the box beside the button")
 
     @property
     def wait_s(self) -> float:

@@ -6,7 +6,6 @@ of this server with a confirmation.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -90,10 +89,7 @@ def simulated_run(state: State, query: Mapping[str, str]) -> str:
     Returns: the address of the run. Raises: UsageError, without the form's token or the confirmation, or for an input
     that cannot be used.
     """
-    if not hmac.compare_digest(query.get("token", "").encode("utf-8", "replace"), state.form_token.encode()):
-        raise UsageError("the form is not of this server, or the server was started again; open the template again")
-    if query.get("confirm") != "yes":
-        raise UsageError("the run was not confirmed; tick the box beside the button")
+    state.check_confirmed(query, "the run")
     library = state.library.read()
     template = _template(library, query["template"])
     fields, values = _fields(template, query)

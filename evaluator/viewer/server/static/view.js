@@ -10,11 +10,23 @@ function note(text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
+const isAtEnd = (each) => each.scrollTop + each.clientHeight >= each.scrollHeight - 4;
+
+// An output is shown from its end, and follows it unless the reader scrolls up.
+function showEnds() {
+  for (const each of document.querySelectorAll("[data-follow]")) each.scrollTop = each.scrollHeight;
+}
+
 // Replaces a part that changes. What the reader has opened, and the focus, stay.
 function replace(old, part) {
   const open = [...old.querySelectorAll("details[open][id]")].map((each) => each.id);
   const focus = old.contains(document.activeElement) && document.activeElement.id;
+  const scrolled = [...old.querySelectorAll("[data-follow]")].map((each) => [each.id, each.scrollTop, isAtEnd(each)]);
   old.replaceWith(part);
+  for (const [id, top, atEnd] of scrolled) {
+    const each = document.getElementById(id);
+    if (each) each.scrollTop = atEnd ? each.scrollHeight : top;
+  }
   for (const id of open) {
     const each = document.getElementById(id);
     if (each) each.open = true;
@@ -86,5 +98,6 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", openTarget);
 openTarget();
+showEnds();
 document.querySelectorAll("form[data-preview]").forEach(preview);
 schedule();

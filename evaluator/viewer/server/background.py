@@ -1,0 +1,155 @@
+"""Background tasks: the list, one task with its output as it grows, and its kill.
+
+A page shows the end of an output, never all of it. The file is the one in the folder of the tasks, whatever path their
+database names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from evaluator.background import BackgroundTask, BackgroundTasks
+from evaluator.background.output import read_output, window_start
+from evaluator.background.tasks import TYPES
+from evaluator.errors import UsageError
+from evaluator.viewer.server.project import NoSuchPage
+from evaluator.viewer.server.rendering import Page
+from evaluator.viewer.server.state import State
+
+MAX_TASKS = 500
+WINDOW_BYTES = 64_000
+LIVE_MS, OUTPUT_MS = 2_000, 1_000
+KILL_WAIT_S = 5.0
+_REASON = "killed in the viewer"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task in the list. `duration_s` is its time so far; None before it starts."""
+
+    folder: str
+    task: BackgroundTask
+    duration_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The end of an output: as text, or as the records of a transcript. `before` are the bytes that are not shown."""
+
+    text: str = ""
+    records: tuple[Any, ...] = ()
+    before: int = 0
+    problem: str = ""
+
+
+def background_page(state: State, query: Mapping[str, str]) -> Page:
+    """The tasks of all folders, those that run first, then the newest."""
+    rows: list[Row] = []
+    problems: list[str] = []
+    folders = state.project.folders().background
+    for key, path in folders.items():
+        try:
+            rows += [Row(key, task, _duration(task)) for task in _with_tasks(path, _listed)]
+        except Exception as error:  # a database that cannot be read leaves the other folders
+            problems.append(f"{state.project.name_of(path)}: {error}")
+    rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)
+    is_live = any(not row.task.has_ended for row in rows)
+    return Page(
+        "background.html",
+        {
+            "title": "Background tasks", "rows": rows[:MAX_TASKS], "total": len(rows), "folders": folders,
+            "problems": problems, "types": TYPES, "live_ms": LIVE_MS if is_live else 0,
+        },
+    )  # fmt: skip
+
+
+def task_page(state: State, query: Mapping[str, str]) -> Page:
+    """One task: its state, the end of its output, and the form that kills it."""
+    folder = state.project.background(query["folder"])
+    try:
+        task = _with_tasks(folder, lambda tasks: _one(tasks, query["task"]))
+    except UsageError as error:
+        raise NoSuchPage(str(error)) from error
+    number = (task.task_file or "").removeprefix("TASK-")
+    return Page(
+        "task.html",
+        {
+            "title": task.id, "folder": query["folder"], "task": task, "type": TYPES[task.type],
+            "name": state.project.name_of(folder), "duration_s": _duration(task),
+            "run": f"/run/{state.project.id_of(folder.parent)}/{number}" if number.isdigit() else "",
+            "window": _window(folder, task), "token": state.form_token,
+            "live_ms": 0 if task.has_ended else OUTPUT_MS,
+        },
+    )  # fmt: skip
+
+
+def kill_task(state: State, query: Mapping[str, str]) -> str:
+    """Kills a task of any process with everything that it started.
+
+    Returns: the address of its page. Raises: UsageError, without the form's token or the confirmation.
+    """
+    state.check_confirmed(query, "the kill")
+    folder = state.project.background(query["folder"])
+    _with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
+    return f"/background/{query['folder']}/{query['task']}"
+
+
+def _with_tasks(folder: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
+    """Calls `work` with the tasks of a folder. This process runs none of them."""
+
+    async def run() -> _T:
+        async with BackgroundTasks(folder) as tasks:
+            return await work(tasks)
+
+    return asyncio.run(run())
+
+
+async def _listed(tasks: BackgroundTasks) -> list[BackgroundTask]:
+    await tasks.end_orphans()
+    return tasks.store.list()
+
+
+async def _one(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
+    await tasks.end_orphans()
+    return tasks.store.get(task_id)
+
+
+def _duration(task: BackgroundTask) -> float | None:
+    if task.started_at is None:
+        return None
+    return (time.time() if task.ended_at is None else task.ended_at) - task.started_at
+
+
+def _window(folder: Path, task: BackgroundTask) -> Window:
+    path = folder / Path(task.output_file).name
+    try:
+        size = path.stat(follow_symlinks=False).st_size
+        is_transcript = path.suffix == ".jsonl"
+        start = max(0, size - WINDOW_BYTES, window_start(path) if is_transcript else 0)
+        data = read_output(path, start, WINDOW_BYTES)
+    except OSError as error:
+        return Window(problem=f"the output cannot be read: {error.strerror}")
+    if (start and not is_transcript) or start == size - WINDOW_BYTES:
+        # Begins with a whole line, unless there is none.
+        cut = data.find(b"\n") + 1
+        start, data = start + cut, data[cut:]
+    text = data.decode("utf-8", "replace")
+    if not is_transcript:
+        return Window(text, before=start)
+    return Window(records=tuple(_record(line) for line in text.splitlines()), before=start)
+
+
+def _record(line: str) -> Any:
+    """A line of a transcript as a JSON object, or else as it is."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else line
