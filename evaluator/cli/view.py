@@ -22,7 +22,8 @@ def view(folder: Path, port: int, no_browser: bool) -> None:
     """Show the runs and batches in DIR (default: here) in the browser, also while they run.
 
     Serves pages on 127.0.0.1, to the holder of the address only, until Ctrl-C. Opens the browser if there is a
-    terminal. Changes nothing in the folder, except what you ask for on a page: a simulated run, the retry of an entry, a kill.
+    terminal. Changes nothing in the folder, except what you ask for on a page: a simulated run, the retry of an
+    entry, a kill.
     """
     from evaluator.viewer.server import serve
 
