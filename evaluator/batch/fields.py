@@ -66,14 +66,15 @@ def nearest_field(name: str, fields: Collection[str]) -> str:
     return did_you_mean(name, fields) or f"the fields are {listed(fields)}"
 
 
-def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
+def check_fields(rows: RowSource, wanted: Mapping[str, str | None], target: str | None = None) -> None:
     """Checks that some row has each field in its metadata. `wanted`: fields or expressions by the option with them.
+    `target`: the field with the target, None for `target`.
 
     Rows are read until each field is found, usually in the first row; expressions are evaluated for all rows. Rows from
     an iterator, which can be read only once, and rows that have to be waited for are not checked.
 
     Raises: UsageError, for a field that no row has, or that is empty in each; says which one is near, or how an input
-    becomes metadata; for an invalid expression, and one that cannot be evaluated for a row.
+    or the target becomes metadata; for an invalid expression, and one that cannot be evaluated for a row.
     """
     missing = {purpose: name for purpose, name in wanted.items() if name is not None}
     for purpose in [purpose for purpose, name in missing.items() if has_markup(name)]:
@@ -81,18 +82,21 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None]) -> None:
     if not missing:
         return
     fields: dict[str, None] = {}
-    inputs: dict[str, None] = {}
+    taken: dict[str, str] = {}
     for sample in rows.read_ahead():
         if sample is None:
             return
         missing = {purpose: name for purpose, name in missing.items() if value_of(sample.metadata, name) is None}
         if not missing:
             return
-        for seen, names in ((fields, sample.metadata), (inputs, sample.inputs)):
-            if len(seen) < MOST_FIELDS:
-                seen.update(dict.fromkeys(names))
+        if len(fields) < MOST_FIELDS:
+            fields.update(dict.fromkeys(sample.metadata))
+        if len(taken) < MOST_FIELDS:
+            taken.update(dict.fromkeys(sample.inputs, "an input"))
+        if sample.target is not None:
+            taken[target or "target"] = "the target"
     for purpose, name in missing.items():
-        raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, inputs)}")
+        raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, taken)}")
 
 
 def _check_expression(rows: RowSource, text: str, purpose: str) -> None:
@@ -131,10 +135,10 @@ def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
                 raise UsageError(f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}") from error
 
 
-def _hint(name: str, fields: Collection[str], inputs: Collection[str]) -> str:
-    if name in inputs and name not in fields:
+def _hint(name: str, fields: Collection[str], taken: Mapping[str, str]) -> str:
+    if name in taken and name not in fields:
         return (
-            f"it is an input; to make it metadata too, list it in `metadata` (--metadata {name}), "
+            f"it is {taken[name]}; to make it metadata too, list it in `metadata` (--metadata {name}), "
             "with all other fields to keep"
         )
     return nearest_field(name, fields)

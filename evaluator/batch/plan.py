@@ -119,7 +119,7 @@ def make_plan(
     )  # fmt: skip
     if shots is not None:
         check_shots(source, shots)
-    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by})
+    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by}, options.target)
     check_targets(source, scorers)
     return BatchPlan(
         options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,

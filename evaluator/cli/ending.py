@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cli.echo import echo
 from evaluator.cli.stderr import json_stderr
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import listed, visible
 
 if TYPE_CHECKING:
     from evaluator.batch import BatchOptions, BatchPlan, BatchResult, Display, Snapshot
@@ -92,11 +92,26 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
         yield "note: answers are simulated"
     if has_only_errors(result):
         yield "every sample ended with an error, so there is nothing to evaluate"
+    if (fields := _fields_without_target(result)) is not None:
+        known = f" (the rows have: {listed(fields)})" if fields else ""
+        yield f"no result is scored, because no row has a target; name its field with --target{known}"
 
 
 def has_only_errors(result: BatchResult) -> bool:
     counts = result.summary.counts
     return bool(counts.error) and not counts.passed and not counts.failed and not counts.unscored
+
+
+def _fields_without_target(result: BatchResult) -> list[str] | None:
+    """The metadata fields of the first result, if no result is scored for want of a target; else None."""
+    from evaluator.batch.scorers.contract import NO_TARGET
+
+    counts = result.summary.counts
+    if not counts.unscored or counts.passed or counts.failed or counts.error:
+        return None
+    first = next(result.results())
+    is_without = any(score.explanation == NO_TARGET.explanation for score in first.scores.values())
+    return sorted(first.metadata) if is_without else None
 
 
 def _reason(plan: BatchPlan, result: BatchResult) -> str:

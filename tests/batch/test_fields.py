@@ -25,6 +25,7 @@ SPARSE = [*ROWS[:6], *PASSAGES[6:]]
         ("passge", r"no row has 'passge' in its metadata; did you mean `passage`\?"),
         ("topic", "the fields are `passage`"),
         ("question", "it is an input; to make it metadata too, list it in `metadata` .--metadata question."),
+        ("target", "it is the target; to make it metadata too, list it in `metadata` .--metadata target."),
         (" ", "expected a string"),
         (3, "is 3, expected a string"),
     ],

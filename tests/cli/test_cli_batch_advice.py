@@ -272,3 +272,15 @@ def test_a_threshold_is_read_in_the_same_way_before_and_after(here: Any, thresho
     after = here("summary", "b", "--threshold", threshold)
     for ran in (before, after):
         assert ran.code == code and said in ran.err + ran.out, ran
+
+
+# -- rows without a target -----------------------------------------------------------------------------------------
+
+
+def test_rows_whose_target_has_another_name_are_reported_with_the_option(here: Any, write: Any) -> None:
+    write("rows.csv", "question,answer,topic\nHow much is 1 and 1?,2,sums\n")
+    ran = here("batch", "--template", "quiz", "--rows", "rows.csv", "--scorer", "exact", "--handler", "offline")
+    assert "no row has a target; name its field with --target (the rows have: `answer`, `topic`)" in ran.err
+    assert "no row has a target" not in here(*batch()).err
+    unscored = ["batch", "--template", "quiz", "--rows", "rows.csv", "--handler", "offline", "--output", "c"]
+    assert "no row has a target" not in here(*unscored).err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,10 @@ def test_a_new_project_lints_runs_and_meets_its_thresholds(
     commands = [line.strip() for line in Path("README.md").read_text(encoding="utf-8").splitlines()]
     assert sum(line.startswith(("evaluator ", "pytest")) for line in commands) == 4
     assert len(commands) <= 10
+    (single,) = (line for line in commands if line.startswith("evaluator run "))
+    assert run(*shlex.split(single)[1:]) == 0
+    answer = capsys.readouterr().out
+    assert answer.strip() and '"success": false' not in answer
 
 
 @pytest.mark.parametrize("example", PROJECTS)
