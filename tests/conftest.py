@@ -31,6 +31,7 @@ def no_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
     monkeypatch.delenv("EVALUATOR_MODEL", raising=False)
     monkeypatch.delenv("EVALUATOR_TRUST", raising=False)
     monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "user"))
+    monkeypatch.setenv("EVALUATOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 

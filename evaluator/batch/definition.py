@@ -40,6 +40,7 @@ from evaluator.batch.options import (
     option,
     options_to_dict,
 )
+from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
 
 DEFAULT_FILE = "evaluator.toml"
@@ -55,7 +56,7 @@ class BatchDefinition:
     templates: tuple[str, ...] = option(
         (), check_texts, Flag("--template", "Evaluate this template.", "NAME", several=True)
     )
-    rows: str = option("", check_text, Flag("--rows", "JSONL, JSON, CSV, TSV or Parquet.", "FILE"))
+    rows: str = option("", check_text, Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:NAME:SPLIT.", "FILE"))
     options: BatchOptions = BatchOptions()
     library: tuple[str, ...] = option((), check_texts)
     roots: tuple[str, ...] = option((), check_texts)
@@ -119,10 +120,10 @@ def _in_folder(definition: BatchDefinition, folder: Path) -> BatchDefinition:
         name: str(folder / path) for name in ("output", "cache") if (path := getattr(options, name))
     }
     if options.fewshot is not None and isinstance(options.fewshot.rows, str):
-        paths["fewshot"] = replace(options.fewshot, rows=str(folder / options.fewshot.rows))
+        paths["fewshot"] = replace(options.fewshot, rows=place_in(folder, options.fewshot.rows))
     return replace(
         definition,
-        rows=str(folder / definition.rows),
+        rows=place_in(folder, definition.rows),
         library=tuple(str(folder / path) for path in definition.library),
         roots=tuple(str(folder / path) for path in definition.roots),
         options=replace(options, **paths),

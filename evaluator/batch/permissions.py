@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator.batch.definition import BatchDefinition, definition_from, read_definition
 from evaluator.batch.folder import MANIFEST, BatchFolder
+from evaluator.batch.rows.hf_rows import is_hub_name
 from evaluator.batch.scorers import make_scorers
 from evaluator.batch.scorers.unloaded import without_code
 from evaluator.errors import EvaluatorError
@@ -41,7 +42,7 @@ def file_of_manifest(folder: str | Path, manifest: Mapping[str, Any], definition
         options = definition.options
         places = {
             "lets tasks read": definition.roots, "writes into": _texts(options.output, options.cache),
-            "reads": (definition.rows, *_texts(options.fewshot and options.fewshot.rows), *definition.library),
+            "reads": (*_files(definition.rows, options.fewshot and options.fewshot.rows), *definition.library),
         }  # fmt: skip
         names += [*_code(definition), *_outside(base, places)]
     return ProjectFile.of(folder, Path(folder, MANIFEST), _signed_part(manifest), names)
@@ -87,6 +88,10 @@ def _outside(folder: Path, places: Mapping[str, Sequence[str]]) -> Iterator[str]
             real = os.path.realpath(os.path.join(inside, path))
             if real != inside and not real.startswith(os.path.join(inside, "")):
                 yield f"{real}, which is outside of {inside}; the batch {what} it"
+
+
+def _files(*rows: object) -> tuple[str, ...]:
+    return tuple(each for each in _texts(*rows) if not is_hub_name(each))
 
 
 def _texts(*values: object) -> tuple[str, ...]:

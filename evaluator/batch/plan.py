@@ -76,6 +76,20 @@ class BatchPlan:
         ]
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """What a user has to know before the batch runs."""
+        return (*self.rows.notices, *(() if self.shots is None else self.shots.notices), *self.judges.notices)
+
+    def pinned(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """`arguments` with the commits of data sets, so that a resumed batch has the same rows."""
+        found = dict(arguments)
+        if self.rows.description["kind"] == "hf":
+            found["rows"] = self.rows.name
+        if self.shots is not None and self.shots.source["kind"] == "hf":
+            found["fewshot"] = {**found["fewshot"], "rows": self.shots.name}
+        return found
+
+    @property
     def total(self) -> int | None:
         """Samples, if the number of rows is known before they are read."""
         return None if self.rows.total is None else self.rows.total * self.options.epochs * len(self.cells)

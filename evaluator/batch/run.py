@@ -299,7 +299,7 @@ async def _run_session(
             own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
             options.count_as_failed, options.limited, unrecorded, options.unfinished,
         )  # fmt: skip
-        for line in (*plan.judges.notices, *notices):
+        for line in (*plan.notices, *notices):
             display.show("notice", line)
         if folder.torn_bytes:
             display.show("notice", f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes")

@@ -103,6 +103,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     what it says. The summary goes to standard output, progress to standard error.
     """
     from evaluator.batch import Stop, make_plan
+    from evaluator.batch.rows.hf_rows import without_downloads
     from evaluator.batch.rows.selection import shard_of
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers.unloaded import without_code
@@ -133,7 +134,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     )  # fmt: skip
     if dry_run:
         planning = evaluator.without_network()
-        with without_code():
+        with without_code(), without_downloads():
             plan = make_plan(planning, wanted.templates, wanted.rows, options)
             can_start = print_dry_run(planning, plan, as_json=given["as_json"])
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
@@ -162,7 +163,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
 
     async def run() -> BatchResult:
         with _signals(stop, display):
-            return await run_plan(evaluator, plan, wanted.to_dict())
+            return await run_plan(evaluator, plan, plan.pinned(wanted.to_dict()))
 
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
@@ -282,6 +283,8 @@ def _enter_start_folder(
     Returns: the flags; their paths still refer to the folder in which the command was started. Raises: UsageError, if
     the batch's folder is gone, unless --root says which folder tasks may read: then the current folder is used.
     """
+    from evaluator.batch.rows.hf_rows import place_in
+
     here = os.getcwd()
     if start is None or start == here:
         return given
@@ -301,7 +304,7 @@ def _enter_start_folder(
     except OSError as error:
         raise UsageError(f"the batch was started in {shown}, which cannot be entered: {error.strerror}") from error
     echo(f"in the folder {shown}, where the batch was started", err=True)
-    paths = {name: given[name] and os.path.join(here, given[name]) for name in ("rows", "cache", "fewshot_rows")}
+    paths = {name: given[name] and place_in(here, given[name]) for name in ("rows", "cache", "fewshot_rows")}
     paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
     scorers = tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given["scorers"])
     return {**given, **paths, "scorers": scorers}

@@ -35,12 +35,12 @@ def print_dry_run(evaluator: Evaluator, plan: BatchPlan, *, as_json: bool) -> bo
     if as_json:
         print_json({"samples": total, "min_calls": least, "max_calls": most, "cells": len(plan.cells),
                     "epochs": epochs, "scorers": [scorer.name for scorer in plan.scorers],
-                    "notices": list(plan.judges.notices), "refused": refused})  # fmt: skip
+                    "notices": list(plan.notices), "refused": refused})  # fmt: skip
         return not refused
     echo(f"{plan.name}: {total:,} samples")
     echo(bound.explanation)
     echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, without judges")
-    for notice in plan.judges.notices:
+    for notice in plan.notices:
         echo(notice, err=True)
     for reason in refused:
         echo(f"no call is possible: {reason}", err=True)

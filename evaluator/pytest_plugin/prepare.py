@@ -15,6 +15,7 @@ from evaluator.batch.options import BatchOptions, check_names
 from evaluator.batch.plan import BatchPlan, make_plan
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowSource
+from evaluator.batch.rows.hf_rows import place_in
 from evaluator.batch.scorers import parse_scorer
 from evaluator.errors import UsageError
 from evaluator.interpreter.evaluator import Evaluator
@@ -51,7 +52,7 @@ def prepare(config: pytest.Config, what: Any, rows: Any, arguments: Mapping[str,
     """
     given = {**_read_definition(what, folder), **arguments}
     if rows is not None:
-        given["rows"] = folder / rows if isinstance(rows, (str, Path)) else rows
+        given["rows"] = place_in(folder, str(rows)) if isinstance(rows, (str, Path)) else rows
     check_names(given, {"templates", "rows", "evaluator", *_OPTIONS, *_EVALUATOR})
     if "rows" not in given:
         raise UsageError("rows are missing")
@@ -112,7 +113,7 @@ class _SelectedRows:
     def __init__(self, rows: RowSource, ids: Collection[str]) -> None:
         self._rows, self._ids = rows, frozenset(ids)
         self.description, self.is_repeatable, self.total = rows.description, rows.is_repeatable, len(self._ids)
-        self.is_live = rows.is_live
+        self.is_live, self.name, self.notices = rows.is_live, rows.name, rows.notices
 
     async def __aiter__(self) -> AsyncIterator[Sample]:
         async for sample in self._rows:

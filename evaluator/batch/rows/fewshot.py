@@ -75,6 +75,7 @@ class ShotPool:
         self._groups: dict[str, list[_Ranked]] = {}
         self.source: Mapping[str, Any] = {}
         self.name = ""
+        self.notices: tuple[str, ...] = ()
 
     def add(self, shot: Shot, matched: Any, place: int) -> None:
         part, seed = content_digest(shot.inputs), self._wanted.seed
@@ -118,7 +119,7 @@ def read_shots(
     answer, or lacks a field, or that `check` refuses.
     """
     pool, origin = ShotPool(wanted), open_origin(wanted.rows)
-    pool.source, pool.name = origin.describe(), origin.name
+    pool.source, pool.name, pool.notices = origin.describe(), origin.name, origin.notices
     mapper = Mapper(mapping, origin.name, declared, required)
     matches = [] if wanted.match is None else [getter(wanted.match, "fewshot.match")]
     answers = [] if wanted.answer is None else [getter(wanted.answer, "fewshot.answer")]

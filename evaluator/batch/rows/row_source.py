@@ -18,7 +18,7 @@ from collections.abc import (
     Sized,
 )
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.csv_rows import read_csv
 from evaluator.batch.rows.frame_rows import count_parquet, is_pandas, is_polars, read_pandas, read_parquet
+from evaluator.batch.rows.hf_rows import is_hub_name, stored_rows
 from evaluator.batch.rows.json_rows import read_array, read_jsonl
 from evaluator.batch.rows.json_values import Rows, read_object, read_objects
 from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
@@ -51,7 +52,8 @@ _SAME_NAMES, _ALL = RowMapping(), Selection()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A source of rows: how to read and count them, and whether they can be read again."""
+    """A source of rows: how to read and count them, and whether they can be read again. `more` describes it further;
+    `notices` are what a user has to know about it."""
 
     kind: str
     name: str
@@ -60,14 +62,17 @@ class Origin:
     path: Path | None = None
     is_repeatable: bool = True
     is_live: bool = False
+    more: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    notices: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """The source as JSON: `kind`; for a file also `path`, `bytes` and `sha256` of the file on disk; `rows`, where
-        that is cheap to count. Raises: RowError, if the file cannot be read."""
-        description: dict[str, Any] = {"kind": self.kind}
+        """The source as JSON: `kind`; for a data set of the Hub `name`, `config`, `split` and `revision`; for a file
+        `path`, `bytes` and `sha256` of the file on disk; `rows`, where that is cheap to count. Raises: RowError, if the
+        file cannot be read."""
+        description: dict[str, Any] = {"kind": self.kind, **self.more}
         rows = None if self.count is None else self.count()
         if self.path is not None:
-            is_plain = self.kind == "jsonl" and self.path.suffix.lower() != ".gz"
+            is_plain = self.kind in ("jsonl", "hf") and self.path.suffix.lower() != ".gz"
             size, digest, lines = fingerprint(self.path, count_lines=is_plain)
             rows = lines if rows is None else rows
             description |= {"path": str(self.path), "bytes": size, "sha256": digest}
@@ -125,6 +130,16 @@ class RowSource:
         Raises: RowError, if the file cannot be read.
         """
         return self._origin.describe()
+
+    @property
+    def name(self) -> str:
+        """The file, the data set with its commit, or the type of the object that the rows come from."""
+        return self._origin.name
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a user has to know about the source, such as the revision that was not named."""
+        return self._origin.notices
 
     @property
     def is_repeatable(self) -> bool:
@@ -280,8 +295,9 @@ def open_rows(
     """The samples of `source`.
 
     `source`: a file, whose name determines the format: .jsonl or .ndjson, .json (one array), .csv, .tsv, each also with
-    .gz, or .parquet; a list, an iterable, an iterator or an asynchronous one of mappings, such as a Hugging Face
-    `Dataset`; a DataFrame of pandas or Polars.
+    .gz, or .parquet; a data set of the Hugging Face Hub, as `hf:NAME/CONFIGURATION:SPLIT@REVISION`; a list, an
+    iterable, an iterator or an asynchronous one of mappings, such as a Hugging Face `Dataset`; a DataFrame of pandas or
+    Polars.
 
     `declared`: the names of the template's inputs; None if unknown. `required`: those of them that each row must have.
     `choose_shots`: chooses the few-shot examples of each row.
@@ -295,6 +311,8 @@ def open_rows(
 
 def open_origin(source: Any) -> Origin:
     """The rows of `source`, see `open_rows`, as they are. Raises: RowError, UsageError or MissingExtra."""
+    if isinstance(source, str) and is_hub_name(source):
+        return _hub(source)
     if isinstance(source, str | os.PathLike):
         return _file(Path(source))
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
@@ -314,6 +332,12 @@ def open_origin(source: Any) -> Origin:
         return Origin(kind, kind, read, count, is_repeatable=not isinstance(source, Iterator))
     hint = "; collect() it first" if hasattr(source, "collect") else ""
     raise UsageError(f"rows can be a file, a list, an iterator or a frame, not {kind}{hint}")
+
+
+def _hub(text: str) -> Origin:
+    rows, path = stored_rows(text)
+    notices = () if str(rows) == text else (f"{text}: the commit is {rows.revision}; to keep it, write {rows}",)
+    return Origin("hf", str(rows), partial(read_jsonl, path), None, path, more=asdict(rows), notices=notices)
 
 
 def _file(path: Path) -> Origin:

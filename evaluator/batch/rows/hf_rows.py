@@ -1,0 +1,150 @@
+"""Rows of data sets on the Hugging Face Hub: `hf:NAME[/CONFIGURATION]:SPLIT[@REVISION]`.
+
+A split is downloaded once through `datasets`, and stored as JSONL in the user's cache folder under the commit that the
+revision names. Later runs read that file, without `datasets` and without a network if the commit is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from evaluator.batch.extras import import_extra
+from evaluator.batch.rows.json_values import read_objects
+from evaluator.batch.rows.row_error import RowError
+from evaluator.errors import EvaluatorError, UsageError
+from evaluator.files.atomic import atomic_file
+from evaluator.files.cache_folder import cache_folder
+
+PREFIX = "hf:"
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAME = re.compile(
+    rf"hf:(?P<name>{_WORD}(?:/{_WORD})?)(?:/(?P<config>{_WORD}))?:(?P<split>[A-Za-z0-9_.-]+(?:\[[0-9:%]+\])?)"
+    rf"(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_is_offline: ContextVar[bool] = ContextVar("evaluator_without_downloads", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HubRows:
+    """A split of a data set. `revision` is a commit, a branch or a tag; None: the newest commit."""
+
+    name: str
+    config: str | None
+    split: str
+    revision: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> HubRows:
+        """Raises: UsageError, for a text of another form."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"{text!r}: expected hf:NAME/CONFIGURATION:SPLIT@REVISION, such as hf:cais/mmlu/astronomy:test@main"
+            )
+        return cls(found["name"], found["config"], found["split"], found["revision"])
+
+    def __str__(self) -> str:
+        config = f"/{self.config}" if self.config else ""
+        return f"{PREFIX}{self.name}{config}:{self.split}{f'@{self.revision}' if self.revision else ''}"
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def file(self) -> Path:
+        """Where the rows are stored, if the revision is a commit."""
+        digest = blake2b(str(self).encode(), digest_size=8).hexdigest()
+        return cache_folder() / "hf" / f"{re.sub(r'[^A-Za-z0-9]+', '-', f'{self.name}-{self.split}')}-{digest}.jsonl"
+
+
+def is_hub_name(rows: object) -> bool:
+    """Whether `rows` names a data set on the Hub and not a file."""
+    return isinstance(rows, str) and rows.startswith(PREFIX)
+
+
+def place_in(folder: str | os.PathLike[str], rows: str) -> str:
+    """`rows` relative to `folder`, if it is a file."""
+    return rows if is_hub_name(rows) else os.path.join(folder, rows)
+
+
+@contextmanager
+def without_downloads() -> Generator[None]:
+    """Inside, only rows are read that were downloaded before, and no server is contacted."""
+    token = _is_offline.set(True)
+    try:
+        yield
+    finally:
+        _is_offline.reset(token)
+
+
+def stored_rows(text: str) -> tuple[HubRows, Path]:
+    """The rows that `text` names, with the commit as revision, and the file that has them, downloaded if needed.
+
+    Raises: UsageError, for another form, and without a download where one is needed; MissingExtra, without `datasets`;
+    RowError, if the rows cannot be loaded.
+    """
+    wanted = HubRows.parse(text)
+    if not wanted.is_pinned:
+        if _is_offline.get():
+            raise UsageError(
+                f"{text}: which commit this is, only the Hub knows, and a dry run contacts no server; name the commit"
+            )
+        wanted = replace(wanted, revision=_commit(wanted))
+    path = wanted.file
+    if not path.exists():
+        if _is_offline.get():
+            raise UsageError(f"{text}: not downloaded yet, and a dry run contacts no server; run the batch")
+        _store(wanted, path)
+    return wanted, path
+
+
+def _commit(wanted: HubRows) -> str:
+    """The commit that the revision names now. Raises: RowError, if the Hub does not say."""
+    hub = _import("huggingface_hub")
+    try:
+        return hub.HfApi().dataset_info(wanted.name, revision=wanted.revision).sha
+    except Exception as error:
+        raise RowError(
+            f"the Hub does not say which commit this is ({_reason(error)}); name a commit that was downloaded before",
+            source=str(wanted),
+        ) from error
+
+
+def _store(wanted: HubRows, path: Path) -> None:
+    datasets = _import("datasets")
+    try:
+        rows = datasets.load_dataset(wanted.name, wanted.config, split=wanted.split, revision=wanted.revision)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with atomic_file(path, sync=False) as file:
+            for _, row in read_objects(rows, str(wanted)):
+                file.write(json.dumps(row).encode() + b"\n")
+    except EvaluatorError:
+        raise
+    except Exception as error:
+        raise RowError(f"cannot be loaded: {_reason(error)}", source=str(wanted)) from error
+
+
+def _import(module: str) -> Any:
+    """The module, without reports of its use, and with bars of progress on a terminal only."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if sys.stderr is None or not sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    return import_extra(module, "hf")
+
+
+def _reason(error: Exception) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}"[:500]
