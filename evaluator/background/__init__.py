@@ -5,6 +5,7 @@
 
 from evaluator.background.evaluations import EvaluationWork
 from evaluator.background.manager import BackgroundTasks
+from evaluator.background.nodes import NodeWork
 from evaluator.background.scripts import ScriptWork
 from evaluator.background.sessions import SessionWork
 from evaluator.background.store import BackgroundStore
@@ -19,6 +20,7 @@ __all__ = [
     "BackgroundTools",
     "End",
     "EvaluationWork",
+    "NodeWork",
     "ScriptWork",
     "SessionWork",
     "TaskType",

@@ -63,7 +63,7 @@ class ScriptWork(Work):
             self._process = process
             if self._is_killed:
                 process.kill()
-            return _end(await process.run())
+            return end_of(await process.run())
         except ToolError as error:
             return End("killed" if self._is_killed else "failed", reason=str(error))
         finally:
@@ -82,7 +82,8 @@ class ScriptWork(Work):
         self._input.write(data)
 
 
-def _end(end: ProcessEnd) -> End:
+def end_of(end: ProcessEnd) -> End:
+    """The end of a task that was this process."""
     reason = _REASONS.get(end.reason)
     if end.survivors:
         left = f"{end.survivors} processes of another user could not be killed"

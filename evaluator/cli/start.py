@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import signal
 from collections.abc import Callable
@@ -30,6 +31,9 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
     "  evaluator start --session --handler default\n  evaluator start --watch mcp://notes/memo://today"
 )
 @click.argument("command", nargs=-1)
+@click.option(
+    "--node", metavar="NAME", help="Run the command on this node of the Ray cluster at RAY_ADDRESS, or on `any`."
+)
 @click.option("--template", metavar="NAME", help="Evaluate this template.")
 @click.option(
     "--session", is_flag=True, help="An interactive session, which answers what `evaluator send` sends to it."
@@ -66,8 +70,8 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
 @evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox", "trust")
 @json_option
 def start(
-    command: tuple[str, ...], template: str | None, session: bool, watched: tuple[str, ...], events: int | None,
-    index: Path | None, inputs: tuple[str, ...], notify: str | None, max_output: int, as_json: bool,
+    command: tuple[str, ...], node: str | None, template: str | None, session: bool, watched: tuple[str, ...],
+    events: int | None, index: Path | None, inputs: tuple[str, ...], notify: str | None, max_output: int, as_json: bool,
     options: EvaluatorOptions,
 ) -> None:  # fmt: skip
     """Start a task in the background and print its id: a command, a template, an interactive session, a watch on an MCP
@@ -80,6 +84,8 @@ def start(
         raise UsageError(f"give one of: {_WHAT}")
     if inputs and template is None:
         raise UsageError("--input is for --template; a command gets its arguments after --")
+    if node is not None and not command:
+        raise UsageError("--node is for a command after --")
     if events is not None and not watched:
         raise UsageError("--events is for --watch")
 
@@ -90,7 +96,7 @@ def start(
             return _evaluation(template, inputs, options)
         if session:
             return _session(options)
-        return _watch(watched, events, options) if watched else _script(command, options)
+        return _watch(watched, events, options) if watched else _script(command, node, options)
 
     task_id = _start_detached(make, options, notify, max_output)
     if as_json:
@@ -116,13 +122,18 @@ async def _state_of(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
     return tasks.store.get(task_id)
 
 
-def _script(command: tuple[str, ...], options: EvaluatorOptions) -> tuple[Work, str]:
-    from evaluator.background import ScriptWork
+def _script(command: tuple[str, ...], node: str | None, options: EvaluatorOptions) -> tuple[Work, str]:
+    from evaluator.background import NodeWork, ScriptWork
     from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 
     root = (options.roots or (Path.cwd(),))[0].absolute()
     sandbox = NO_SANDBOX if options.sandbox is None else Sandbox.parse(options.sandbox)
-    return ScriptWork(command, cwd=root, sandbox=sandbox), shlex.join(command)
+    if node is None:
+        return ScriptWork(command, cwd=root, sandbox=sandbox), shlex.join(command)
+    from evaluator.batch.engines.ray_command import ray_node
+    from evaluator.processes.supervisor import Command
+
+    return NodeWork(Command(command, math.inf, root, sandbox=sandbox), ray_node(node)), shlex.join(command)
 
 
 def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOptions) -> tuple[Work, str]:

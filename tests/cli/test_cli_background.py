@@ -138,6 +138,7 @@ def test_a_watch_is_killed_from_another_terminal(cli, tmp_path):
         (("start", "--session", "--", "ls"), "give one of: a command after --"),
         (("start", "--watch", "nothing"), "the profile has no MCP server 'nothing'"),
         (("start", "--events", "3", "--", "ls"), "--events is for --watch"),
+        (("start", "--node", "any", "--session"), "--node is for a command"),
         (("send", "t00000000"), "give the text of the message"),
         (("send", "t00000000", "hello"), "there is no background task t00000000"),
         (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any
@@ -33,7 +33,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS
 # How often the head is asked, and how many times in a row it may stay silent.
 _WATCH_S, _WATCH_TIMES = 3.0, 3
 _LOOK_S = 0.2
-# Concurrent calls of one actor: one to listen, one to post, one to close.
+# Concurrent calls of one actor: one to listen or run, one to post or read, one to close or stop.
 _METHODS_AT_ONCE = 4
 
 
@@ -41,13 +41,13 @@ class RayCluster:
     """The nodes of the cluster that this process is connected to."""
 
     def __init__(self, ray: Any) -> None:
-        self._ray = ray
+        self.ray = ray
         self._is_lost = False
 
     async def watch(self, lose: Callable[[str], None]) -> None:
         """Calls `lose`, with the reason, when the head no longer answers. Ray waits for it for a minute and then ends
         this process without a message."""
-        address = self._ray.get_runtime_context().gcs_address
+        address = self.ray.get_runtime_context().gcs_address
         endpoint, failed = endpoint_of(address), 0
         while endpoint is not None and failed < _WATCH_TIMES:
             await asyncio.sleep(_WATCH_S)
@@ -63,7 +63,7 @@ class RayCluster:
     def nodes(self, processes: int | None) -> list[Node]:
         """The living nodes, each with one process for each CPU that Ray counts there, or `processes`."""
         found: list[Node] = []
-        for node in self._ray.nodes():
+        for node in self.ray.nodes():
             cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
             if cpus:
                 wanted = cpus if processes is None else min(cpus, processes)
@@ -72,61 +72,70 @@ class RayCluster:
 
     def start(self, node: Node) -> RayHost:
         """A new Host on `node`; returns at once."""
-        return RayHost(self._ray, node, self.is_lost)
+        return RayHost(self, node)
 
 
-class RayHost:
-    """A Host in an actor: a Remote."""
+class RayActor:
+    """An object of type `kind` in a process of its own on `node`. Its methods are called by name with `call`."""
 
-    def __init__(self, ray: Any, node: Node, is_lost: Callable[[], bool]) -> None:
-        self._ray, self._is_lost, self._node = ray, is_lost, node.name
+    def __init__(self, cluster: RayCluster, kind: type, node: Node) -> None:
+        self._cluster, self._node = cluster, node.name
         strategies = import_module("ray.util.scheduling_strategies")
         options = {
             "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _METHODS_AT_ONCE,
             "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node.id, soft=False),
         }  # fmt: skip
-        self._actor = ray.remote(Host).options(**options).remote()
+        self._actor = cluster.ray.remote(kind).options(**options).remote()
 
-    async def versions(self) -> str:
-        return await self._await(self._actor.versions.remote())
-
-    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        return await self._await(self._actor.open.remote(recipe, probe, first_id))
-
-    async def post(self, messages: Sequence[bytes]) -> None:
-        await self._await(self._actor.post.remote(messages))
-
-    async def listen(self) -> list[bytes]:
-        return await self._await(self._actor.listen.remote())
-
-    async def close(self) -> None:
-        if self._is_lost():
-            raise HostLost("the cluster is lost")
-        await self._await(self._actor.close.remote())
-
-    def kill(self) -> None:
-        if self._is_lost():
-            # Ray would wait for the head. The actors end without it.
-            return
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The answer of a method. Raises: HostLost, if the process is gone; EvaluatorError, if it failed."""
         try:
-            self._ray.kill(self._actor)
-        except Exception as error:
-            # The actor or the cluster is gone already.
-            LOGGER.debug("an actor could not be ended: %s", error)
-
-    async def _await(self, reference: Awaitable[Any]) -> Any:
-        try:
-            return await reference
-        except self._ray.exceptions.RayError as error:
+            return await getattr(self._actor, method).remote(*arguments)
+        except self._cluster.ray.exceptions.RayError as error:
             reason = reason_of(str(error))
             if "No module named 'evaluator" in reason:
                 raise ConfigurationError(
                     f"{self._node}: {reason}; install evaluator there, the same version as here, for the Python that "
                     "runs Ray"
                 ) from error
-            if isinstance(error, self._ray.exceptions.RayTaskError):
+            if isinstance(error, self._cluster.ray.exceptions.RayTaskError):
                 raise EvaluatorError(f"a process on {self._node} failed: {reason}") from error
             raise HostLost(reason) from error
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        if self._cluster.is_lost():
+            # Ray would wait for the head. The actors end without it.
+            return
+        try:
+            self._cluster.ray.kill(self._actor)
+        except Exception as error:
+            # The actor or the cluster is gone already.
+            LOGGER.debug("an actor could not be ended: %s", error)
+
+
+class RayHost(RayActor):
+    """A Host in an actor: a Remote."""
+
+    def __init__(self, cluster: RayCluster, node: Node) -> None:
+        super().__init__(cluster, Host, node)
+
+    async def versions(self) -> str:
+        return await self.call("versions")
+
+    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
+        return await self.call("open", recipe, probe, first_id)
+
+    async def post(self, messages: Sequence[bytes]) -> None:
+        await self.call("post", messages)
+
+    async def listen(self) -> list[bytes]:
+        return await self.call("listen")
+
+    async def close(self) -> None:
+        if self._cluster.is_lost():
+            raise HostLost("the cluster is lost")
+        await self.call("close")
 
 
 def reason_of(text: str) -> str:

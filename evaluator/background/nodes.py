@@ -1,0 +1,138 @@
+"""Type `r`: a command that runs on another node.
+
+A `NodeCommand` on the node runs the command below the supervisor of all scripts, with its output in a file there; this
+process copies the file as it grows. What starts one on a node is passed to `NodeWork`, see
+`evaluator.batch.engines.ray_command` for Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from evaluator.background.output import MAX_BYTES, Output
+from evaluator.background.scripts import end_of
+from evaluator.background.tasks import End, TaskType, Work
+from evaluator.errors import ToolError
+from evaluator.processes.supervisor import Command, ProcessEnd, SupervisedProcess
+
+POLL_S = 0.25
+BLOCK_BYTES = 1 << 20
+_KILL_S = 2.0
+"""Seconds after which a node that does not answer is left; its processes end with the connection."""
+
+
+class RemoteCommand(Protocol):
+    """A NodeCommand in another process. A method raises an exception if the node is lost."""
+
+    async def run(self, command: Command) -> ProcessEnd | str: ...
+
+    async def read(self, offset: int) -> bytes: ...
+
+    async def stop(self) -> None: ...
+
+
+OpenNode = Callable[[Callable[[], bool]], AbstractAsyncContextManager[RemoteCommand | None]]
+"""Starts a NodeCommand on a node; at the end of the context nothing of it is running. It gets a function that says
+whether the task was killed, in which case it may give up and return None."""
+
+
+class NodeCommand:
+    """One command on this node. Its output ends at `max_bytes`, where it is killed."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._output = tempfile.TemporaryFile(prefix="evaluator-")  # noqa: SIM115
+        weakref.finalize(self, self._output.close)
+        self._max_bytes = max_bytes
+        self._process: SupervisedProcess | None = None
+        self._is_killed = False
+
+    async def run(self, command: Command) -> ProcessEnd | str:
+        """Runs the command to its end. Returns: how it ended, or why it could not be started."""
+        try:
+            process = SupervisedProcess(command, self._output.fileno(), self._output.fileno(), has_input=False)
+        except ToolError as error:
+            return str(error)
+        try:
+            self._process = process
+            if self._is_killed:
+                process.kill()
+            return await process.run()
+        except ToolError as error:
+            return str(error)
+        finally:
+            self._process = None
+            await process.end()
+
+    async def read(self, offset: int) -> bytes:
+        """The next bytes of the output."""
+        if os.fstat(self._output.fileno()).st_size > self._max_bytes:
+            await self.stop()
+        return os.pread(self._output.fileno(), BLOCK_BYTES, offset)
+
+    async def stop(self) -> None:
+        """Kills the command with everything that it started."""
+        self._is_killed = True
+        if self._process is not None:
+            self._process.kill()
+
+
+class NodeWork(Work):
+    """Runs `command` on the node that `open_node` gives."""
+
+    type: TaskType = "r"
+    is_watched = True
+
+    def __init__(self, command: Command, open_node: OpenNode) -> None:
+        self._command, self._open_node = command, open_node
+        self._is_killed = False
+        self._wake = asyncio.Event()
+
+    async def run(self, output: Output) -> End:
+        """Runs the command to its end. A node that is lost, and a command that cannot be started, are failures."""
+        try:
+            async with self._open_node(lambda: self._is_killed) as remote:
+                if remote is None or self._is_killed:
+                    return End("killed")
+                ended = await self._follow(remote, output)
+        except Exception:
+            if self._is_killed:
+                return End("killed")
+            raise
+        if isinstance(ended, str):
+            return End("killed" if self._is_killed else "failed", reason=ended)
+        return end_of(ended)
+
+    def kill(self) -> None:
+        self._is_killed = True
+        self._wake.set()
+
+    async def _follow(self, remote: RemoteCommand, output: Output) -> ProcessEnd | str:
+        """Copies the output until the command has ended."""
+        running = asyncio.ensure_future(remote.run(self._command))
+        waking = asyncio.ensure_future(self._wake.wait())
+        offset = 0
+        try:
+            while True:
+                has_ended = running.done()
+                while data := await remote.read(offset):
+                    output.write(data)
+                    offset += len(data)
+                    await asyncio.sleep(0)  # its size is looked at, and may end it
+                    if waking.done() and not has_ended:
+                        break
+                if has_ended:
+                    return running.result()
+                await asyncio.wait([running, *([] if waking.done() else [waking])], timeout=POLL_S)
+                if waking.done() and not running.done():
+                    async with asyncio.timeout(_KILL_S):
+                        await remote.stop()
+                        await asyncio.wait([running])
+        finally:
+            running.cancel()
+            waking.cancel()

@@ -1,0 +1,161 @@
+"""Commands on another node: on a stand-in, whose object is in this process, and on a cluster of Ray where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from evaluator.background import BackgroundTasks, NodeWork
+from evaluator.background.nodes import NodeCommand
+from evaluator.background.output import read_output
+from evaluator.errors import MissingExtra
+from evaluator.processes.supervisor import Command
+from tests.background.test_background_scripts import DETACHED, is_running, until
+
+
+class Lost(Exception):
+    """The node is gone."""
+
+
+class LostNode(NodeCommand):
+    """A node that is lost when the command has written something."""
+
+    async def read(self, offset):
+        if data := await super().read(offset):
+            await self.stop()
+            raise Lost(f"after {data!r}")
+        return data
+
+
+def stand_in(node=NodeCommand):
+    @asynccontextmanager
+    async def open_node(is_killed):
+        command = node()
+        yield command
+        await command.stop()
+
+    return open_node
+
+
+def command(tmp_path, *words):
+    return Command(words, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code", "says"),
+    [
+        (("sh", "-c", "echo out; echo err >&2"), "completed", 0, ""),
+        (("sh", "-c", "exit 3"), "failed", 3, ""),
+        (("/nowhere/at/all",), "failed", None, "program not found"),
+    ],
+)  # fmt: skip
+def test_a_command_on_a_node_ends_as_a_script_does(tmp_path, words, status, code, says):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            task = tasks.start(NodeWork(command(tmp_path, *words), stand_in()), "there")
+            assert task.id[0] == "r"
+            ended = await tasks.wait(task.id, 60)
+            assert (ended.status, ended.exit_code) == (status, code) and says in (ended.reason or "")
+            assert len(tasks.store.notices(task.id)) == 1
+            return read_output(Path(task.output_file), 0, 1000)
+
+    assert asyncio.run(work()) == (b"out\nerr\n" if code == 0 else b"")
+
+
+def test_a_kill_ends_the_whole_tree_on_the_node(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            task = tasks.start(NodeWork(command(tmp_path, sys.executable, "-c", DETACHED), stand_in()), "there")
+            await until((tmp_path / "pid").exists)
+            pid = int((tmp_path / "pid").read_text())
+            assert is_running(pid)
+            killed = await tasks.kill(task.id, "enough", timeout_s=60)
+            assert (killed.status, killed.signal, killed.reason) == ("killed", 9, "enough")
+            assert not is_running(pid)
+
+    asyncio.run(work())
+
+
+def test_output_arrives_while_the_command_runs_and_too_much_of_it_kills(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg", max_output_bytes=10_000) as tasks:
+            slow = tasks.start(NodeWork(command(tmp_path, "sh", "-c", "echo first; sleep 600"), stand_in()), "slow")
+            await until(lambda: read_output(Path(slow.output_file), 0, 100) == b"first\n")
+            endless = tasks.start(NodeWork(command(tmp_path, "yes"), stand_in()), "endless")
+            ended = await tasks.wait(endless.id, 60)
+            assert ended.status == "killed" and "output passed 10,000 bytes" in (ended.reason or "")
+            assert len(read_output(Path(endless.output_file), 0, 20_000)) == 10_000
+
+    asyncio.run(work())
+
+
+def test_a_node_ends_a_command_whose_output_nobody_fetches(tmp_path):
+    async def work():
+        node = NodeCommand(max_bytes=1_000)
+        running = asyncio.ensure_future(node.run(command(tmp_path, "yes")))
+        while not running.done():
+            await node.read(0)
+            await asyncio.wait([running], timeout=0.01)
+        return running.result()
+
+    end = asyncio.run(work())
+    assert not isinstance(end, str) and end.reason == "killed"
+
+
+def test_a_node_that_is_lost_is_a_failure_and_what_it_wrote_before_is_kept(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            work = NodeWork(command(tmp_path, "sh", "-c", "echo here; sleep 600"), stand_in(LostNode))
+            ended = await tasks.wait(tasks.start(work, "there").id, 60)
+            assert (ended.status, ended.reason) == ("failed", r"Lost: after b'here\n'")
+
+    asyncio.run(work())
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    from evaluator.batch.engines.ray_command import ray_node
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[ray\]'"):
+        ray_node()
+
+
+@pytest.mark.timeout(300)
+def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
+    from evaluator.batch.engines.ray_command import ray_node
+    from tests.batch.engines.test_ray import a_cluster
+
+    async def work(nodes):
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            said = tasks.start(NodeWork(command(tmp_path, "sh", "-c", "echo $PPID; echo err >&2"), ray_node()), "said")
+            detached = Command((sys.executable, "-c", DETACHED), cwd=tmp_path)
+            killed = tasks.start(NodeWork(detached, ray_node()), "killed")
+            ended = await tasks.wait(said.id, 120)
+            assert (ended.status, ended.exit_code, ended.reason) == ("completed", 0, None)
+            assert read_output(Path(said.output_file), 0, 1000).endswith(b"\nerr\n")
+            await until((tmp_path / "pid").exists)
+            pid = int((tmp_path / "pid").read_text())
+            ended = await tasks.kill(killed.id, "enough", timeout_s=60)
+            assert (ended.status, ended.signal) == ("killed", 9) and not is_running(pid)
+
+            nobody = tasks.start(NodeWork(detached, ray_node("nobody")), "no such node")
+            ended = await tasks.wait(nobody.id, 60)
+            assert ended.status == "failed" and "no node 'nobody' with a CPU" in (ended.reason or "")
+
+            (tmp_path / "pid").unlink()
+            lost = tasks.start(NodeWork(detached, ray_node()), "lost")
+            await until((tmp_path / "pid").exists)
+            pid = int((tmp_path / "pid").read_text())
+            nodes.kill()
+            nodes.kill()
+            ended = await tasks.wait(lost.id, 120)
+            assert ended.status == "failed" and "HostLost" in (ended.reason or "")
+            await until(lambda: not is_running(pid))
+
+    with a_cluster() as nodes:
+        asyncio.run(work(nodes))
