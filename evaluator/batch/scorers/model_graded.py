@@ -29,6 +29,9 @@ from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.language.types import describe as type_of
 
 _REASONS = ("reason", "explanation", "feedback", "advice")
+# As FastChat reads the ratings of MT-bench's judges.
+_RATING = re.compile(r"\[\[(\d{1,9}(?:\.\d{0,9})?)\]\]")
+_PLAIN_RATING = re.compile(r"\[(\d{1,9}(?:\.\d{0,9})?)\]")
 _POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
 # The judge sees this after a criterion's name, and may repeat it.
 _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
@@ -111,7 +114,8 @@ def judgement(answer: Outcome, read: Callable[[Any], Score], about: Mapping[str,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedScorer(ModelGradedScorer):
     """Any judge template: its answer is a boolean, a number, or an object with `correct` or `passed` (a boolean),
-    `score` (a number, at most `out_of`), or both. Without `pass_at` the boolean decides, else 0.5.
+    `score` (a number, at most `out_of`), or both; or a text with ratings such as `[[7]]`, where the first counts.
+    Without `pass_at` the boolean decides, else 0.5.
 
     `grades` is a table of grades to values in [0, 1] or "unscored"; the answer is then one of these grades: its name,
     or its letter (A for the first), alone, in the last line, or in the field `grade` of an object. The summary counts
@@ -131,13 +135,13 @@ class GradedScorer(ModelGradedScorer):
             check_grades(self.type, self.grades)
 
     async def score(self, scored: ScorerInput) -> Score:
-        if self.grades is None:
-            return await ModelGradedScorer.score(self, scored)
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         answer = await self.ask(scored, self.judge_inputs(scored))
         if isinstance(answer, TaskResult) and answer.parsed_content is None:
             answer = replace(answer, parsed_content=answer.content)
+        if self.grades is None:
+            return judgement(answer, self.read, self.about())
         return judgement(answer, self._read_grade, {**self.about(), "is_grade": True})
 
     def _read_grade(self, parsed: Any) -> Score:
@@ -155,11 +159,16 @@ class GradedScorer(ModelGradedScorer):
         return self.inputs is None or ModelGradedScorer.needs_target(self)
 
     def read(self, parsed: Any) -> Score:
+        rating = _RATING.search(parsed) or _PLAIN_RATING.search(parsed) if isinstance(parsed, str) else None
+        if rating is not None:
+            parsed = float(rating[1])
         fields = _fields_of(parsed)
         correct = parsed if isinstance(parsed, bool) else fields.get("correct", fields.get("passed"))
         number = parsed if isinstance(parsed, int | float) and not isinstance(parsed, bool) else fields.get("score")
         if correct is None and number is None:
-            raise InvalidJudgement(f"expected the field score, correct or passed, got {_shape(parsed)}")
+            raise InvalidJudgement(
+                f"expected the field score, correct or passed, or a rating such as [[7]], got {_shape(parsed)}"
+            )
         if correct is not None and not isinstance(correct, bool):
             raise InvalidJudgement(f"correct is {correct!r:.60}, expected true or false")
         value = float(bool(correct)) if number is None else points(number, self.out_of, "score") / self.out_of

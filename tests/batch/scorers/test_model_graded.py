@@ -23,6 +23,7 @@ OWN = """
   <instructions>Is this polite? {{ reply }}</instructions>
   <output_format type="json" schema="any"/></task>
 """
+RATER = OWN.replace("own_judge", "rater").replace('<output_format type="json" schema="any"/>', "")
 
 
 def shipped(name: str) -> str:
@@ -30,7 +31,7 @@ def shipped(name: str) -> str:
     return text.replace('<include href="../_partials/judging.xml"/>', "")
 
 
-TEMPLATES = OWN + "".join(map(shipped, ("grade_against_reference", "grade_with_rubric", "pairwise_compare")))
+TEMPLATES = OWN + RATER + "".join(map(shipped, ("grade_against_reference", "grade_with_rubric", "pairwise_compare")))
 
 
 class Bench:
@@ -76,6 +77,16 @@ def said(**fields: Any) -> str:
         ('graded:template=own_judge,inputs={"reply":"output"}', "0.4", 0.4, False),
         ('graded:template=own_judge,inputs={"reply":"output"},out_of=10', said(score=7), 0.7, True),
         ('graded:template=own_judge,inputs={"reply":"output"}', said(passed=True, feedback="f"), 1.0, True),
+        *(
+            ('graded:template=rater,inputs={"reply":"output"},out_of=10', text, value, value >= 0.5)
+            for text, value in [
+                ("Good.\n\nRating: [[7]]", 0.7),
+                ("[[3]]", 0.3),
+                ("Rating: [[7.5]], not [[9]]", 0.75),
+                ("Rating: [4]", 0.4),
+                ("[1] is missing. Rating: [[8]]", 0.8),
+            ]
+        ),
     ],
 )
 def test_a_judges_answer_is_a_score(bench: Any, spec: str, answer: str, value: float, passed: bool) -> None:
@@ -96,6 +107,8 @@ def test_a_judges_answer_is_a_score(bench: Any, spec: str, answer: str, value: f
         ("reference", ProviderError("down", kind="server"), "provider_failure"),
         ('graded:template=own_judge,inputs={"reply":"output"}', said(mark=3), "expected the field score"),
         ('graded:template=own_judge,inputs={"reply":"output"}', "[1]", "expected the field score"),
+        ('graded:template=rater,inputs={"reply":"output"},out_of=10', "Good.", "or a rating such as [[7]]"),
+        ('graded:template=rater,inputs={"reply":"output"},out_of=10', "Rating: [[11]]", "a number from 0 to 10"),
         ('graded:template=own_judge,inputs={"reply":"output"}', "7", "expected a number from 0 to 1"),
         ('graded:template=own_judge,inputs={"reply":"output"}', said(score=True), "expected a number from 0 to 1"),
         ('graded:template=own_judge,inputs={"reply":"output"}', said(correct="yes"), "expected true or false"),
