@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 Case = dict[str, Any]
@@ -78,7 +78,29 @@ def math() -> Callable[[Case], float]:
     return lambda case: float(verify(parse(f"${case['target']}$"), parse(case["output"])))
 
 
-KINDS = {each.__name__: each for each in (choice, numeric, squad_em, squad_f1, drop, math)} | {"choice_default": choice}
+def calls() -> Callable[[Case], float]:
+    """BFCL's AST evaluation of Python functions, without its table of models, whose clients are large packages."""
+    models: Any = ModuleType("bfcl_eval.constants.model_config")
+    models.MODEL_CONFIG_MAPPING = {"any": SimpleNamespace(underscore_to_dot=False)}
+    sys.modules[models.__name__] = models
+    check = import_module("bfcl_eval.eval_checker.ast_eval.ast_checker").ast_checker
+    language = import_module("bfcl_eval.constants.enums").Language.PYTHON
+
+    def verdict(case: Case) -> float:
+        found = [{call["name"]: call["arguments"]} for call in json.loads(case["output"])]
+        if not case["target"]:
+            return float(not found)
+        if len(case["target"]) > 1:
+            functions, category = case["options"], "parallel_multiple"
+        else:
+            functions, category = case["options"], "multiple"
+        return float(check(functions, found, case["target"], language, category, "any")["valid"])
+
+    return verdict
+
+
+_KINDS = (choice, numeric, squad_em, squad_f1, drop, math, calls)
+KINDS = {each.__name__: each for each in _KINDS} | {"choice_default": choice}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from evaluator.handler.model_caller import DEFAULT_SETTINGS, CallSettings, Model
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tool_runner import RetryPlan, ToolRunner
 from evaluator.limits.budget import Budget
-from evaluator.models.backend import FinishReason, Message, ModelResponse
+from evaluator.models.backend import FinishReason, Message, ModelResponse, ToolCall, ToolSpec
 from evaluator.models.tokens import estimate_tokens
 from evaluator.tools import ToolContext, ToolRegistry
 
@@ -34,12 +34,14 @@ class HandlerAnswer:
     usage: Usage
     warnings: tuple[str, ...]
     reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Handler:
     """One task's session: call `run` once, or `say` as often as needed and then `close`. `turns` counts its turns.
 
-    `tools` are offered to the model and run in the given context.
+    `tools` are offered to the model and run in the given context. `offered` are offered and not run: calls of them end
+    the query and are in its answer.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Handler:
         *,
         settings: CallSettings = DEFAULT_SETTINGS,
         tools: tuple[ToolRegistry, ToolContext] | None = None,
+        offered: tuple[ToolSpec, ...] = (),
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.budget = budget
@@ -59,7 +62,8 @@ class Handler:
         self._log = log
         self._closed = False
         counts_tokens = choice.limiter is not None or config.max_cost_usd is not None or budget.has_cost_limit
-        specs = () if tools is None else tools[0].specs()
+        specs = offered if tools is None else tools[0].specs()
+        self._only_offers = tools is None and bool(offered)
         self._conversation = Conversation(config, choice, specs, settings.schema, counts_tokens=counts_tokens)
         self._caller = ModelCaller(config, choice, self._conversation, settings, log, sleep)
         retries = RetryPlan(config.backoff_s, sleep)
@@ -117,7 +121,12 @@ class Handler:
                 "the response was cut off at its output limit", response.content,
             )  # fmt: skip
         return HandlerAnswer(
-            response.content, response.finish_reason, self.budget.usage, self.warnings, response.reasoning
+            response.content,
+            response.finish_reason,
+            self.budget.usage,
+            self.warnings,
+            response.reasoning,
+            response.tool_calls if self._only_offers else (),
         )
 
     async def _answer(self) -> ModelResponse:
@@ -129,7 +138,7 @@ class Handler:
             response = await self._caller.call(self.turns, self.budget)
             conversation.add_response(response)
             self._log.note(response.message(), response.usage)
-            if not response.tool_calls:
+            if not response.tool_calls or self._only_offers:
                 return response
             if self._tools is None:
                 names = ", ".join(call.name for call in response.tool_calls)

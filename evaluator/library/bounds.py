@@ -20,7 +20,7 @@ from evaluator.language.syntax import has_markup
 from evaluator.library.calls import calls_of
 from evaluator.library.graphs import components
 from evaluator.library.structure import truth
-from evaluator.nodes import Call, Cond, Expression, Function, Node, Task, Text, TopLevel
+from evaluator.nodes import Atomic, Call, Cond, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
 
 DEFAULT_MAX_TURNS = 12
@@ -168,7 +168,8 @@ class CallCounter:
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
         queries = node.queries()
-        if not node.tools and not self._tools_granted:
+        offers_only = isinstance(node, Atomic) and node.tools_from is not None
+        if offers_only or not (node.tools or self._tools_granted):
             return (queries, queries), "" if queries == 1 else f"{queries} turns"
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else stated

@@ -39,6 +39,7 @@ from evaluator.nodes.declare import (
     condition,
     declared,
     declared_by_name,
+    expression,
     flag,
     inner,
     literal,
@@ -261,11 +262,15 @@ class Task:
 
 @operator("atomic")
 class Atomic(Task):
-    """Asks a model. With `turns` the conversation continues: each is sent after the answer to the message before."""
+    """Asks a model. With `turns` the conversation continues: each is sent after the answer to the message before.
+
+    `tools_from` gives schemas of functions that are offered and not run: the calls are the answer.
+    """
 
     asks_model: ClassVar[bool] = True
 
     turns: tuple[Turn, ...] = part(Turn, "turns", default=())
+    tools_from: Expression | None = expression(of="tools", name="from")
 
     def queries(self) -> int:
         return max(1, len(self.turns) + (self.instructions is not None))
@@ -280,9 +285,15 @@ class Atomic(Task):
         if isinstance(most, int) and most < self.queries():
             message = f"max_turns is {most}, and the conversation has {self.queries()} messages, each with an answer"
             yield Doubt("error", "too-few-turns", message, "raise max_turns, or leave it out")
+        if self.tools_from is None:
+            return
+        for what, stands in (("<tool>", self.tools), ("<turns>", self.turns), ("<output_format>", self.output)):
+            if stands:
+                message = f"the calls of the functions in <tools from> are the answer, so there is no {what}"
+                yield Doubt("error", "calls-are-the-answer", message, f"remove {what} or from")
 
     def result(self, known: Known) -> Shape:
-        return NULL
+        return NULL if self.tools_from is None else Shape("array", item=record("a call", name=STRING, arguments=ANY))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ Role = Literal["data", "text", "setting", "node", "part"]
 Form = Literal[
     "attribute", "flag", "names", "text", "model", "integer", "decimal", "boolean", "choice", "condition", "command",
     "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format", "stop",
-    "extra_body", "turns",
+    "extra_body", "turns", "expression",
 ]  # fmt: skip
 
 
@@ -140,6 +140,11 @@ def condition(*, default: Any, binds: Mapping[str, Binding]) -> Any:
     return _declare("text", "condition", default, element="", binds=binds)
 
 
+def expression(*, of: str, name: str) -> Any:
+    """An optional expression in the attribute `name` of the child element `of`."""
+    return _declare("text", "expression", None, element=of, attribute=name)
+
+
 def setting(
     form: Literal["integer", "decimal", "boolean"],
     *,
@@ -182,7 +187,7 @@ FIELDS: dict[type, tuple[Field, ...]] = {}
 """The declared fields of each class, in order. Fields that are not declared are data without an XML form."""
 
 _Class = TypeVar("_Class", bound=type)
-_SPECIFIERS = (attribute, names, flag, literal, choice, text, condition, setting, child, part, inner)
+_SPECIFIERS = (attribute, names, flag, literal, choice, text, condition, expression, setting, child, part, inner)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=_SPECIFIERS)

@@ -255,6 +255,9 @@ READERS: dict[str, Callable[[Builder, View, Field], Any]] = {
     "fields": _part,
     "inputs": _inputs,
     "turns": _turns,
+    "expression": lambda b, view, field: parts.expression(
+        b, view.attribute(field.attribute or ""), field.attribute or ""
+    ),
     "tools": lambda b, view, field: parts.tools(b, view),
     "examples": lambda b, view, field: parts.examples(b, view),
     "file_paths": lambda b, view, field: parts.file_paths(b, view),

@@ -99,6 +99,7 @@ def _same(value: Any) -> Any:
 
 _ATTRIBUTE_VALUES: dict[str, Callable[[Any], Any]] = {
     "names": " ".join,
+    "expression": lambda value: value.source,
     "stop": lambda value: _literal_json(list(value)),
     "extra_body": lambda value: _literal_json(dict(value)),
 }
@@ -137,8 +138,8 @@ def _turns(name: str, value: tuple[Turn, ...], pad: str, attributes: Attributes)
     return _element(name, pad, {}, [_text("turn", one.text, pad + "  ", {"role": "user"}) for one in value])
 
 
-def _tools(name: str, value: tuple[str, ...], pad: str, attributes: Attributes) -> list[str]:
-    return _element(name, pad, {}, [_empty("tool", pad + "  ", {"name": tool}) for tool in value])
+def _tools(name: str, value: tuple[str, ...] | None, pad: str, attributes: Attributes) -> list[str]:
+    return _element(name, pad, attributes, [_empty("tool", pad + "  ", {"name": tool}) for tool in value or ()])
 
 
 def _examples(name: str, value: tuple[Example, ...] | None, pad: str, attributes: Attributes) -> list[str]:

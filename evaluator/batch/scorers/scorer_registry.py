@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from evaluator.batch.identity import digest, template_part
 from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, fits, suggestion
+from evaluator.batch.scorers.calls_scorer import CallsScorer
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
 from evaluator.batch.scorers.contract import Scorer, exception_text
 from evaluator.batch.scorers.foreign_values import type_name
@@ -31,7 +32,7 @@ from evaluator.library import TemplateLibrary
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
     ExactScorer, IncludesScorer, RegexScorer, NumericScorer, ChoiceScorer, F1Scorer, RougeLScorer, SimilarityScorer,
     JsonEqualScorer, JsonSubsetScorer, JsonSchemaScorer, GradedScorer, ReferenceScorer, RubricScorer, PairwiseScorer,
-    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer,
+    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer, CallsScorer,
 )  # fmt: skip
 SCORERS: Mapping[str, type[BuiltinScorer]] = MappingProxyType({scorer.type: scorer for scorer in _CLASSES})
 """The shipped scorers by name. A class's docstring describes the scorer; its fields are the arguments."""

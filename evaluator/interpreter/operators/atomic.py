@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from logging import WARNING
 
 from evaluator.errors import Diagnostic, TemplateError
@@ -14,6 +15,7 @@ from evaluator.handler.session import Handler, HandlerAnswer
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
+from evaluator.interpreter.offered_functions import offered_functions
 from evaluator.interpreter.operators.outcomes import read_output
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text, later_messages
@@ -51,7 +53,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
-    tools = await tools_for(run, task, prepared, choice.endpoint)
+    functions = await offered_functions(task, prepared)
+    tools = None if functions is not None else await tools_for(run, task, prepared, choice.endpoint)
     schema = native_schema(task.output) if prepared.config.native_output else None
     handler = Handler(
         prepared.config, choice,
@@ -62,6 +65,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
             services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes,
             prepared.config.sandbox,
         )),
+        offered=() if functions is None else functions.specs,
     )  # fmt: skip
     prepared.more["model"] = choice.label
     if choice.is_stand_in:
@@ -100,6 +104,10 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         )  # fmt: skip
     if outcome.finish_reason == "unknown":
         notes["warnings"].append("the provider gave no known reason for ending: the answer may be incomplete")
+    if functions is not None:
+        calls = functions.calls(outcome.tool_calls)
+        content = json.dumps(calls, ensure_ascii=False) if calls or not content.strip() else content
+        return TaskResult(Status.COMPLETE, content, calls, notes, outcome.usage)
     if not content.strip():
         return TaskError(
             "INVALID_OUTPUT", "the model returned nothing", "output_format_failure", location=task.span,
