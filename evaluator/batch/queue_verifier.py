@@ -15,8 +15,10 @@ from evaluator.record.steps import Recording
 class ScorerVerifier:
     """A `Verifier` of the queue that asks scorers, shipped ones or functions, as `run_batch` takes them.
 
-    A sample is the entry: its id, the inputs that it names, and its `description`, `goal` and `type` as metadata. It
-    has no target. A scorer without a verdict refuses the result. Raises: UsageError, as `make_scorers`.
+    A sample is the entry: its id, the inputs that it names, and its `description`, `goal`, `type` and the path of the
+    delivered `file` as metadata. It has no target. A scorer without a verdict refuses the result.
+
+    Raises: UsageError, as `make_scorers`.
     """
 
     def __init__(self, scorers: Iterable[ScorerSpec]) -> None:
@@ -24,7 +26,12 @@ class ScorerVerifier:
 
     async def __call__(self, result: ResultToVerify) -> str | None:
         entry, evaluator = result.entry, result.evaluator
-        metadata = {"description": entry.description, "goal": entry.goal, "type": entry.type}
+        metadata = {
+            "description": entry.description,
+            "goal": entry.goal,
+            "type": entry.type,
+            "file": result.file and str(result.file),
+        }
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             model = options.get("model")

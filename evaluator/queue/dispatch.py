@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError
+from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError, ToolError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
+from evaluator.queue.deliverables import answer_field, delivered_file
 from evaluator.queue.entries import RELEASED, TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt
 from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
@@ -48,7 +49,7 @@ class AttemptEnd:
 
 class Dispatcher:
     """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that is `unknown`, with
-    the template `classify`. Deliverables are written into `folder`."""
+    the template `classify`. Answers without a file of their own are written into `folder`."""
 
     def __init__(
         self,
@@ -91,13 +92,19 @@ class Dispatcher:
             if isinstance(outcome.cause, _NOT_OF_THE_ENTRY):
                 raise AttemptAborted(outcome.cause)
             return self._failed(claim, kind, attempt, outcome.message, None if outcome.retryable else strategy)
-        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, labels)
-        failure = await failure_of(self._verifiers, result)
+        file, failure = None, None
+        try:
+            file = await delivered_file(self._evaluator, outcome)
+        except ToolError as error:
+            failure = f"the file that the answer names as deliverable_path cannot be delivered: {error}"
+        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, labels, file)
+        failure = failure or await failure_of(self._verifiers, result)
         if failure is not None:
             failure = _short(failure, _MAX_RESULT_CHARS)
             return self._failed(claim, kind, replace(attempt, verification_failure=failure), failure, strategy)
-        path = self._write(claim.entry.id, outcome)
-        deliverable = _short(str(outcome.notes.get("summary") or outcome.content), _MAX_DELIVERABLE_CHARS)
+        path = file or self._write(claim.entry.id, outcome)
+        text = answer_field(outcome, "deliverable") or outcome.notes.get("summary") or outcome.content
+        deliverable = _short(str(text), _MAX_DELIVERABLE_CHARS)
         return AttemptEnd(
             lambda entry: entries.complete(
                 replace(entry, type=kind), attempt, self._now(), deliverable=deliverable, path=str(path)

@@ -5,11 +5,13 @@ A result that no check refuses is verified if its task is COMPLETE; its declared
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from evaluator.errors import UsageError
+from evaluator.errors import ToolError, UsageError
 from evaluator.errors.machine import machine_error
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.interpreter.evaluation import evaluation_of
@@ -17,10 +19,13 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.nodes import Function, Task
 from evaluator.queue.entries import QueueEntry
 
+_MAX_FILE_CHARS = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class ResultToVerify:
-    """The result of an attempt. `labels` belong into the task files of evaluations that a check makes."""
+    """The result of an attempt. `labels` belong into the task files of evaluations that a check makes. `file`: the file
+    that is delivered, None if the answer is all that there is."""
 
     entry: QueueEntry
     template: str
@@ -28,6 +33,7 @@ class ResultToVerify:
     outcome: TaskResult
     evaluator: Evaluator
     labels: Mapping[str, str]
+    file: Path | None = None
 
 
 class Verifier(Protocol):
@@ -38,12 +44,13 @@ class Verifier(Protocol):
 
 class GraderVerifier:
     """A template that grades: it gets those of its inputs that are named in `INPUTS`, and answers with `success`, true
-    or false, and `feedback`, as an evaluator of a `director_evaluator_loop` does.
+    or false, and `feedback`, as an evaluator of a `director_evaluator_loop` does. `file` is the text of the file that
+    is delivered, empty if there is none.
 
     Raises: UsageError or TemplateError, if the template cannot be used or needs other inputs.
     """
 
-    INPUTS = ("description", "goal", "answer", "criteria", "template", "inputs")
+    INPUTS = ("description", "goal", "answer", "criteria", "template", "inputs", "file")
 
     def __init__(self, evaluator: Evaluator, template: str) -> None:
         self.template = template
@@ -60,11 +67,13 @@ class GraderVerifier:
     async def __call__(self, result: ResultToVerify) -> str | None:
         entry, node = result.entry, result.evaluator.library.get(result.template).node
         criteria = node.criteria.value if isinstance(node, Task) and node.criteria is not None else ""
-        values = {
+        values: dict[str, Any] = {
             "description": entry.description, "goal": entry.goal, "answer": result.outcome.content,
             "criteria": criteria, "template": result.template, "inputs": dict(result.inputs),
         }  # fmt: skip
-        inputs = {name: values[name] for name in self._inputs}
+        inputs: dict[str, Any] = {name: values[name] for name in self._inputs if name in values}
+        if "file" in self._inputs:
+            inputs["file"] = "" if result.file is None else await asyncio.to_thread(_text_of, result, result.file)
         graded = await result.evaluator.evaluate(self.template, inputs, labels=result.labels)
         if isinstance(graded, TaskError):
             return f"the grader {self.template!r} failed: {graded}"
@@ -72,6 +81,14 @@ class GraderVerifier:
         if evaluation["success"]:
             return None
         return evaluation["feedback"] or f"the grader {self.template!r} says that it is not a success"
+
+
+def _text_of(result: ResultToVerify, path: Path) -> str:
+    try:
+        text = result.evaluator.services.files.read_text(path).text
+    except ToolError as error:
+        return f"({error})"
+    return text if len(text) <= _MAX_FILE_CHARS else f"{text[:_MAX_FILE_CHARS]}\n({len(text):,} characters in all)"
 
 
 async def failure_of(verifiers: Sequence[Verifier], result: ResultToVerify) -> str | None:

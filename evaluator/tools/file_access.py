@@ -117,6 +117,15 @@ class FileAccess:
         os.close(descriptor)
         return self.roots.name(index, parts)
 
+    def path_of(self, path: str) -> Path:
+        """The absolute path of a regular file. Raises: ToolError, for a file that this module refuses."""
+        index, parts, descriptor = next(self.roots.open_each(path, FILE))
+        try:
+            refuse_unless_plain(path, os.fstat(descriptor), "read")
+        finally:
+            os.close(descriptor)
+        return self.roots.folders[index].joinpath(*parts)
+
     def list(self, path: str | Path = ".", *, limit: int = MAX_ENTRIES) -> tuple[FolderEntry, ...]:
         """A folder's entries, sorted by name; links are listed and not followed.
 
