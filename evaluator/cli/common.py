@@ -160,10 +160,15 @@ def print_json(value: Any) -> None:
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, indent=2, default=str)
+    print_json_text(text)
+
+
+def print_json_text(text: str) -> None:
+    """Prints a JSON text, escaped where the output is not UTF-8."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(_finite(value), indent=2, default=str)
+        text = json.dumps(json.loads(text), indent=2)
     echo_raw(visible_json(text))
 
 
@@ -214,12 +219,14 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     shown = [[visible(" ".join(str(cell).split())) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
     room = max(20, terminal_width() - sum(widths[:-1]) - 2 * (len(head) - 1))
+    lines: list[str] = []
     for row in shown:
         *cells, last = row
         if len(last) > room:
             last = last[: room - 1] + "…"
         line = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last])
-        echo(line.rstrip())
+        lines.append(line.rstrip())
+    echo("\n".join(lines))
 
 
 def cost_bound(limit: CallBound, model: str | None) -> float | None:

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import echo_text, input_option, json_option, print_json, print_table, read_inputs, read_text
-from evaluator.cli.echo import echo, echo_raw
+from evaluator.cli.common import (
+    echo_text,
+    input_option,
+    json_option,
+    print_json,
+    print_json_text,
+    print_table,
+    read_inputs,
+    read_text,
+)
+from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import UsageError
-from evaluator.errors.messages import visible, visible_json
+from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
     from evaluator.queue import QueueEntry, TaskQueue, Verifier
@@ -62,15 +71,17 @@ def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
 
 @queue.command("list", epilog="Example:  evaluator queue list --status blocked")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only entries with this status.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many, the newest.")
 @queue_option
 @json_option
-def list_(status: Any, folder: Path | None, as_json: bool) -> None:
+def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) -> None:
     """List the entries that are not in the archive."""
     with _open(folder) as found:
-        entries = found.list(status)
-    if as_json:
-        print_json([_fields(entry) for entry in entries])
-    elif not entries:
+        if as_json:
+            print_json_text(found.list_json(status, limit=limit))
+            return
+        entries = found.summaries(status, limit=limit)
+    if not entries:
         echo("The queue has no such entry." if status else "The queue is empty.")
     else:
         rows = [[e.id, e.status, e.type, f"{e.retries}/{e.max_retries}", e.goal] for e in entries]
@@ -201,9 +212,9 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     from evaluator.files.atomic import write_atomic
 
     with _open(folder) as found:
-        data, count = found.export(), len(found.list())
+        data, count = found.export(), sum(found.stats().types.values())
     if file is None:
-        echo_raw(visible_json(data.decode()), nl=False)
+        print_json_text(data.decode().removesuffix("\n"))
         return
     write_atomic(file, data)
     if as_json:

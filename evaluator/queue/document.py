@@ -204,15 +204,23 @@ def document_bytes(document: QueueDocument) -> bytes:
     return join_document(document, map(entry_text, document.tasks))
 
 
+def array_text(entries: Iterable[str]) -> str:
+    """The JSON text of an array of entries, each as `entry_text` wrote it."""
+    return _with_items("[]", entries, "  ")
+
+
 def join_document(document: QueueDocument, entries: Iterable[str]) -> bytes:
     """The bytes of the file with these entries, each as `entry_text` wrote it, in place of `document.tasks`."""
     head = _to_object(document, _DOCUMENT[1:-1])
     lines = json.dumps({"version": VERSION, **head, "tasks": []}, ensure_ascii=False, indent=2)
+    return (_with_items(lines.removesuffix("\n}"), entries, _INDENT) + "\n}\n").encode()
+
+
+def _with_items(text: str, items: Iterable[str], indent: str) -> str:
+    """The JSON text, which ends with `[]`, with these items in that array."""
     # A JSON text has no line feed inside a string.
-    body = ",\n".join(_INDENT + text.replace("\n", "\n" + _INDENT) for text in entries)
-    if body:
-        lines = lines.removesuffix("[]\n}") + f"[\n{body}\n  ]\n}}"
-    return (lines + "\n").encode()
+    body = ",\n".join(indent + item.replace("\n", "\n" + indent) for item in items)
+    return f"{text.removesuffix('[]')}[\n{body}\n{indent[2:]}]" if body else text
 
 
 def _to_object(record: Any, fields: Sequence[_Field]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive, archived_entry
 from evaluator.queue.dispatch import Dispatcher
-from evaluator.queue.document import join_document, parse_entry
+from evaluator.queue.document import array_text, join_document, parse_entry
 from evaluator.queue.entries import (
     STATUSES,
     EntryOptions,
@@ -34,6 +34,7 @@ from evaluator.queue.intake import checked_text, classify, goal_of, type_named
 from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
 from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore, StoredEntry
+from evaluator.queue.tables import EntrySummary
 from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, Worker, WorkSummary
 
@@ -136,11 +137,21 @@ class TaskQueue:
                 self._store.note_key(key, entry_number(entry.id))
         return entry
 
-    def list(self, status: EntryStatus | None = None) -> list[QueueEntry]:
-        """The entries that are not archived, or those in one state, in the order of their ids."""
-        if status is not None and status not in STATUSES:
-            raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
-        return [parse_entry(text) for text in self._store.documents(status)]
+    def list(self, status: EntryStatus | None = None, *, limit: int | None = None) -> list[QueueEntry]:
+        """The entries that are not archived, or those in one state, in the order of their ids; with `limit`, the
+        newest of them."""
+        _check_selection(status, limit)
+        return [parse_entry(text) for text in self._store.documents(status, limit)]
+
+    def summaries(self, status: EntryStatus | None = None, *, limit: int | None = None) -> Sequence[EntrySummary]:
+        """As `list`, with the fields that a table shows; for large queues."""
+        _check_selection(status, limit)
+        return self._store.summaries(status, limit)
+
+    def list_json(self, status: EntryStatus | None = None, *, limit: int | None = None) -> str:
+        """As `list`, as the text of a JSON array of entries as `task-queue.json` has them."""
+        _check_selection(status, limit)
+        return array_text(self._store.documents(status, limit))
 
     def show(self, id: str) -> StoredEntry:
         """An entry with its options; one from the archive without them. Raises: UsageError, if there is none."""
@@ -189,14 +200,12 @@ class TaskQueue:
 
     def stats(self) -> QueueStats:
         """Numbers of the queue."""
-        entries, settings = self.list(), self._store.settings()
-        types: dict[str, int] = {}
-        for entry in entries:
-            types[entry.type] = types.get(entry.type, 0) + 1
-        return QueueStats(
-            self._store.counts(), types, self._store.count_ready(), sum(len(e.strategies_tried) for e in entries),
-            settings.last_id, settings.max_concurrent, settings.max_retries, settings.archive_days,
-        )  # fmt: skip
+        with self._store.transaction("DEFERRED"):
+            (types, attempts), settings = self._store.totals(), self._store.settings()
+            return QueueStats(
+                self._store.counts(), types, self._store.count_ready(), attempts,
+                settings.last_id, settings.max_concurrent, settings.max_retries, settings.archive_days,
+            )  # fmt: skip
 
     def configure(
         self, *, max_concurrent: int | None = None, max_retries: int | None = None, archive_days: int | None = None
@@ -276,6 +285,13 @@ def entry_details(stored: StoredEntry) -> dict[str, Any]:
     options = asdict(stored.options)
     start = stored.options.not_before
     return {**options, "not_before": timestamp(start) if start else None, "waits_for": list(stored.waits_for)}
+
+
+def _check_selection(status: str | None, limit: int | None) -> None:
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit is {limit}, expected 1 or more")
 
 
 def _absolute(folder: str | Path) -> Path:
