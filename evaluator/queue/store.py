@@ -124,9 +124,10 @@ class QueueStore(QueueTables):
     def claim(self, lease_s: float) -> Claim | None:
         """Starts the pending entry that is next: highest priority, then lowest id; None if there is none.
 
-        At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the queue first.
+        At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the queue first. The
+        claim is on the disk when `note_strategy` returns, which is before the attempt begins.
         """
-        with self.transaction() as db:
+        with self.transaction(sync=False) as db:
             self.recover()
             running, limit = db.execute(
                 "SELECT (SELECT count(*) FROM entry WHERE status = 'running'), max_concurrent FROM queue"
@@ -150,7 +151,7 @@ class QueueStore(QueueTables):
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """Renews the lease. False: it is lost, and the attempt has to stop."""
-        with self.transaction() as db:
+        with self.transaction(sync=False) as db:
             done = db.execute(
                 "UPDATE entry SET lease_until = ? WHERE number = ? AND lease = ? AND status = 'running'",
                 (self.clock() + lease_s, entry_number(claim.entry.id), claim.lease),

@@ -97,7 +97,6 @@ class QueueTables:
         self._lock = threading.RLock()
         try:
             self._connection = database.connect(path, FORMAT, _BUSY_S)
-            self._connection.execute("PRAGMA synchronous = FULL")
         except (OSError, sqlite3.Error) as error:
             raise RecordError(f"{path}: the queue cannot be opened: {error}") from error
 
@@ -107,14 +106,18 @@ class QueueTables:
             self._connection.close()
 
     @contextmanager
-    def transaction(self, kind: str = "IMMEDIATE") -> Generator[sqlite3.Connection]:
-        """One transaction; a second one of the same thread is part of the first. Raises: RecordError."""
+    def transaction(self, kind: str = "IMMEDIATE", *, sync: bool = True) -> Generator[sqlite3.Connection]:
+        """One transaction; a second one of the same thread is part of the first. Raises: RecordError.
+
+        Without `sync`, a loss of power may undo it until the next one that syncs; the end of the process does not.
+        """
         with self._lock:
             try:
                 if self._connection.in_transaction:
                     yield self._connection
                     return
                 self._has_changed = False
+                self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
                 with transaction(self._connection, kind):
                     yield self._connection
                 if self._has_changed:
@@ -206,7 +209,7 @@ class QueueTables:
 
     def end_publication(self, hash_: str) -> None:
         """Stores that the file with this hash is published."""
-        with self.transaction() as db:
+        with self.transaction(sync=False) as db:  # until then `publishing_hash` identifies the file
             db.execute("UPDATE queue SET published_hash = ?, publishing_hash = ?", (hash_, hash_))
 
     def accept_file(self, hash_: str) -> None:
