@@ -197,7 +197,7 @@ def archive(days: float | None, folder: Path | None, as_json: bool) -> None:
     elif not moved:
         echo("No entry is old enough for the archive.")
     for month, ids in {} if as_json else moved.items():
-        echo(f"archive/{month}.json: {len(ids)} entries")
+        echo(f"archive/{month}.json: {_counted(len(ids))}")
 
 
 @queue.command(epilog="Example:  evaluator queue export backup.json")
@@ -220,7 +220,7 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "entries": count})
     else:
-        echo(f"{file}: {count} entries")
+        echo(f"{file}: {_counted(count)}")
 
 
 @queue.command("import", epilog="Example:  evaluator queue import old-task-queue.json")
@@ -294,6 +294,10 @@ def _announce(entry: QueueEntry) -> None:
 
 def _silent(entry: QueueEntry) -> None:
     pass
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
 def _listed(ids: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -39,14 +40,16 @@ def atomic_file(
     on the disk when the block ends (fsync of the file and its folder). `replace=False`: an existing file stays.
     `under_lock`: a lock of the caller keeps other writers out, so a temporary file that a killed one left is removed.
 
-    Raises: `error`, if the file cannot be written; OSError itself where `error` is None. FileExistsError, without
-    `replace`, if `path` exists.
+    Raises: `error`, if the file cannot be written, also if `path` is a folder, a device or a pipe; OSError itself where
+    `error` is None. FileExistsError, without `replace`, if `path` exists.
     """
     folder, name = os.path.split(os.fspath(path))
     unique = "" if under_lock else f".{secrets.token_hex(8)}"
     temporary = os.path.join(folder, f".{name[:50]}{unique}.tmp")
     exists = False
     try:
+        if replace:
+            _refuse_special(path, dir_fd)
         if under_lock:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=dir_fd)
@@ -88,6 +91,14 @@ def write_atomic(
     """Publishes a file (mode 0600) with the content `data`. Arguments and exceptions are those of `atomic_file`."""
     with atomic_file(path, dir_fd=dir_fd, sync=sync, replace=replace, under_lock=under_lock, error=error) as file:
         file.write(data)
+
+
+def _refuse_special(path: str | Path, dir_fd: int | None) -> None:
+    """Raises: OSError, for a path at which a rename would remove a device or a pipe."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "a device or a pipe is not replaced; name a file")
 
 
 def _sync_folder(folder: str, dir_fd: int | None) -> None:

@@ -54,7 +54,8 @@ def archived_entry(store: QueueTables, folder: Path, number: int) -> QueueEntry 
 
 def _month(entry: QueueEntry) -> str:
     assert entry.completed_at is not None
-    return parse_timestamp(entry.completed_at).strftime("%Y-%m")
+    completed = parse_timestamp(entry.completed_at)
+    return f"{completed.year:04d}-{completed.month:02d}"
 
 
 def _read(path: Path) -> tuple[QueueEntry, ...]:

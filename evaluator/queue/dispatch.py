@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError, ToolError
-from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
 from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.library.matching import LOW_SCORE
@@ -27,6 +27,8 @@ DELIVERABLES = "deliverables"
 ENTRY_LABEL, ATTEMPT_LABEL = "queue_entry", "queue_attempt"
 CLASSIFIER = "classify"
 _MAX_RESULT_CHARS, _MAX_DELIVERABLE_CHARS = 500, 2_000
+# The template does not exist, or its inputs are wrong.
+_SAME_AGAIN: tuple[FailureReason, ...] = ("input_validation_failure", "template_resolution_failure")
 # These stop the worker: each further entry would fail in the same way.
 _NOT_OF_THE_ENTRY = (ConfigurationError, MachineError, RecordError)
 
@@ -91,7 +93,9 @@ class Dispatcher:
         if isinstance(outcome, TaskError):
             if isinstance(outcome.cause, _NOT_OF_THE_ENTRY):
                 raise AttemptAborted(outcome.cause)
-            return self._failed(claim, kind, attempt, outcome.message, None if outcome.retryable else strategy)
+            tried = None if outcome.retryable else strategy
+            final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
+            return self._failed(claim, kind, attempt, outcome.message, tried, final=final)
         file, failure = None, None
         try:
             file = await delivered_file(self._evaluator, outcome)
@@ -120,11 +124,19 @@ class Dispatcher:
         return inputs
 
     def _failed(
-        self, claim: Claim, kind: EntryType, attempt: StrategyAttempt, reason: str, tried: str | None
+        self,
+        claim: Claim,
+        kind: EntryType,
+        attempt: StrategyAttempt,
+        reason: str,
+        tried: str | None,
+        *,
+        final: bool = False,
     ) -> AttemptEnd:
+        """`final`: the same template with the same inputs would fail again."""
         options = claim.options
-        left = tried is None or options.template is not None
-        if not left:
+        left = tried is None or (options.template is not None and not final)
+        if not left and options.template is None:
             following = replace(claim, options=replace(options, tried=(*options.tried, tried or "")))
             left = self.choose(following) is not None
         what = f"attempt {attempt.attempt} with {attempt.strategy!r} failed: {_short(reason, _MAX_RESULT_CHARS)}"

@@ -16,6 +16,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.output.strict import read_strict
 from evaluator.queue.entries import (
+    MAX_INTEGER,
     STATUSES,
     TYPES,
     QueueDocument,
@@ -65,6 +66,8 @@ def _integer(least: int) -> _Check:
     def check(value: Any, place: str) -> int:
         if type(value) is not int or value < least:
             raise _Invalid(place, f"is {_shown(value)}, expected an integer, {least} or more")
+        if value > MAX_INTEGER:
+            raise _Invalid(place, f"is {_shown(value)}, expected an integer up to {MAX_INTEGER}")
         return value
 
     return check

@@ -41,7 +41,10 @@ TOOL = "evaluator"
 INTERRUPTED, RELEASED = "interrupted", "released"
 """The words with which the result of an attempt begins that was stopped before its end."""
 
-_ID = re.compile(r"T-(0[1-9]|[1-9][0-9]+)")
+MAX_INTEGER = 2**53 - 1
+"""The highest integer that every reader of JSON takes; an id has fewer digits."""
+
+_ID = re.compile(r"T-(0[1-9]|[1-9][0-9]{1,14})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def entry_id(number: int) -> str:
 
 
 def entry_number(text: str) -> int:
-    """The number in an id. Raises: UsageError, for anything else than an id as `entry_id` writes it."""
+    """The number in an id, of at most 15 digits. Raises: UsageError, for anything else than `entry_id` writes."""
     match = _ID.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100")

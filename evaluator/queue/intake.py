@@ -88,18 +88,20 @@ def goal_of(text: str) -> str:
     return goal if len(goal) <= _MAX_GOAL_CHARS else goal[: _MAX_GOAL_CHARS - 1] + "…"
 
 
-def checked_text(text: str) -> str:
-    """The text of an entry. Raises: UsageError, if it is empty, too long, or cannot be written as UTF-8."""
+def checked_text(text: str, noun: str = "text") -> str:
+    """A text of an entry, `noun` in messages. Raises: UsageError, if it is empty, too long, or not Unicode."""
     if not text.strip():
-        raise UsageError("the text of the entry is empty; say what is to be done")
+        raise UsageError(f"the {noun} of the entry is empty; write one or leave it out")
     if len(text) > MAX_CHARS:
         raise UsageError(
-            f"the text of the entry has {len(text):,} characters, at most {MAX_CHARS:,}; name a file in it"
+            f"the {noun} of the entry has {len(text):,} characters, at most {MAX_CHARS:,}; name a file in it"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError("the text of the entry holds half of a surrogate pair; write the character whole") from error
+        raise UsageError(
+            f"the {noun} of the entry is not UTF-8, or holds half of a surrogate pair; write the character whole"
+        ) from error
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -21,6 +22,7 @@ from evaluator.queue.archive import archive, archived_entry
 from evaluator.queue.dispatch import Dispatcher
 from evaluator.queue.document import array_text, join_document, parse_entry
 from evaluator.queue.entries import (
+    MAX_INTEGER,
     STATUSES,
     EntryOptions,
     EntryStatus,
@@ -116,9 +118,15 @@ class TaskQueue:
         Raises: UsageError, for a value that cannot be used; MissingExtra, for `every` without croniter.
         """
         text = checked_text(text)
-        if max_retries is not None and max_retries < 0:
-            raise UsageError(f"max_retries is {max_retries}, expected 0 or more")
-        start = 0.0 if not_before is None else not_before.timestamp()
+        _check_range("max_retries", max_retries, 0)
+        _check_range("priority", priority, -MAX_INTEGER)
+        if template is not None:
+            checked_text(template, "template")
+        try:
+            json.dumps(inputs)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"the inputs of the entry are not JSON values: {error}") from error
+        start = 0.0 if not_before is None else _seconds(not_before)
         if every is not None:
             check_expression(every)
             start = next_time(every, max(start, self._store.clock()))
@@ -127,9 +135,9 @@ class TaskQueue:
             inputs=dict(inputs or {}),
         )  # fmt: skip
         kind = classify(text) if type is None else type_named(type)
-        goal = goal_of(text if goal is None else checked_text(goal))
+        goal = goal_of(text if goal is None else checked_text(goal, "goal"))
         with self._store.transaction():
-            known = None if key is None else self._store.number_of_key(checked_text(key))
+            known = None if key is None else self._store.number_of_key(checked_text(key, "key"))
             if known is not None:
                 return self.show(entry_id(known)).entry
             entry = self._store.add(text, goal, kind, options, max_retries)
@@ -165,14 +173,19 @@ class TaskQueue:
 
         Raises: UsageError, if there is no such entry or it is not blocked.
         """
-        return self._store.retry(entry_number(id), None if guidance is None else checked_text(guidance))
+        return self._store.retry(entry_number(id), None if guidance is None else checked_text(guidance, "guidance"))
 
     def skip(self, id: str) -> QueueEntry:
         """Cancels a pending entry; a recurring one does not return. Raises: UsageError, as `retry`."""
         return self._store.skip(entry_number(id))
 
     def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
-        """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month."""
+        """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month.
+
+        Raises: UsageError, for a number of days that is negative or not a number.
+        """
+        if days is not None and not days >= 0:
+            raise UsageError(f"days is {days}, expected 0 or more")
         return archive(self._store, self.folder, days)
 
     def export(self) -> bytes:
@@ -217,8 +230,7 @@ class TaskQueue:
         for name, value, least in (
             ("max_concurrent", max_concurrent, 1), ("max_retries", max_retries, 0), ("archive_days", archive_days, 0),
         ):  # fmt: skip
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}, expected {least} or more")
+            _check_range(name, value, least)
         self._store.configure(max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days)
 
     async def work(
@@ -290,8 +302,25 @@ def entry_details(stored: StoredEntry) -> dict[str, Any]:
 def _check_selection(status: str | None, limit: int | None) -> None:
     if status is not None and status not in STATUSES:
         raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit is {limit}, expected 1 or more")
+    _check_range("limit", limit, 1)
+
+
+def _check_range(name: str, value: int | None, least: int) -> None:
+    if value is not None and not least <= value <= MAX_INTEGER:
+        expected = f"{least} or more" if value < least else f"at most {MAX_INTEGER}"
+        raise UsageError(f"{name} is {f'{value}':.60}, expected {expected}")
+
+
+def _seconds(moment: datetime) -> float:
+    """Seconds since the epoch; a time before that is 0. Raises: UsageError, for a time that no calendar has in UTC."""
+    try:
+        seconds = max(0.0, moment.timestamp())
+        timestamp(seconds)
+    except (ValueError, OverflowError, OSError):
+        if moment.year > 1970:
+            raise UsageError(f"not_before is {moment}, which is too late for a calendar") from None
+        return 0.0
+    return seconds
 
 
 def _absolute(folder: str | Path) -> Path:

@@ -49,6 +49,14 @@ def test_a_link_is_replaced_and_its_target_is_not_touched(tmp_path):
     assert (tmp_path / "target").read_text() == "old"
 
 
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="a device or a pipe is not replaced"):
+        write_atomic(tmp_path / "pipe", b"x")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
 def test_without_replace_an_existing_file_stays(tmp_path):
     write_atomic(tmp_path / "a", b"first", replace=False)
     with pytest.raises(FileExistsError):

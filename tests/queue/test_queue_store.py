@@ -218,6 +218,14 @@ def test_old_terminal_entries_move_into_the_file_of_their_month(store, tmp_path,
         store.retry(2)
 
 
+def test_the_archive_takes_any_time_that_a_file_may_hold(store, tmp_path):
+    ended = replace(
+        store.add("x", "x", "unknown", EntryOptions()), status="done", completed_at="0001-01-01T00:00:00+14:00"
+    )
+    store.put(1, ended)
+    assert archive(store, tmp_path) == {"0001-01": ["T-01"]}
+
+
 def test_an_archive_that_a_crash_left_behind_is_completed(store, tmp_path, clock):
     for _ in range(2):
         add(store)

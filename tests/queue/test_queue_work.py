@@ -7,7 +7,7 @@ import json
 import sqlite3
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -342,6 +342,13 @@ def test_tasks_read_deliverables_and_not_the_files_of_the_queue(queue, make_eval
         ({"text": "x", "needs": ["T-7"]}, "'T-7' is not an id"),
         ({"text": "x", "needs": ["T-07"]}, "there is no entry T-07"),
         ({"text": "x", "max_retries": -1}, "max_retries is -1"),
+        ({"text": "x", "max_retries": 10**30}, "max_retries is 10+, expected at most"),
+        ({"text": "x", "priority": -(10**30)}, "priority is -10+"),
+        ({"text": "x", "template": ""}, "the template of the entry is empty"),
+        ({"text": "x", "key": " "}, "the key of the entry is empty"),
+        ({"text": "x", "needs": [f"T-{'9' * 5000}"]}, "is not an id"),
+        ({"text": "x", "inputs": {"a": object()}}, "are not JSON values"),
+        ({"text": "x", "not_before": datetime.max.replace(tzinfo=timezone(timedelta(hours=-14)))}, "too late"),
         ({"text": "x", "every": "on mondays"}, "is not a cron expression"),
         ({"text": "x", "every": "0 0 31 2 *"}, "fits no time"),
     ],
@@ -352,6 +359,30 @@ def test_an_entry_that_cannot_be_is_refused(queue, arguments, message):
     with pytest.raises(UsageError, match=message):
         queue.add(**arguments)
     assert queue.list() == []
+
+
+def test_a_time_before_the_epoch_does_not_wait(queue):
+    for moment in (datetime.min, datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), datetime(1950, 1, 1)):
+        assert queue.show(queue.add("x", not_before=moment).id).options.not_before == 0
+    assert queue.stats().ready == 3
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda q: q.show(f"T-{'9' * 16}"), lambda q: q.list(limit=0), lambda q: q.archive(float("nan"))]
+)
+def test_a_question_that_cannot_be_is_refused(queue, ask):
+    with pytest.raises(UsageError):
+        ask(queue)
+
+
+@pytest.mark.parametrize(
+    "options", [{"template": "nosuch"}, {"template": "ask", "inputs": {"question": "why?", "other": 1}}]
+)
+def test_a_failure_that_needs_no_model_is_not_repeated(queue, make_evaluator, options):
+    queue.add("do it", **options)
+    work(queue, make_evaluator(XML))
+    (entry,) = queue.list()
+    assert (entry.status, len(entry.strategies_tried)) == ("blocked", 1)
 
 
 def test_an_edit_of_the_published_file_is_imported_from_its_place(queue, tmp_path):
