@@ -107,7 +107,7 @@ async def make_project(folder: Path) -> None:
         evaluator = make_evaluator(library, folder, Model(right, words))
         await run_batch(
             "answer_question", ROWS, evaluator=evaluator, scorers=["includes"], metadata=["subject"],
-            group_by="subject", output=folder / "batches" / name, display="none",
+            group_by="subject", name=name, output=folder / "batches" / name, display="none",
         )  # fmt: skip
     evaluator = make_evaluator(library, folder, Model(0.8, "It is"))
     for topic in ("Lake Baikal", "the deepest lake"):

@@ -5,6 +5,7 @@
                      last counts
     damaged.jsonl    lines that were removed from the results, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
+    progress.json    while a session runs: its progress of a moment ago
     changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
 
@@ -34,15 +35,17 @@ from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBu
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import atomic_file, write_atomic
 from evaluator.files.locks import try_lock
+from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
-DAMAGED = "damaged.jsonl"
+DAMAGED, PROGRESS = "damaged.jsonl", "progress.json"
 _HEAD = re.compile(
     rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
+_MAX_PROGRESS_BYTES = 1_000_000
 _compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
@@ -337,6 +340,24 @@ class BatchFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomic(self.path / SUMMARY, indented_json(summary))
+
+    def write_progress(self, progress: Mapping[str, Any] | None) -> None:
+        """Writes the progress of the session, or removes it. Nothing depends on it, so a failure is not an error."""
+        path = self.path / PROGRESS
+        with contextlib.suppress(OSError):
+            if progress is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomic(path, indented_json(progress), sync=False, error=None)
+
+    def progress(self) -> Mapping[str, Any] | None:
+        """The progress of the running session, as it was written; None if there is none or it cannot be read."""
+        try:
+            with open(os.open(self.path / PROGRESS, FILE), "rb") as file:
+                found = json.loads(file.read(_MAX_PROGRESS_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
     def write_changed(self, changed: Sequence[object]) -> None:
         """Writes a line for each of `changed`; without any, removes an older file."""

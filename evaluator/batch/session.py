@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import count
+from typing import Any
 
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.folder import BatchFolder, ResultEntry
@@ -28,6 +31,8 @@ from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.record.store import TaskStore
 
+PROGRESS_TICKS = 4
+"""The progress for other processes is written at each of so many ticks."""
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?|0x[0-9a-f]+")
 
 
@@ -103,6 +108,7 @@ class Session:
         finally:
             ticker.cancel()
             await asyncio.wait([ticker])
+            self.folder.write_progress(None)
             await work.aclose()
             await rows.aclose()
         state, snapshot = self._state(total), self._snapshot()
@@ -203,9 +209,18 @@ class Session:
         return self.stop.state or "incomplete"
 
     async def _tick(self) -> None:
-        while True:
+        for tick in count():
+            snapshot = self._snapshot()
+            if tick:
+                self.display.show("progress", snapshot)
+            if tick % PROGRESS_TICKS == 0:
+                self.folder.write_progress(self._progress(snapshot))
             await asyncio.sleep(TICK_S)
-            self.display.show("progress", self._snapshot())
+
+    def _progress(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        """What another process may show of this session."""
+        limits = {name: value for name, value in asdict(self.plan.options.limits).items() if value is not None}
+        return {"at": time.time(), "stop": self.stop.reason, "limits": limits, **snapshot.to_dict()}
 
     def _snapshot(self) -> Snapshot:
         endpoints = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
@@ -28,17 +28,17 @@ class Distributions:
         self._of: dict[Group, int] = {}
 
     def add(self, batch: int, result: SampleResult) -> None:
-        """Adds a result. Unknown counts are in no bin, and neither are errors."""
+        """Adds a result."""
         group = (batch, result.template, result.variant)
+        values = (result.duration_s, result.usage.input_tokens, result.usage.output_tokens)
+        self.add_values(group, result.verdict, values)
+
+    def add_values(self, group: Group, verdict: Verdict, values: Sequence[float | None]) -> None:
+        """Adds the values of QUANTITIES of a result. Unknown counts are in no bin, and neither are errors."""
         self._of[group] = self._of.get(group, 0) + 1
-        if result.verdict is Verdict.ERROR:
+        if verdict is Verdict.ERROR:
             return
-        found = {
-            "duration_s": result.duration_s,
-            "input_tokens": result.usage.input_tokens,
-            "output_tokens": result.usage.output_tokens,
-        }
-        for name, value in found.items():
+        for name, value in zip(QUANTITIES, values, strict=True):
             if value is not None and math.isfinite(value):
                 self._values[name].setdefault(group, array("d")).append(value)
 

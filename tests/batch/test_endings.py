@@ -17,6 +17,7 @@ import pytest
 from evaluator import Evaluator
 from evaluator.batch import NoDisplay, Stop, open_batch, run_batch, run_batch_sync
 from evaluator.batch.engines import ClusterLost, LocalEngine
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.progress import SafeDisplay
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
@@ -346,3 +347,43 @@ def test_a_backend_that_cancels_or_exits_fails_its_call_only(run: Run, calls: Ca
     (failed,) = [each for each in result.results() if each.failure is not None]
     assert failed.sample_id == "r2" and failed.failure is not None
     assert failed.failure.kind == "provider_failure" and type(error).__name__ in failed.failure.message
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_another_process_can_read_the_progress_while_the_session_runs_and_not_afterwards(
+    quiz: Evaluator, tmp_path: Path, is_stopped: bool
+) -> None:
+    folder, stop = tmp_path / "b", Stop()
+    seen: list[Any] = []
+
+    class Reading(NoDisplay):
+        def result(self, result: Any) -> None:
+            seen.append(BatchFolder.reader(folder).progress())
+            if is_stopped:
+                stop.ask("stopped", "enough")
+
+    run_batch_sync(
+        "quiz", ROWS, evaluator=quiz, output=folder, display=Reading(), stop=stop, limits={"max_time": 600, "concurrency": 1}
+    )  # fmt: skip
+    assert seen[0]["total"] == len(ROWS)
+    assert seen[0]["limits"]["max_time"] == 600
+    assert (seen[0]["stop"], seen[0]["endpoints"]) == ("", [])
+    assert BatchFolder.reader(folder).progress() is None
+    assert not (folder / "progress.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "text", "list"])
+def test_a_progress_that_is_no_object_in_a_file_is_none(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "other.json").write_text('{"at": 1}')
+    path = tmp_path / "progress.json"
+    match kind:
+        case "link":
+            path.symlink_to(tmp_path / "other.json")
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            path.write_text({"text": "{", "list": "[1]"}[kind])
+    assert BatchFolder.reader(tmp_path).progress() is None

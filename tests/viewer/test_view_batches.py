@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
@@ -225,3 +230,72 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, place: int) -> N
     assert len(sample_links(batch.text)) == 5
     for link in sample_links(batch.text):
         assert_harmless(page(tmp_path, link).text)
+
+
+def test_the_plots_are_drawn_from_the_numbers_of_the_summary(tmp_path: Path) -> None:
+    path = write_batch(tmp_path / "b", [*EACH, replace(PASSED, sample_id="other", variant="large")], total=7)
+
+    async def steps(site: Site) -> None:
+        link = re.findall(r'href="(/batch/[0-9a-f]+)"', (await site.get("/batches")).text)[0]
+        address = link.replace("/batch/", "/numbers/")
+        assert (await site.get(address)).status == 404, "nobody has computed them"
+        text = (await site.get(link)).text
+        assert f'data-numbers="{address}?version=' in text
+        data = json.loads((await site.get(address)).text)
+        summary = open_batch(path).summarise().to_dict()
+        assert data["batches"][0]["summary"] == json.loads(json.dumps(summary))
+        (durations, *_) = data["distributions"]
+        assert [(group["n"], group["of"]) for group in durations["groups"]] == [(3, 5)], "errors are in no bin"
+
+    visit(tmp_path, steps)
+
+
+def progress(path: Path, **values: Any) -> None:
+    BatchFolder.reader(path).write_progress({"at": time.time(), "stop": "", "limits": {}, "endpoints": []} | values)
+
+
+ENDPOINT = {"name": "m", "host": "h.example", "in_flight": 3, "limit": 4, "waiting": 0, "held_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"held_s": 11.2, "waiting": 9}, "the provider asked for a pause: 12 s left"),
+        ({"in_flight": 4, "waiting": 9}, "as many calls as permitted are in flight"),
+        ({"waiting": 9}, "the rate limit"),
+    ],
+)
+def test_a_running_batch_says_what_is_held_and_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    path = write_batch(tmp_path / "b", EACH, state="running")
+    progress(path, endpoints=[ENDPOINT | changes])
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page(tmp_path, batch_link(tmp_path)).text.partition("Held by")[2])
+    assert cells[3] == why
+    assert cells[2] == str((ENDPOINT | changes)["waiting"])
+
+
+def test_a_running_batch_shows_what_its_limits_leave(tmp_path: Path) -> None:
+    path = write_batch(tmp_path / "b", EACH, state="running")
+    usage = {"cost_usd": 1.5, "input_tokens": None, "output_tokens": 7}
+    progress(
+        path, elapsed_s=61, usage=usage, limits={"max_cost": 2, "max_tokens": 100, "max_time": 600}, stop="no money"
+    )
+    text = page(tmp_path, batch_link(tmp_path)).text
+    assert "$1.5000 of $2.0000 · an unknown part of 100 tokens · 61 s of 600 s" in text
+    assert "The session ends: no money" in text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"at": 0}, {"at": "now"}, {"at": None}, {"endpoints": 7}, {"endpoints": [7]}, {"limits": []},
+        {"endpoints": [{"name": "<img src=x onerror=alert(1)>", "in_flight": 1e400, "limit": "x", "held_s": [], "waiting": True}]},
+        {"usage": 3, "limits": {"max_cost": "<b>", "max_tokens": 10**40}},
+    ],
+)  # fmt: skip
+def test_an_old_or_hostile_progress_is_left_out(tmp_path: Path, values: dict[str, Any]) -> None:
+    path = write_batch(tmp_path / "b", EACH, state="running")
+    (path / "progress.json").write_text(json.dumps({"at": time.time()} | values), encoding="utf-8")
+    answer = page(tmp_path, batch_link(tmp_path))
+    assert answer.status == 200
+    assert_harmless(answer.text, forms=1)

@@ -139,6 +139,21 @@ def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(browse: 
     browse(steps)
 
 
+def test_the_plots_of_the_report_are_drawn_and_follow_the_batch(browse: Any, tmp_path: Path) -> None:
+    path = write_batch(tmp_path / "b", numbered(2), state="running", total=4)
+
+    async def steps(page: Page, address: str) -> None:
+        await page.visit(f"{address}/batches")
+        await page.visit((await links(page, "/batch/"))[0])
+        figures = "document.getElementById('key-figures').innerText"
+        assert await page.run(becomes(f"{figures}.includes('2 of 4')"))
+        assert await page.run("document.querySelectorAll('#key-figures svg.counts, #plots svg.histogram').length") >= 2
+        append(path, result("s2"))
+        assert await page.run(becomes(f"{figures}.includes('3 of 4')"))
+
+    browse(steps)
+
+
 def test_an_output_is_followed_unless_the_reader_scrolled_up(browse: Any, tmp_path: Path) -> None:
     task = add_task(tmp_path, output=b"line\n" * 200)
     bottom = "output.scrollTop + output.clientHeight >= output.scrollHeight - 4"

@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const UNKNOWN = "–";
+const VERDICTS = ["passed", "failed", "error", "unscored"];
 
 /** An element: `make("td", {class: "n"}, "text", child, …)`. A function as an attribute is a listener. */
 function make(tag, attributes, ...children) {

@@ -1,6 +1,5 @@
 // The sample filter: the controls above the table, and whether a sample matches them.
 
-const VERDICTS = ["passed", "failed", "error", "unscored"];
 const MAX_CHOICES = 60;
 
 /** A sample as an object, from the array that the page holds. */

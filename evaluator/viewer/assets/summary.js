@@ -26,13 +26,23 @@ function showHeader(data) {
 }
 
 function showSummary(data) {
+  fill(byId("summary"), null, [...keyFigures(data), ...details(data)]);
+}
+
+function keyFigures(data) {
   const groups = groupsOf(data);
-  const scorers = [...new Set(groups.flatMap((group) => Object.keys(group.scorers)))];
-  fill(byId("summary"), null, [
+  return [
     make("h2", null, "Outcomes"),
     outcomes(groups),
     make("h2", null, "Passed, of judged results"),
     accuracies("Passed, of judged results", groups.map(accuracyRow)),
+  ];
+}
+
+function details(data) {
+  const groups = groupsOf(data);
+  const scorers = [...new Set(groups.flatMap((group) => Object.keys(group.scorers)))];
+  return [
     ...byParts(groups),
     ...scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
     ...reducedTable(groups),
@@ -43,7 +53,7 @@ function showSummary(data) {
     ...distributions(data),
     ...confusions(groups),
     ...errors(data, groups),
-  ]);
+  ];
 }
 
 function outcomes(groups) {

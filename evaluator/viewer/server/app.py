@@ -16,7 +16,7 @@ from aiohttp import web
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.viewer.server.access import Guard, Handler, new_token
 from evaluator.viewer.server.background import background_page, kill_task, task_page
-from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
+from evaluator.viewer.server.batches import batch_page, batches_page, numbers_data, sample_page
 from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
@@ -27,13 +27,16 @@ from evaluator.viewer.server.templates import simulated_run, template_page, temp
 
 HOST = "127.0.0.1"
 MAX_FORM_BYTES = 10_000_000
-# Name in the address → file in `evaluator.viewer`, and its type.
+# Name in the address → files in `evaluator.viewer`, and their type.
 _ASSETS = {
-    "report.css": ("assets/report.css", "text/css"),
-    "view.css": ("server/static/view.css", "text/css"),
-    "icon.svg": ("server/static/icon.svg", "image/svg+xml"),
-    "view.js": ("server/static/view.js", "text/javascript"),
-}
+    "report.css": (("assets/report.css",), "text/css"),
+    "view.css": (("server/static/view.css",), "text/css"),
+    "icon.svg": (("server/static/icon.svg",), "image/svg+xml"),
+    "view.js": (("server/static/view.js",), "text/javascript"),
+    "numbers.js": (
+        ("assets/dom.js", "assets/plots.js", "assets/summary.js", "server/static/numbers.js"), "text/javascript"
+    ),
+}  # fmt: skip
 # File in `pages/` → the first part of the address of the list that it belongs to.
 _SECTIONS = {
     "runs.html": "runs", "run.html": "runs", "batches.html": "batches", "batch.html": "batches",
@@ -84,6 +87,7 @@ def make_app(root: Path, token: str) -> web.Application:
     }
     for path, make in routes.items():
         app.router.add_get(path, partial(_page, site, make))
+    app.router.add_get("/numbers/{folder}", partial(_numbers, site))
     app.router.add_post("/template/{template}", partial(_form, site))
     actions: dict[str, Act] = {"/queue/{folder}/{entry}": change_entry, "/background/{folder}/{task}": kill_task}
     for path, act in actions.items():
@@ -119,8 +123,10 @@ async def _asset(request: web.Request) -> web.StreamResponse:
     found = _ASSETS.get(request.match_info["name"])
     if found is None:
         raise web.HTTPNotFound
-    path, kind = found
-    data = (files("evaluator.viewer") / path).read_bytes()
+    paths, kind = found
+    data = b"\n".join((files("evaluator.viewer") / path).read_bytes() for path in paths)
+    if kind == "text/javascript":
+        data = b'(() => {\n"use strict";\n%b\n})();\n' % data
     return web.Response(body=data, content_type=kind, charset="utf-8")
 
 
@@ -132,6 +138,11 @@ async def _page(site: _Site, make: MakePage, request: web.Request) -> web.Stream
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers={"ETag": tag})
     return _html(body, page.status, {"ETag": tag})
+
+
+async def _numbers(site: _Site, request: web.Request) -> web.StreamResponse:
+    data = await asyncio.to_thread(numbers_data, site.state, request.match_info)
+    return web.Response(body=data, content_type="application/json")
 
 
 async def _form(site: _Site, request: web.Request) -> web.StreamResponse:

@@ -28,6 +28,7 @@ from evaluator.viewer.server.text_store import TextStore
 
 VERDICTS = tuple(Verdict)
 SORTS = ("written", "row", "verdict", "score", "duration", "tokens", "cost")
+_COLUMNS = ("row", "score", "duration", "tokens", "cost", "input_tokens", "output_tokens")
 _NUMBER = {verdict.value: number for number, verdict in enumerate(VERDICTS)}
 _SEARCHED = ("sample_id", "model", "inputs", "target", "metadata", "content", "parsed", "failure", "scores", "warnings")
 _UNKNOWN = math.nan
@@ -36,7 +37,7 @@ _RATE_S = 60.0
 LINES = 1_000
 """Lines that are read at once, while requests wait."""
 LITTLE_BYTES = 1_000_000
-_ROW = struct.Struct("QqbHlddddd")
+_ROW = struct.Struct("QqbHlddddddd")
 
 Group = tuple[str, str]
 
@@ -76,7 +77,7 @@ class BatchIndex:
         self._keys, self._texts = Interner(), TextStore()
         self._key_values, self._offsets = array("Q"), array("q")
         self._verdicts, self._groups, self._epochs = array("b"), array("H"), array("l")
-        self._columns = {name: array("d") for name in SORTS if name not in ("written", "verdict")}
+        self._columns = {name: array("d") for name in _COLUMNS}
         self._all: tuple[array[Any], ...] = (
             self._key_values, self._offsets, self._verdicts, self._groups, self._epochs, *self._columns.values(),
         )  # fmt: skip
@@ -219,6 +220,7 @@ class BatchIndex:
             self._group_numbers.setdefault(group, len(self._group_numbers)), entry["epoch"], entry["place"],
             sum(values) / len(values) if values else _UNKNOWN, entry["duration_s"],
             _UNKNOWN if inputs is None or outputs is None else inputs + outputs, _UNKNOWN if cost is None else cost,
+            _UNKNOWN if inputs is None else inputs, _UNKNOWN if outputs is None else outputs,
         )  # fmt: skip
         _ROW.pack(*row_values)  # checks types and ranges
         row = self._keys.number(key)
@@ -246,6 +248,20 @@ class BatchIndex:
         with self._lock:
             total = math.fsum(self._columns["cost"][row] for row in self._rows())
             return None if math.isnan(total) else total
+
+    def measures(self) -> list[tuple[Group, Verdict, tuple[float, float, float]]]:
+        """Of each selected result: its duration in seconds, its input tokens and its output tokens (NaN: unknown)."""
+        with self._lock:
+            groups = list(self._group_numbers)
+            columns = [self._columns[name] for name in ("duration", "input_tokens", "output_tokens")]
+            return [
+                (
+                    groups[self._groups[row]],
+                    VERDICTS[self._verdicts[row]],
+                    (columns[0][row], columns[1][row], columns[2][row]),
+                )
+                for row in self._rows()
+            ]
 
     def _rows(self) -> Iterable[int]:
         every = range(len(self._offsets))

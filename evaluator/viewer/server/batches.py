@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from evaluator.batch import Batch
@@ -14,7 +15,10 @@ from evaluator.batch.folder import MANIFEST, RESULTS
 from evaluator.batch.reading import open_batch
 from evaluator.batch.summary import Table
 from evaluator.errors import EvaluatorError
+from evaluator.viewer.histograms import Distributions
+from evaluator.viewer.samples import encoded
 from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
+from evaluator.viewer.server.live_session import live_session
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import COMPUTING_MS, LATER, State
@@ -85,7 +89,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     wanted, chosen = _selection(batch, query)
     unread = index.unread or (index.unsearched if wanted.text else 0.0)
     # The numbers read the whole file too, so they wait until the samples are there.
-    numbers = LATER if index.unread else state.summaries.get(batch.folder, version, lambda: _numbers(batch))
+    numbers = LATER if index.unread else state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = about.text("state") == "running"
     rows = index.select(wanted)
     page, pages = _page_of(len(rows), query.get("page", ""))
@@ -108,13 +112,39 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
                 is_computing=unread > 0 or not numbers.is_current,
                 cost_ms=1_000 * (time.thread_time() - begun_s),
             ),
-            "unread": unread,
+            "unread": unread, "session": live_session(batch) if is_running else None,
         },
     )  # fmt: skip
 
 
-def _numbers(batch: Batch) -> list[Table]:
-    return list(batch.summarise().tables())
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The summary of a batch as tables, and as the JSON for its plots, whose version is `version`."""
+
+    tables: Sequence[Table]
+    data: bytes
+    version: str
+
+
+def numbers_data(state: State, query: Mapping[str, str]) -> bytes:
+    """The JSON that the plots are drawn from, as it was last computed. Raises: NoSuchPage, if it was not."""
+    found = state.summaries.last(state.project.batch(query["folder"]))
+    if not isinstance(found, Numbers):
+        raise NoSuchPage("The numbers of this batch are not computed yet; open the batch.")
+    return found.data
+
+
+def _numbers(batch: Batch, index: BatchIndex) -> Numbers:
+    summary, distributions = batch.summarise(), Distributions()
+    for group, verdict, values in index.measures():
+        distributions.add_values((0, *group), verdict, values)
+    data = encoded(
+        {
+            "batches": [{"name": batch.name, "summary": summary.to_dict()}],
+            "distributions": distributions.to_list(),
+        }
+    )
+    return Numbers(list(summary.tables()), data, blake2b(data, digest_size=8).hexdigest())
 
 
 def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:

@@ -75,6 +75,11 @@ class Computed:
         entry.done.wait(WAIT_S)
         return Value(entry.value, entry.error, entry.version == version)
 
+    def last(self, name: Hashable) -> Any:
+        """The value that was computed last for `name`; None if there is none."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.value
+
 
 def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
     begun = time.monotonic()

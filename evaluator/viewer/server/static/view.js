@@ -1,4 +1,3 @@
-"use strict";
 // Pages work without this script. It updates a page of something that runs, and adds the arrow keys.
 
 const parts = () => [...document.querySelectorAll("[data-live]")];
@@ -47,6 +46,7 @@ async function update() {
           const part = page.getElementById(old.id);
           if (part) replace(old, part);
         }
+        draw();
       }
     } catch {
       note("The server does not answer; this page is not updated.");
@@ -85,6 +85,15 @@ function preview(form) {
   });
 }
 
+// Asks for plots of the numbers that the page shows, unless they are drawn already.
+let drawn = "";
+function draw() {
+  const place = document.querySelector("[data-numbers]");
+  if (!place || place.dataset.numbers === drawn) return;
+  drawn = place.dataset.numbers;
+  document.dispatchEvent(new CustomEvent("numbers", { detail: drawn }));
+}
+
 function openTarget() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (target instanceof HTMLDetailsElement) target.open = true;
@@ -99,5 +108,6 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", openTarget);
 openTarget();
 showEnds();
+addEventListener("DOMContentLoaded", draw);
 document.querySelectorAll("form[data-preview]").forEach(preview);
 schedule();
