@@ -50,6 +50,9 @@ class Template:
     diagnostics: tuple[Diagnostic, ...] = ()
     _digest: list[str] = field(default_factory=list[str], repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<Template {self.name!r}, {getattr(self.node, 'type', 'function')}, in {self.file!r}>"
+
     @property
     def sha256(self) -> str:
         """The hash of the template as it is evaluated: with its partials and the parts that it takes from others, and

@@ -58,6 +58,9 @@ class Match:
     why: tuple[Reason, ...]
     missed: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Match {self.template.name!r}: {self.score:.2f}, by {', '.join(each.term for each in self.why)}>"
+
     def _repr_html_(self) -> str:
         why = ", ".join(f"{reason.term} ({reason.field})" for reason in self.why)
         return html.fields(

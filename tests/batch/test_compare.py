@@ -358,6 +358,19 @@ def test_the_text_shows_pairs_flips_and_pairs_needed() -> None:
     assert "Samples needed" in text and "0.05" in text
 
 
+def test_flipped_rows_without_an_id_are_named_by_number_and_words() -> None:
+    computed = [f"{n:016x}" for n in range(30)]
+    a, b = ([replace(each, sample_id=computed[n], place=n) for n, each in enumerate(side(v * 30))] for v in "fp")
+    found = compare(a, b)
+    assert found.gained == tuple(computed)
+    label = f"row 2: {next(iter(a[1].inputs.values()))} [{computed[1]}]"
+    assert found.labels[computed[1]] == found.to_dict()["labels"][computed[1]] == label
+    lines = found.to_text(120).splitlines()
+    assert any(line.strip() == label for line in lines)
+    assert any(line.strip() == "and 10 more" for line in lines)
+    assert compare(side("f"), side("p")).labels == {}
+
+
 def test_many_flipped_ids_are_cut_in_text_and_whole_in_json() -> None:
     found = compare(side("f" * 30), side("p" * 30))
     assert "and 10 more" in found.to_text() and len(found.to_dict()["gained"]) == 30

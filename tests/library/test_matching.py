@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.library import TemplateLibrary
 from evaluator.library.matching import LOW_SCORE, LexicalRanker, Match
 from evaluator.nodes import (
     Atomic,
@@ -275,3 +276,10 @@ def test_a_misspelt_word_counts_for_less_than_the_word_itself() -> None:
     slip = next(m.score for m in ranker.rank("trenslate this text") if m.template.name == "translate")
     none = next((m.score for m in ranker.rank("zzzzz this text") if m.template.name == "translate"), 0.0)
     assert none < slip < right
+
+
+def test_a_match_is_shown_on_one_line() -> None:
+    found = TemplateLibrary.load().match("is this review positive or negative?")[0]
+    assert repr(found).startswith(f"<Match 'sentiment': {found.score:.2f}, by ")
+    assert repr(found.template).startswith("<Template 'sentiment', atomic, in '")
+    assert max(len(repr(found)), len(repr(found.template))) < 300

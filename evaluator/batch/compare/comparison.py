@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.batch.json_form import JsonForm, fields_as_json
@@ -50,11 +50,12 @@ class Side(JsonForm):
 class Comparison(Tabular, JsonForm):
     """The result of `compare`. `n` of `of` samples make a pair.
 
-    `gained` are the ids that fail in a and pass in b, `lost` the reverse, by the majority of epochs. `spread` is the
-    standard deviation of the pairs' differences, None for fewer than two pairs. `cluster` is the metadata field by
-    which pairs were clustered, None where they were treated as independent. `design_effect` is the clustered variance
-    of their mean divided by the plain one, None without clusters or without such a variance. `is_at_odds`: no field was
-    named and the batches are clustered by different fields, or only one is, so pairs were treated as independent.
+    `gained` are the ids that fail in a and pass in b, `lost` the reverse, by the majority of epochs; `labels` name
+    those of rows without an id by number and first words. `spread` is the standard deviation of the pairs'
+    differences, None for fewer than two pairs. `cluster` is the metadata field by which pairs were clustered, None
+    where they were treated as independent. `design_effect` is the clustered variance of their mean divided by the
+    plain one, None without clusters or without such a variance. `is_at_odds`: no field was named and the batches are
+    clustered by different fields, or only one is, so pairs were treated as independent.
 
     `undecided` are the samples of both sides with a result that is an error or unscored, except those that no scorer
     could judge on either side. `if_worst` is the difference if each of these results had the worst value for b (0 in b,
@@ -82,6 +83,7 @@ class Comparison(Tabular, JsonForm):
     gained: tuple[str, ...]
     lost: tuple[str, ...]
     warnings: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
         compared = "passed" if self.scorer is None else repr(self.scorer)
@@ -158,9 +160,9 @@ class Comparison(Tabular, JsonForm):
         yield Table("Comparison", lines=list(self._lines()))
         head = ["side", "template × variant", "results", "samples", "only here", "error", "unscored", "mean of pairs"]
         yield Table("Sides", head, [_side_row("a", self.a), _side_row("b", self.b)])
-        gained = f"{len(self.gained):,} failed in a and passed in b{_ids(self.gained)}"
-        lost = f"{len(self.lost):,} passed in a and failed in b{_ids(self.lost)}"
-        yield Table("Flipped", lines=[gained, lost])
+        gained = _flipped(f"{len(self.gained):,} failed in a and passed in b", self.gained, self.labels)
+        lost = _flipped(f"{len(self.lost):,} passed in a and failed in b", self.lost, self.labels)
+        yield Table("Flipped", lines=[*gained, *lost])
         smallest, effect = self.smallest(), self.design_effect
         if smallest is not None:
             rows = [[number(size), f"{self.needed(size):,}"] for size in DIFFERENCES]
@@ -201,11 +203,14 @@ def _side_row(name: str, side: Side) -> list[str]:
     return [name, group, results, *(f"{count:,}" for count in counts), number(side.mean)]
 
 
-def _ids(ids: Sequence[str]) -> str:
-    if not ids:
-        return ""
+def _flipped(what: str, ids: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    """The first samples: ids in one line, labels in a line each."""
+    shown = [labels.get(each, each) for each in ids[:_SHOWN_IDS]]
     more = len(ids) - _SHOWN_IDS
-    return f": {', '.join(ids[:_SHOWN_IDS])}{f' and {more:,} more' if more > 0 else ''}"
+    rest = f"and {more:,} more" if more > 0 else ""
+    if any(each in labels for each in ids[:_SHOWN_IDS]):
+        return [f"{what}:", *(f"  {each}" for each in shown), *([f"  {rest}"] if rest else [])]
+    return [f"{what}: {', '.join(shown)} {rest}".rstrip() if shown else what]
 
 
 def _interval(difference: PairedDifference) -> str:

@@ -110,6 +110,8 @@ def compare(
         everything = sorted({*pairs, *undecided}, key=side_a.encoded_id) if is_bounded else ()
         if_worst, if_best = _at_both_ends(side_a, side_b, everything, cluster, seed)
     plain = mean_difference(_subtracted(a_values, b_values))
+    gained = [number for number in shared if _flipped(side_a, side_b, number)]
+    lost = [number for number in shared if _flipped(side_b, side_a, number)]
     return Comparison(
         by=by,
         scorer=scorer,
@@ -126,9 +128,10 @@ def compare(
         if_best=if_best,
         spread=None if plain.se is None else plain.se * math.sqrt(plain.n),
         design_effect=None if cluster is None else _design_effect(difference, plain),
-        gained=tuple(side_a.id(number) for number in shared if _flipped(side_a, side_b, number)),
-        lost=tuple(side_a.id(number) for number in shared if _flipped(side_b, side_a, number)),
+        gained=tuple(map(side_a.id, gained)),
+        lost=tuple(map(side_a.id, lost)),
         warnings=tuple(notes),
+        labels={side_a.id(number): label for number in (*gained, *lost) if (label := side_a.label(number))},
     )
 
 

@@ -68,7 +68,7 @@ class SideSamples:
         self._keys, self._key, self._scorer = keys, key, scorer
         self._cluster = None if cluster is None else reader_of(cluster, "cluster")
         self._places = array("i")
-        self._ids = _Texts()
+        self._ids, self._labels = _Texts(), _Texts()
         self._inputs, self._targets = array("q"), array("q")
         self._clusters, self._cluster_names = array("i"), Interner()
         self._epochs: dict[int, _Epoch] = {}
@@ -124,6 +124,10 @@ class SideSamples:
     def encoded_id(self, number: int) -> bytes:
         """The id as UTF-8, which sorts as text does."""
         return self._ids[self._places[number]]
+
+    def label(self, number: int) -> str:
+        """The sample for a person, where that is more than its id; else an empty text."""
+        return self._labels[self._places[number]].decode("utf-8", "surrogatepass")
 
     def inputs(self, number: int) -> int:
         """A hash of its inputs."""
@@ -184,6 +188,8 @@ class SideSamples:
         _lengthen(self._places, number + 1, _NONE)
         place = self._places[number] = len(self._ids)
         self._ids.append(sample_id)
+        label = result.label
+        self._labels.append(b"" if label == result.sample_id else label.encode("utf-8", "surrogatepass"))
         for column in (self._inputs, self._targets):
             column.append(0)
         if self._cluster is not None:
