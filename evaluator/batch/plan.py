@@ -24,7 +24,8 @@ from evaluator.batch.judges import Judges, find_judges, handlers_of
 from evaluator.batch.options import BatchOptions, check_texts
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
-from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers
+from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers, score_names
+from evaluator.batch.scorers.unloaded import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
@@ -113,7 +114,7 @@ def make_plan(
     thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
     reducers = check_fit(
         thresholds,
-        scorers=[scorer.name for scorer in scorers],
+        scorers=[*parts, *_values_of_unloaded(scorers, thresholds)],
         cells=[(cell.template, cell.variant) for cell, _ in cells],
         epochs=options.epochs,
         reducers=None if options.reducers is None else tuple(reducer(name).name for name in options.reducers),
@@ -140,6 +141,13 @@ def make_plan(
         CallBound(0, 0, ()) if is_answered else _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
         shots,
     )  # fmt: skip
+
+
+def _values_of_unloaded(scorers: Sequence[Scorer], thresholds: Sequence[Threshold]) -> list[str]:
+    """The values NAME.VALUE that thresholds name, of scorers whose code is not imported and may declare them."""
+    named = [threshold.scorer for threshold in thresholds if threshold.scorer is not None]
+    unloaded = [f"{scorer.name}." for scorer in scorers if isinstance(scorer, UnloadedScorer)]
+    return [name for name in named if any(name.startswith(prefix) for prefix in unloaded)]
 
 
 def make_variants(models: Sequence[str], handlers: Sequence[str]) -> list[Variant]:
@@ -199,7 +207,8 @@ def _scorer_parts(
     services = evaluator.services
     found: dict[str, Any] = {}
     for scorer in scorers:
-        part = found[scorer.name] = describe_scorer(scorer, evaluator.library)
+        part = describe_scorer(scorer, evaluator.library)
+        found.update(dict.fromkeys(score_names(scorer), part))
         templates = part.get("templates")
         if not templates:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.batch.records import Sample
-from evaluator.batch.scorers import Scorer, ScorerInput, ScorerSpec, make_scorers, run_scorer
+from evaluator.batch.scorers import Scorer, ScorerInput, ScorerSpec, make_scorers, run_scores
 from evaluator.errors.results import Outcome
 from evaluator.queue import ResultToVerify
 from evaluator.record.steps import Recording
@@ -46,9 +46,11 @@ class ScorerVerifier:
 
         scored = ScorerInput(Sample(entry.id, result.inputs, metadata=metadata), result.outcome, recording, evaluate)
         for scorer in self._scorers:
-            score = await run_scorer(scorer, scored)
-            if score.error is not None:
-                return f"the scorer {scorer.name!r} failed: {score.error}"
-            if score.passed is not True:
-                return score.explanation or f"the scorer {scorer.name!r} gives {score.value}"
+            for name, score in (await run_scores(scorer, scored)).items():
+                if not score.decides:
+                    continue
+                if score.error is not None:
+                    return f"the scorer {name!r} failed: {score.error}"
+                if score.passed is not True:
+                    return score.explanation or f"the scorer {name!r} gives {score.value}"
         return None

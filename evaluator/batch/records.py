@@ -64,7 +64,7 @@ class Score:
 
     `passed` is None if the scorer could not judge (`value` is None too), or for a tie (`value` is 0.5). `error` is set
     if the scorer itself failed; `value` and `passed` are None then. `answer` is what the scorer read from the result,
-    `explanation` why it decided so, `usage` what judging used.
+    `explanation` why it decided so, `usage` what judging used. With `decides` False the verdict does not depend on it.
     """
 
     value: float | None
@@ -74,6 +74,7 @@ class Score:
     error: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     usage: Usage = NOTHING
+    decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
@@ -84,6 +85,8 @@ class Score:
             data["metadata"] = dict(self.metadata)
         if self.usage is not NOTHING and (used := self.usage.non_zero()):
             data["usage"] = used
+        if not self.decides:
+            data["decides"] = False
         return data
 
     @classmethod
@@ -91,6 +94,7 @@ class Score:
         return cls(
             data["value"], data["passed"], data.get("answer"), data.get("explanation", ""), data.get("error"),
             data.get("metadata", {}), Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
+            data.get("decides", True),
         )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
     """The verdict of a result with this failure and these scores."""
     if failure is not None:
         return Verdict.ERROR
-    seen = list(scores)
+    seen = [score for score in scores if score.decides]
     if any(score.error is not None for score in seen):
         return Verdict.ERROR
     judged = [score.passed for score in seen if score.passed is not None]

@@ -17,7 +17,7 @@ from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.limited import Limited, counts_as_failed, existing_answer, is_limited, limited_answer
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
-from evaluator.batch.scorers import Scorer, ScorerInput, run_scorer
+from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
 from evaluator.batch.scorers.computing import GivenBack
 from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
@@ -142,7 +142,7 @@ class Worker:
             for scorer in self.scorers:
                 try:
                     scored = self._scored(work, scorer, answer, rejected, judged)
-                    scores[scorer.name] = await run_scorer(scorer, scored)
+                    scores |= await run_scores(scorer, scored)
                 except MachineError as error:
                     return WorkResult(work, None, f"scorer {scorer.name!r}: {error}")
                 except GivenBack as given_back:
@@ -155,7 +155,8 @@ class Worker:
             if any(score.error for score in scores.values()) and (reason := self.budget_ended()) is not None:
                 return WorkResult(work, None, reason)
         elif answer is not None:
-            scores = {scorer.name: Score(0.0, False, explanation=answer) for scorer in self.scorers}
+            names = [name for scorer in self.scorers for name in score_names(scorer)]
+            scores = {name: Score(0.0, False, explanation=answer) for name in names}
         verdict = verdict_of(failure if answer is None else None, scores.values())
         parsed = None if answer is None or isinstance(answer, str) else answer.parsed_content
         return WorkResult(work, self._result(work, outcome, parsed, verdict, scores, failure, started, duration_s))

@@ -7,6 +7,8 @@ from evaluator.batch.scorers.contract import EvaluateTemplate as EvaluateTemplat
 from evaluator.batch.scorers.contract import Scorer as Scorer
 from evaluator.batch.scorers.contract import ScorerInput as ScorerInput
 from evaluator.batch.scorers.contract import run_scorer as run_scorer
+from evaluator.batch.scorers.contract import run_scores as run_scores
+from evaluator.batch.scorers.contract import score_names as score_names
 from evaluator.batch.scorers.function_scorer import FunctionScorer as FunctionScorer
 from evaluator.batch.scorers.function_scorer import scorer as scorer
 from evaluator.batch.scorers.majority import member_scorers as member_scorers

@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from evaluator.batch.records import Sample, Score
 from evaluator.batch.scorers.computing import GivenBack
@@ -81,6 +81,9 @@ class Scorer(Protocol):
     `describe` returns JSON that determines the scores: when it changes, the scorer has changed. Templates that it calls
     are listed under `templates`, the model that it asks in the role `grader` under `model` (None: the role's own).
     `score` may raise: see `run_scorer`. It gets a copy of its input for each call and may change it.
+
+    A scorer with an attribute `values`, a tuple of names, returns a mapping of these names to a Score each. In results
+    they are NAME.VALUE.
     """
 
     @property
@@ -88,7 +91,7 @@ class Scorer(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    async def score(self, scored: ScorerInput) -> Score: ...
+    async def score(self, scored: ScorerInput) -> Any: ...
 
 
 class LeavesInputUnchanged:
@@ -106,10 +109,57 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
     Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the calling task is
     cancelled.
     """
+    return _checked(scorer, await _called(scorer, scored))
+
+
+def score_names(scorer: Scorer) -> list[str]:
+    """The keys of a scorer's scores: its name; for a scorer with several values NAME.VALUE for each."""
+    return [f"{scorer.name}.{value}" for value in _values_of(scorer)] or [scorer.name]
+
+
+async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
+    """The scores that `scorer` gives a result, by `score_names`; see `run_scorer`.
+
+    A declared value that it does not return is an error of that value; one that it does not declare, of all of them.
+    """
+    values = _values_of(scorer)
+    if not values:
+        return {scorer.name: await run_scorer(scorer, scored)}
+    given = await _called(scorer, scored)
+    problem = ""
+    if not isinstance(given, Mapping):
+        if type(given) is Score and given.error is not None:
+            return dict.fromkeys(score_names(scorer), given)
+        problem = f"returned {type_name(given)}, expected a mapping of {', '.join(values)}"
+    elif unknown := [name for name in cast("Mapping[Any, Any]", given) if name not in values]:
+        problem = f"returned {str(unknown[0])[:40]!r}, which is not one of its values {', '.join(values)}"
+    if problem:
+        return dict.fromkeys(score_names(scorer), Score(None, None, error=f"scorer {scorer.name!r} {problem}"))
+    missing = Score(None, None, error=f"scorer {scorer.name!r} did not return this value")
+    found = cast("Mapping[str, Any]", given)
+    return {f"{scorer.name}.{value}": _checked(scorer, found[value]) if value in found else missing for value in values}
+
+
+def _values_of(scorer: Scorer) -> tuple[str, ...]:
+    return tuple(getattr(scorer, "values", ()))
+
+
+def _checked(scorer: Scorer, score: Any) -> Score:
+    """A score that is valid; an error in place of one that is not."""
     try:
-        score = await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
-        if (problem := _problem(score)) is None:
-            return _normalised(score)
+        problem = _problem(score)
+    except Exception as error:
+        return Score(None, None, error=exception_text(error))
+    if problem is None:
+        return _normalised(score)
+    usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
+    return Score(None, None, error=f"scorer {scorer.name!r} returned {problem}", usage=usage)
+
+
+async def _called(scorer: Scorer, scored: ScorerInput) -> Any:
+    """What the scorer returns; an error in place of an exception."""
+    try:
+        return await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
     except (KeyboardInterrupt, GeneratorExit, GivenBack):
         raise
     except asyncio.CancelledError:
@@ -121,8 +171,6 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
         if (trouble := machine_error(error)) is not None:
             raise trouble from error
         return Score(None, None, error=exception_text(error))
-    usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
-    return Score(None, None, error=f"scorer {scorer.name!r} returned {problem}", usage=usage)
 
 
 def _problem(score: object) -> str | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import inspect
 import marshal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
@@ -48,6 +48,9 @@ _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
 class FunctionScorer(LeavesInputUnchanged):
     """A scorer made from a function; calling it calls the function. `pass_at` is for numbers.
 
+    With `values` the function returns a mapping of these names, each to what a function with one value returns.
+    `decides` is the one on which the verdict depends; None: on all of them.
+
     `describe` has the hash of the function's source, not of what it calls or of values that it closes over.
     Raises: UsageError, for parameters that scorers do not get, or an invalid name.
     """
@@ -55,12 +58,18 @@ class FunctionScorer(LeavesInputUnchanged):
     function: Callable[..., Any]
     name: str
     pass_at: float = 0.5
+    values: tuple[str, ...] = ()
+    decides: str | None = None
     wants: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if not fits(self.pass_at, float) or not 0 <= self.pass_at <= 1:
             raise UsageError(f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]")
+        object.__setattr__(self, "values", _value_names(self.name, self.values))
+        if self.decides is not None and self.decides not in self.values:
+            known = f"expected one of {', '.join(self.values)}" if self.values else "it has no values"
+            raise UsageError(f"{self.name}: decides is {self.decides!r}; {known}")
         object.__setattr__(self, "wants", _wanted(self.function, self.name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,19 +79,37 @@ class FunctionScorer(LeavesInputUnchanged):
         function = self.function.func if isinstance(self.function, partial) else self.function
         module = getattr(function, "__module__", "")
         where = f"{FILE_NAMES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
-        more = {}
+        more: dict[str, Any] = {}
         if isinstance(self.function, partial):
             more["arguments"] = repr((self.function.args, sorted(self.function.keywords.items())))
+        if self.values:
+            more |= {"values": list(self.values), "decides": self.decides}
         return {
             "type": "function", "function": where, "source_sha256": _source_sha256(function), "pass_at": self.pass_at,
             **more,
         }  # fmt: skip
 
-    async def score(self, scored: ScorerInput) -> Score:
+    async def score(self, scored: ScorerInput) -> Score | dict[Any, Score]:
         call = partial(self.function, **{name: _ARGUMENTS[name](scored) for name in self.wants})
         given = call() if _is_async(self.function) else await compute_queue().call(call)
         if inspect.isawaitable(given):
             given = await given
+        if not self.values:
+            return self._score_of(given, self.name)
+        if not isinstance(given, Mapping):
+            raise UsageError(f"{self.name} returned {type_name(given)}, expected a mapping of {', '.join(self.values)}")
+        found = {name: self._one_of(name, value) for name, value in cast("Mapping[Any, Any]", given).items()}
+        if self.decides is None:
+            return found
+        return {name: replace(score, decides=name == self.decides) for name, score in found.items()}
+
+    def _one_of(self, name: Any, value: Any) -> Score:
+        try:
+            return self._score_of(value, f"{self.name}.{name}")
+        except UsageError as error:
+            return Score(None, None, error=str(error))
+
+    def _score_of(self, given: Any, name: str) -> Score:
         if isinstance(given, Score):
             return given
         found = plain_scalar(given)
@@ -91,7 +118,19 @@ class FunctionScorer(LeavesInputUnchanged):
         if isinstance(found, int | float):
             return graded_score(found, self.pass_at)
         hint = "; is a return missing?" if given is None else ""
-        raise UsageError(f"{self.name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
+        raise UsageError(f"{name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
+
+
+def _value_names(name: str, values: Any) -> tuple[str, ...]:
+    """Raises: UsageError, for names that cannot be those of values."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UsageError(f"{name}: values is {values!r:.60}, expected a list of names")
+    names = tuple(cast("Sequence[Any]", values))
+    for value in names:
+        if not isinstance(value, str) or names.count(value) > 1:
+            raise UsageError(f"{name}: values has {value!r:.60}, expected names, each once")
+        check_name(f"{name}.{value}")
+    return names
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -131,25 +170,42 @@ def _source_sha256(function: Any) -> str:
 @overload
 def scorer(function: Callable[..., Any], /) -> FunctionScorer: ...
 @overload
-def scorer(*, name: str | None = None, pass_at: float = 0.5) -> Callable[[Callable[..., Any]], FunctionScorer]: ...
 def scorer(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, pass_at: float = 0.5
+    *, name: str | None = None, pass_at: float = 0.5, values: Sequence[str] = (), decides: str | None = None
+) -> Callable[[Callable[..., Any]], FunctionScorer]: ...
+def scorer(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    pass_at: float = 0.5,
+    values: Sequence[str] = (),
+    decides: str | None = None,
 ) -> FunctionScorer | Callable[[Callable[..., Any]], FunctionScorer]:
     """Decorates a function to make it a scorer, named after the function unless `name` is given.
+
+    With `values` it returns a mapping of these names, which are scores of their own; with `decides` only that one
+    decides whether the answer passes.
 
     Raises: UsageError, as FunctionScorer does.
     """
     if function is None:
-        return partial(function_scorer, name=name, pass_at=pass_at)
-    return function_scorer(function, name, pass_at)
+        return partial(function_scorer, name=name, pass_at=pass_at, values=values, decides=decides)
+    return function_scorer(function, name, pass_at, values, decides)
 
 
-def function_scorer(function: Callable[..., Any], name: str | None = None, pass_at: float = 0.5) -> FunctionScorer:
+def function_scorer(
+    function: Callable[..., Any],
+    name: str | None = None,
+    pass_at: float = 0.5,
+    values: Sequence[str] = (),
+    decides: str | None = None,
+) -> FunctionScorer:
     """A function as a scorer. Raises: UsageError; a lambda needs a `name`."""
     called = name or getattr(function, "__name__", None) or type(function).__name__
     if called == "<lambda>":
         raise UsageError("a lambda has no name; give one, as in make_scorer(function, name='close')")
-    return FunctionScorer(function, called, pass_at)
+    return FunctionScorer(function, called, pass_at, cast("tuple[str, ...]", values), decides)
 
 
 def load_function(path: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
-from evaluator.batch.scorers.contract import Scorer, ScorerInput, run_scorer
+from evaluator.batch.scorers.contract import Scorer, ScorerInput, run_scorer, score_names
 from evaluator.batch.scorers.model_graded import ModelGradedScorer, ReferenceScorer
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
@@ -62,6 +62,8 @@ class MajorityScorer(BuiltinScorer):
             judges = _copies(self.grader, self.models, self.repeats)
         if len(judges) < 2:
             raise UsageError("majority needs two judges or more: models, repeats or graders")
+        if several := next((judge for judge in judges if len(score_names(judge)) > 1), None):
+            raise UsageError(f"majority: {several.name} has several values, and a judge has one vote")
         if self.quorum is not None and not 1 <= self.quorum <= len(judges):
             raise UsageError(f"majority: quorum is {self.quorum}, expected 1 to {len(judges)}, the number of judges")
         object.__setattr__(self, "judges", tuple(judges))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
@@ -13,7 +14,7 @@ from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, fits, suggestion
 from evaluator.batch.scorers.calls_scorer import CallsScorer
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
-from evaluator.batch.scorers.contract import Scorer, exception_text
+from evaluator.batch.scorers.contract import Scorer, exception_text, score_names
 from evaluator.batch.scorers.foreign_values import type_name
 from evaluator.batch.scorers.function_scorer import FunctionScorer, function_scorer, load_function
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
@@ -72,13 +73,16 @@ def make_scorers(specs: Iterable[ScorerSpec]) -> tuple[Scorer, ...]:
     """The scorers of a batch. Raises: UsageError, as `make_scorer` does, and for two scorers with the same name."""
     if isinstance(specs, str | Mapping) or callable(specs):
         raise UsageError("scorers are a list; put a single one in brackets")
-    made: dict[str, Scorer] = {}
+    made: list[Scorer] = []
+    names = set[str]()
     for spec in specs:
         scorer = make_scorer(spec)
-        if scorer.name in made:
-            raise UsageError(f"two scorers are named {scorer.name!r}; give one a name: {scorer.name}:name=…")
-        made[scorer.name] = scorer
-    return tuple(made.values())
+        for name in score_names(scorer):
+            if name in names:
+                raise UsageError(f"two scorers are named {name!r}; give one a name: {scorer.name}:name=…")
+            names.add(name)
+        made.append(scorer)
+    return tuple(made)
 
 
 def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
     if name is not None and not isinstance(name, str):
         raise UsageError(f"{path}: name is {name!r:.40}, expected text")
     if isinstance(found, FunctionScorer):
-        return FunctionScorer(found.function, name or found.name, found.pass_at if pass_at is None else pass_at)
+        return replace(found, name=name or found.name, pass_at=found.pass_at if pass_at is None else pass_at)
     if not callable(found):
         raise UsageError(f"{path} is {type_of(found)}, expected a function")
     return function_scorer(found, name, 0.5 if pass_at is None else pass_at)
