@@ -23,6 +23,7 @@ from evaluator.processes.supervisor import Command, ProcessEnd, SupervisedProces
 
 POLL_S = 0.25
 BLOCK_BYTES = 1 << 20
+_BLOCKS_AFTER_KILL = 16
 _KILL_S = 2.0
 """Seconds after which a node that does not answer is left; its processes end with the connection."""
 
@@ -116,14 +117,14 @@ class NodeWork(Work):
         """Copies the output until the command has ended."""
         running = asyncio.ensure_future(remote.run(self._command))
         waking = asyncio.ensure_future(self._wake.wait())
-        offset = 0
+        offset, left = 0, _BLOCKS_AFTER_KILL
         try:
             while True:
                 has_ended = running.done()
-                while data := await remote.read(offset):
+                while left and (data := await remote.read(offset)):
                     output.write(data)
                     offset += len(data)
-                    await asyncio.sleep(0)  # its size is looked at, and may end it
+                    left -= waking.done()
                     if waking.done() and not has_ended:
                         break
                 if has_ended:

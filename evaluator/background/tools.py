@@ -41,12 +41,16 @@ MAX_READ_BYTES = 200_000
 class BackgroundTools:
     """Background tasks for the models of an Evaluator, with their states and outputs in `folder`.
 
-    Nothing is created before the first task is started.
+    Nothing is created before the first task is started. A pickled copy uses the same folder: the worker processes of a
+    batch record their tasks there.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()
         self._tasks: BackgroundTasks | None = None
+
+    def __reduce__(self) -> tuple[type[BackgroundTools], tuple[Path]]:
+        return BackgroundTools, (self._folder,)
 
     def tools(self, spawner: Spawner) -> Mapping[str, Tool]:
         """See `BackgroundService`."""

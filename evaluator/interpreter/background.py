@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from evaluator.errors import ConfigurationError
 from evaluator.tools import Tool
 
 START_SCRIPT = "start_script"
@@ -37,3 +38,17 @@ class BackgroundService(Protocol):
         `later` includes those that wait for the next message of the user. See `Run.session`.
         """
         ...
+
+
+class NoBackground:
+    """Background tasks where there can be none: a task that wants one fails with `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def tools(self, spawner: Any) -> Mapping[str, Tool]:
+        """Raises: ConfigurationError."""
+        raise ConfigurationError(self._reason)
+
+    def notifications(self, session: str, *, later: bool) -> str:
+        return ""

@@ -77,6 +77,7 @@ class EvaluatorArguments:
     sync: Sync
     profiles: Mapping[str, HandlerConfig]
     sandbox: Sandbox | None
+    background: BackgroundService | None
 
 
 class Evaluator:
@@ -179,6 +180,7 @@ class Evaluator:
         self.init_args = EvaluatorArguments(
             library, handler, model, dict(model_roles or {}), backend, memory, tools, tuple(folders), asker, max_depth,
             reparse, sync, profiles, Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
+            background,
         )  # fmt: skip
         root, cache = Path(folders[0]), _given_cache(cache, notice)
         self.services = Services(

@@ -22,10 +22,16 @@ from evaluator.batch.scorers.computing import GivenBack, compute_queue
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
+from evaluator.interpreter.background import NoBackground
 from evaluator.record.owner import current_owner
 
 VERSIONS = (
     f"evaluator {importlib.metadata.version('evaluator')}, Python {'.'.join(platform.python_version_tuple()[:2])}"
+)
+
+ELSEWHERE = (
+    "a task of a batch cannot start background tasks on another machine than that of the batch; take the tools for "
+    "background tasks out of the template and the profile, or run the batch with the engine local or processes"
 )
 
 
@@ -73,6 +79,9 @@ class Host:
             here = f"{recipe.folder} cannot be entered ({error.strerror}); relative paths begin in {os.getcwd()}"
             self._send(("notice", here))
         arguments = {name: pickle.loads(value) for name, value in recipe.arguments.items()}
+        if "background" in arguments and recipe.machine != current_owner().boot_id:
+            # The database of their states cannot be shared with another machine.
+            arguments["background"] = NoBackground(ELSEWHERE)
         evaluator = Evaluator(**arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line)))
         shares_folder = probe is not None and probe.is_visible()
         self._folder = None if shares_folder else OwnFolder(first_id)

@@ -25,6 +25,7 @@ from evaluator.batch.limited import Limited
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.record.owner import current_owner
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 
@@ -40,7 +41,7 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 class Recipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the batch's folder of task
     files. `cache`: the file of the cache. `variables`: environment variables to set. `folder`: where relative paths of
-    scorers and tools begin."""
+    scorers and tools begin. `machine`: that of the batch, see `Opened`."""
 
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
@@ -51,6 +52,7 @@ class Recipe:
     cache: str | None
     variables: Mapping[str, str]
     folder: str
+    machine: str
 
 
 def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
@@ -70,6 +72,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     recipe = Recipe(
         arguments, scorers, tuple(worker.count_as_failed), worker.limited, worker.unfinished,
         os.path.abspath(store.root), cache, dict(_variables(profiles, also)), os.getcwd(),
+        current_owner().boot_id,
     )  # fmt: skip
     return recipe, store
 

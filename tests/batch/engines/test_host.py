@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from evaluator import Evaluator, HandlerConfig
+from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.recipe import make_recipe
@@ -19,6 +21,8 @@ from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError
+from evaluator.handler.config import ToolGrant
+from evaluator.models.simulated import SimulatedBackend
 from tests.batch.engines.engine_checks import Bench, serving
 
 
@@ -125,3 +129,42 @@ def test_a_folder_that_is_missing_on_a_node_is_reported(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     [(kind, text)] = asyncio.run(messages_after_opening(tmp_path / "gone", tmp_path))
     assert kind == "notice" and "gone cannot be entered" in text and f"relative paths begin in {tmp_path}" in text
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_the_batch(
+    tmp_path: Path, is_here: bool
+) -> None:
+    calls = [{"tool": "start_script", "arguments": {"command": ["echo", "from a worker"]}}, "question 0"]
+
+    async def run() -> Any:
+        async with serving() as server:
+            bench = Bench(LocalEngine(1), server, tmp_path)
+            profile = HandlerConfig(name="test", backend="simulated", tools=(ToolGrant("start_script", "allow"),))
+            async with bench.worker() as worker:
+                evaluator = Evaluator(
+                    worker.evaluator.library, profile, profiles={}, backend=SimulatedBackend(script=calls), roots=[tmp_path],
+                    background=BackgroundTools(tmp_path / "bg"), tasks_dir=tmp_path / "tasks",
+                )  # fmt: skip
+                recipe = make_recipe(replace(worker, evaluator=evaluator))[0]
+                host = Host()
+                recipe = recipe if is_here else replace(recipe, machine="another")
+                assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
+                await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
+                message = await result_message(host)
+                await host.close()
+                return message
+
+    kind, _, result, *_ = asyncio.run(run())
+    assert kind == "done"
+    if is_here:
+        assert result.verdict is Verdict.PASSED
+        store = BackgroundStore(tmp_path / "bg")
+        assert [task.type for task in store.list()] == ["b"]
+        store.close()
+    else:
+        assert (
+            result.verdict is Verdict.ERROR
+            and "cannot start background tasks on another machine" in result.failure.message
+        )
+        assert not (tmp_path / "bg").exists()
