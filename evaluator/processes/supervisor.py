@@ -38,6 +38,13 @@ from evaluator.processes.threads import in_thread
 MEMORY_BYTES = 8 << 30
 MAX_PROCESSES = 512
 _MARK = "EVALUATOR_SCRIPT_ID"
+# As a module, the launcher is not compiled again for each script.
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv.pop(1).rpartition("/")[0])
+import launcher
+launcher.main()
+"""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _FLOOD_FACTOR = 100
 _MIN_FLOOD_BYTES = 10_000_000
@@ -95,9 +102,9 @@ class Command:
 
     `env` replaces the scrubbed environment. `memory_bytes` (None: no limit) is what each process may allocate
     (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold together: the tree is killed
-    when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, its memory less often if
-    there are very many processes (on Linux only). Files are not counted, not even those in /dev/shm. In a `sandbox`
-    the command needs a `cwd`, which is an absolute path.
+    when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, every 0.5 s while it is idle,
+    and its memory less often if there are very many processes (on Linux only). Files are not counted, not even those in
+    /dev/shm. In a `sandbox` the command needs a `cwd`, which is an absolute path.
     """
 
     argv: Sequence[str]
@@ -270,7 +277,7 @@ class SupervisedProcess:
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, launcher.__file__, str(theirs.fileno())],
                 stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
                 stdout=stdout if isinstance(stdout, int) else subprocess.PIPE,
                 stderr=stderr if isinstance(stderr, int) else subprocess.PIPE,
