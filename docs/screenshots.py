@@ -169,7 +169,7 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
         "batches": f"{root}/batches",
         "batch": batch,
         "sample": await first(f"{batch}?verdict=failed", "/sample/"),
-        "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}",
+        "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}&kind=gained",
         "queue": f"{root}/queue",
         "entry": await first(f"{root}/queue", "/queue/", "source"),
         "background": f"{root}/background",
@@ -186,6 +186,9 @@ async def take(page: Page, address: str, width: int, height: int) -> bytes:
     while await page.run("document.body.innerText.includes('being computed')"):
         await asyncio.sleep(0.1)
         await page.visit(address)
+    # The folder is a temporary one, and flipped samples are far down.
+    await page.run("document.querySelector('.root').textContent = '~/questions'")
+    await page.run("document.getElementById('flips')?.scrollIntoView()")
     picture = await page.send("Page.captureScreenshot", format="png", optimizeForSpeed=False)
     return base64.b64decode(picture["data"])
 
@@ -196,7 +199,7 @@ async def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--scheme", default="light", choices=("light", "dark"))
     parser.add_argument("--width", type=int, default=1200)
-    parser.add_argument("--height", type=int, default=860)
+    parser.add_argument("--height", type=int, default=900)
     parser.add_argument("--all", action="store_true")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)

@@ -147,10 +147,13 @@ def _named(part: str | None, names: Sequence[str]) -> str | None:
 def report(
     batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None, transcripts: Transcripts
 ) -> None:
-    """Write one self-contained HTML page with numbers, plots and samples, which opens offline."""
+    """Write one self-contained HTML page with numbers, plots and samples, which opens offline.
+
+    Two batches are compared, as `evaluator compare` does, with the answers of flipped samples side by side.
+    """
     from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
-    from evaluator.viewer import MAX_SAMPLES, ReportBatch, write_report
+    from evaluator.viewer import MAX_SAMPLES, ReportBatch, compare_batches, write_report
 
     found = [open_batch(path) for path in batches]
     path = output or batches[0] / "report.html"
@@ -162,7 +165,10 @@ def report(
             for each, own in zip(found, results, strict=True)
         ]
         limit = MAX_SAMPLES if max_samples is None else max_samples
-        written = write_report(path, parts, title=title, max_samples=limit, transcripts=transcripts)
+        compared = compare_batches(*found) if len(found) == 2 else []
+        written = write_report(
+            path, parts, title=title, max_samples=limit, transcripts=transcripts, comparisons=compared
+        )  # fmt: skip
     echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
 
 

@@ -12,7 +12,7 @@ import html
 from functools import cache
 from importlib.resources import files
 
-_SCRIPTS = ("dom.js", "plots.js", "summary.js", "filters.js", "samples.js", "detail.js", "main.js")
+_SCRIPTS = ("dom.js", "plots.js", "summary.js", "comparison.js", "filters.js", "samples.js", "detail.js", "main.js")
 
 
 @cache

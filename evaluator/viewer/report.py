@@ -61,12 +61,14 @@ def write_report(
     max_samples: int = MAX_SAMPLES,
     max_bytes: int = MAX_BYTES,
     transcripts: Transcripts = "none",
+    comparisons: Sequence[Mapping[str, Any]] = (),
 ) -> ReportWritten:
     """Writes the report atomically; replaces an existing file.
 
     `transcripts`: results that have those of their task and judges in the page, from the task files of the batch's
     folder: `failed` (with errors), `all` or `none`. `max_samples` and `max_bytes` limit the samples in the page,
-    divided evenly among batches. Memory grows by 32 bytes per result, and by what a summary takes if it is computed.
+    divided evenly among batches. `comparisons` are those of `compare_batches`. Memory
+    grows by 32 bytes per result, and by what a summary takes if it is computed.
 
     Raises: UsageError, without a batch, for a limit below 0, or for unknown `transcripts`; RecordError, if the report
     cannot be written.
@@ -95,7 +97,7 @@ def write_report(
         with output_file(path) as file:
             before, after = page_parts()
             file.write(with_title(before, clean(title)).encode())
-            shown = _write_data(file, title, heads, spools, distributions)
+            shown = _write_data(file, title, heads, spools, distributions, comparisons)
             file.write(after.encode())
             size = file.tell()
         return ReportWritten(shown, sum(spool.total for spool in spools), size)
@@ -140,7 +142,12 @@ def _read(batch: ReportBatch, number: int, spool: SampleSpool, distributions: Di
 
 
 def _write_data(
-    file: BinaryIO, title: str, heads: list[dict[str, Any]], spools: list[SampleSpool], distributions: Distributions
+    file: BinaryIO,
+    title: str,
+    heads: list[dict[str, Any]],
+    spools: list[SampleSpool],
+    distributions: Distributions,
+    comparisons: Sequence[Mapping[str, Any]],
 ) -> int:
     """Writes the JSON piece by piece. Returns how many samples are in it."""
     head = {
@@ -150,6 +157,7 @@ def _write_data(
         "fields": FIELDS,
         "verdicts": [verdict.value for verdict in ORDER],
         "distributions": distributions.to_list(),
+        "comparisons": list(comparisons),
         "batches": [
             {**batch, "groups": [list(group) for group in spool.groups]}
             for batch, spool in zip(heads, spools, strict=True)

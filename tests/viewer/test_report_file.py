@@ -16,16 +16,18 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.records import SampleResult
+from evaluator.batch.reading import open_batch
+from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.summary import summarise
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer import ReportBatch, write_report
+from evaluator.viewer import ReportBatch, compare_batches, report_comparison, write_report
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.samples import FIELDS, MAX_TEXT_CHARS, link_to
 from tests.batch.export.results import EACH, ERROR, FAILED, HOSTILE, PASSED, UNSCORED, hostile, many, result
+from tests.viewer.batches import write_batch
 
 
 class Parts(HTMLParser):
@@ -281,3 +283,40 @@ def test_transcripts_of_failed_or_all_results_are_in_the_page(tmp_path: Path, wa
 def test_an_unknown_choice_of_transcripts_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="transcripts is 'some', expected one of none, failed, all"):
         write_report(tmp_path / "r.html", [ReportBatch(EACH)], transcripts="some")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cells_a", "cells_b", "compared"),
+    [
+        ([("answer", "small")], [("answer", "large")], [("answer × small", "answer × large")]),
+        (
+            [("answer", "small"), ("answer", "large")],
+            [("answer", "large"), ("other", "small")],
+            [("answer × large", "answer × large")],
+        ),
+        ([("answer", "small")], [("answer", "large"), ("other", "small")], []),
+    ],
+)
+def test_the_templates_and_variants_that_both_batches_have_are_compared(
+    tmp_path: Path, cells_a: list[Any], cells_b: list[Any], compared: list[Any]
+) -> None:
+    batches = [
+        open_batch(
+            write_batch(
+                tmp_path / name,
+                [result("x", template=template, variant=variant) for template, variant in cells],
+                cells=[{"template": template, "variant": variant} for template, variant in cells],
+            )
+        )
+        for name, cells in (("a", cells_a), ("b", cells_b))
+    ]
+    assert [tuple(each["cells"]) for each in compare_batches(*batches)] == compared
+
+
+def test_flips_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_comparison, "MAX_FLIPS", 2)
+    wrong = {"includes": Score(0.0, False)}
+    a = write_batch(tmp_path / "a", [result(f"s{number}", scores=wrong) for number in range(5)])
+    b = write_batch(tmp_path / "b", [result(f"s{number}") for number in range(5)])
+    (found,) = compare_batches(open_batch(a), open_batch(b))
+    assert (found["gained"]["count"], len(found["gained"]["flips"]), found["lost"]["count"]) == (5, 2, 0)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
 from evaluator.batch.summary import summarise
-from evaluator.viewer import ReportBatch, write_report
+from evaluator.viewer import ReportBatch, compare_batches, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
+from tests.viewer.batches import write_batch
 from tests.viewer.browser import Page, find_chromium, running, tab
 from tests.viewer.test_report_file import write_tasks
 
@@ -34,6 +36,7 @@ EACH_DETAIL = """
 })
 """
 LABELS = ("metal", "gas")
+WRONG = {"includes": Score(0.0, False)}
 
 
 @pytest.fixture(scope="module")
@@ -467,3 +470,25 @@ def test_a_result_shows_its_transcript_as_text(with_page: Any, tmp_path: Path) -
     assert any("Task, TASK-1" in text and "say Which metal?" in text for text in details)
     assert any(f"say {HOSTILE[0]}" in text for text in details)
     assert any("there is no task 9" in text for text in details)
+
+
+def test_two_batches_are_compared_with_flipped_answers_side_by_side(with_page: Any, tmp_path: Path) -> None:
+    hostile_text = "".join(HOSTILE).encode("utf-8", "replace").decode()
+    lost = result("lead", content=f"It is a metal. {hostile_text}")
+    a = open_batch(write_batch(tmp_path / "a", [lost, result("same")]))
+    b = open_batch(write_batch(tmp_path / "b", [result("lead", content="It is a gas.", scores=WRONG), result("same")]))
+    path = tmp_path / "report.html"
+    batches = [ReportBatch(each.results(), each.manifest) for each in (a, b)]
+    write_report(path, batches, comparisons=compare_batches(a, b))
+
+    async def steps(page: Page) -> None:
+        await page.open(path, width=400)
+        assert "2 of 2 samples make a pair" in await page.run("document.getElementById('comparison').innerText")
+        await page.run("document.querySelector('#comparison summary').click()")
+        marks = "[...document.querySelectorAll('#comparison {0}')].map((each) => each.textContent.trim())"
+        assert (await page.run(marks.format("del")))[0].startswith("metal.")
+        assert await page.run(marks.format("ins")) == ["gas."]
+        assert await page.run(marks.format("summary")) == ["1 passed in a and failed in b"]
+        assert await page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+    with_page(steps)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.batch.records import Score
+from evaluator.viewer.differences import marked
 from evaluator.viewer.server import state
-from evaluator.viewer.server.differences import marked
 from tests.batch.export.results import HOSTILE, result
 from tests.viewer.batches import write_batch
 from tests.viewer.site import assert_harmless, page, pages

@@ -4,6 +4,7 @@ function main() {
   const data = JSON.parse(byId("data").textContent);
   showHeader(data);
   showSummary(data);
+  showComparisons(data);
   showSamples(data);
   showOrigin(data);
   // Milliseconds since the page was requested, for measurements and for tests that wait.

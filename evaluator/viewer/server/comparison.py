@@ -12,9 +12,9 @@ from evaluator.batch.folder import MANIFEST
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
 from evaluator.errors import UsageError
+from evaluator.viewer.differences import Part, marked
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.batches import entries, opened
-from evaluator.viewer.server.differences import Part, marked
 from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import COMPUTING_MS, State
 
