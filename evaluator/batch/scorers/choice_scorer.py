@@ -187,6 +187,8 @@ def choose_several(text: str, options: Mapping[str, str]) -> frozenset[str]:
             letters = re.findall(r"[A-Z]|\d+", _AND.sub(" ", part))
             if len({*letters}) == len(letters) and all(letter in options for letter in letters):
                 return frozenset(letters)
+            if part in labelled and "," in part and options.keys() & {*letters}:  # "Answer: A, Z"
+                return frozenset()
     named, _ = _by_letter(text, options)
     return frozenset(named or _worded(text, options))
 

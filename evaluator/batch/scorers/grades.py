@@ -10,6 +10,8 @@ from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
 
 UNSCORED = "unscored"
+# A capital letter that stands alone, not the word in "A good answer".
+_LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’]|\s+(?!(?:is|was)\b)[a-z])")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -27,7 +29,7 @@ def check_grades(kind: str, grades: Mapping[str, float | str]) -> None:
 
 
 def find_grade(answer: Any, names: Sequence[str]) -> str:
-    """The one grade that an answer names, in its last line or else anywhere; a letter counts if it is alone in a line.
+    """The one grade that an answer names, in its last line or else anywhere: by its name, or by a capital letter.
 
     Raises: InvalidJudgement, if it names none or several.
     """
@@ -54,8 +56,8 @@ def _named(text: str, names: Sequence[str]) -> list[str]:
     letter = re.fullmatch(r"[\W_]*(?:(?:grade|answer|verdict)\W+)?([A-Za-z])[\W_]*", text.strip(), re.IGNORECASE)
     by_letter = {name.strip().upper(): name for name in names if len(name.strip()) == 1}
     by_letter = by_letter or dict(zip(_LETTERS, names, strict=False))
-    name = by_letter.get(letter[1].upper()) if letter is not None else None
-    return [] if name is None else [name]
+    letters = _LETTER.findall(text) if letter is None else [letter[1].upper()]
+    return list(dict.fromkeys(by_letter[each] for each in letters if each in by_letter))
 
 
 def _plain(text: str) -> str:

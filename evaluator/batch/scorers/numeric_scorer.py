@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -21,6 +21,7 @@ _BOXED = re.compile(r"\\boxed\s?\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _LABELLED = re.compile(
     r"\banswer\b[*_`\"' \t]{0,8}(?:is|are|was|[:=：])[*_`\"'$\s]{0,8}(?=([^\n]{1,200}))", re.IGNORECASE
 )
+_LM_EVAL = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _UNIT = r"(?:\s?(?:%|°\w?|[^\W\d_]{1,15}))?"
 _HEDGE = r"(?:\s(?:maybe|perhaps|possibly|even|about|around|else|rather))?\s?[-−]?[$€£¥]?"
 _OR = re.compile(rf"{_UNIT}\s?,?\s?\bor\b{_HEDGE}\s?", re.IGNORECASE)
@@ -42,7 +43,8 @@ class NumericScorer(ResultScorer):
     share of the target; the wider one applies. Two different numbers as one answer (`70 or 71`, `20-25`) fail, unless
     the target is a range (`20-25`, `between 20 and 25`): any number or range in it is right. `decimal` is the decimal
     point of the text; a target always has a point. `percent="number"` reads 50 % as 50 and not as 0.5, in the text and
-    in the target."""
+    in the target. `strict="lm_eval"` reads as lm-eval's `flexible-extract` of GSM8K: the last number, compared as a
+    text without commas, dollar signs and a final point."""
 
     type: ClassVar[str] = "numeric"
     abs_tol: float = 0.0
@@ -50,6 +52,7 @@ class NumericScorer(ResultScorer):
     take: Literal["last", "first"] = "last"
     decimal: Literal[".", ","] = "."
     percent: Literal["fraction", "number"] = "fraction"
+    strict: Literal["lm_eval"] | None = None
 
     def check(self) -> None:
         if self.abs_tol < 0 or self.rel_tol < 0:
@@ -60,6 +63,8 @@ class NumericScorer(ResultScorer):
         wanted: list[Any] = cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
         if target is None or not wanted:
             return NO_TARGET
+        if self.strict is not None:
+            return _lm_eval_score(self.text(scored), [str(item) for item in wanted])
         expected = [self._target(item) for item in wanted]
         found = self._found(self.value(scored))
         if found is None:
@@ -122,6 +127,20 @@ class NumericScorer(ResultScorer):
             return [each.value for each in near], text[near[0].start : near[1].end]
         chosen = near[0 if take == "first" else -1]
         return [chosen.value], chosen.text
+
+
+def _lm_eval_score(text: str, wanted: Sequence[str]) -> Score:
+    found = [first or second for first, second in _LM_EVAL.findall(text)]
+    if not found:
+        return binary_score(False, explanation="no number in the answer")
+    plain = _lm_eval_plain(found[-1])
+    why = f"expected {' or '.join(map(str, wanted[:3]))}, found {shown(found[-1])}"
+    is_right = plain in map(_lm_eval_plain, wanted)
+    return binary_score(is_right, found[-1], "" if is_right else why)
+
+
+def _lm_eval_plain(text: str) -> str:
+    return text.strip().replace(",", "").replace("$", "").removesuffix(".")
 
 
 def _are_one_answer(text: str, first: FoundNumber, second: FoundNumber) -> bool:

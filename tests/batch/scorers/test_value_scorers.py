@@ -56,6 +56,10 @@ def test_with_a_decimal_comma_the_other_notation_is_not_a_number(text: str, foun
 
 
 NUMERIC = [
+    *(("numeric:strict=lm_eval", text, target, passed) for text, target, passed in (
+        ("70 or 71", "71", True), ("Answer: 70 (and not 71)", "71", True), ("It is $1,234.", "1,234", True),
+        ("#### 72", 72, True), ("72.0", "72", False), ("so \\boxed{72}$.", "72", False), ("72", "27", False), ("", "72", False),
+    )),
     ("numeric", "So the answer is 42.", 42, True),
     ("numeric", "3, then 4", 4, True),
     ("numeric:take=first", "3, then 4", 3, True),
@@ -264,6 +268,7 @@ def test_the_letter_decides_and_options_may_be_equal(options: list[str], text: s
         ("A", ["A", "C"], 0.0, 0.5),
         ("A, B, C", ["A", "C"], 0.0, 2 / 3),
         ("B", ["A", "C"], 0.0, 0.0),
+        ("ANSWER: A, C, Z", ["A", "C"], 0.0, 0.0),
         ("A", ["A"], 1.0, 1.0),
         ("Answer: A", [0], 1.0, 1.0),
         ("no idea", ["A"], 0.0, 0.0),
