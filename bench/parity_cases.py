@@ -86,8 +86,8 @@ GRADE_OTHER = (
 RATING = (
     "Rating: [[{R}]]", "[[{R}]]", "A good answer.\n\nRating: [[{R}]]", "Rating: [{R}]", "[{R}]", "Rating: {R}",
     "{R}/10", "Rating: [[{R}]]\nRating: [[1]]", "It has [1] a flaw. Rating: [[{R}]]", "**Rating: [[{R}]]**",
-    "Rating: [[{R}]].", "Rating:[[{R}]]", "rating [[ {R} ]]", "", "The answer deserves [[{R}]] of [[10]].", "Rating: ({R})",
-    "[[rating]] would be [[{R}]]",
+    "Rating: [[{R}]].", "Rating:[[{R}]]", "rating [[ {R} ]]", "", "The answer deserves [[{R}]] of [[10]].",
+    "Rating: ({R})", "[[rating]] would be [[{R}]]",
 )  # fmt: skip
 RATINGS = ("1", "3", "5", "7", "8.5", "10")
 

@@ -199,7 +199,8 @@ def _repository(name: str) -> Path:
 KINDS: dict[str, Callable[[], Callable[[Case], float | None]]] = {
     each.__name__: each
     for each in (
-        choice, choice_set, numeric, squad_em, squad_f1, drop, math, calls, humaneval, simpleqa, simpleqa_other, mt_bench,
+        choice, choice_set, numeric, squad_em, squad_f1, drop, math, calls, humaneval, simpleqa, simpleqa_other,
+        mt_bench,
     )
 } | {"choice_default": choice, "choice_set_default": choice_set, "numeric_default": numeric}  # fmt: skip
 
