@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.library import TemplateLibrary
-from evaluator.nodes import Call, Cond, Function, Node, Task, TopLevel
+from evaluator.nodes import Atomic, Call, Cond, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import children, operands
 
 _MAX_DEPTH = 50
@@ -43,7 +43,13 @@ class _Planner:
             return None if None in branches else max(filter(None, branches), default=0)
         nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
         each = _total(map(inside, operands(node)))
-        return _total([_own_steps(node), _times(each, node.repeats(inputs).most), *nested])
+        turns = node.turns if isinstance(node, Atomic) else ()
+        played = [
+            _times(inside(turn.node), None if isinstance(turn.most, Text) else turn.most)
+            for turn in turns
+            if turn.node is not None
+        ]
+        return _total([_own_steps(node), *played, _times(each, node.repeats(inputs).most), *nested])
 
     def _called(self, name: str, depth: int) -> int | None:
         if name not in self._known:
@@ -53,10 +59,13 @@ class _Planner:
         return self._known[name]
 
 
-def _own_steps(task: Task) -> int:
+def _own_steps(task: Task) -> int | None:
     """The task's own steps: a resolve step and the turns of a conversation, one for a process, one to read output."""
     is_read = task.output is not None and (task.output.type != "text" or task.output.schema is not None)
-    return (1 + task.queries()) * task.asks_model + task.runs_process + is_read
+    turns = task.queries().most
+    if turns is None:
+        return None
+    return (1 + turns) * task.asks_model + task.runs_process + is_read
 
 
 def _total(parts: Iterable[int | None]) -> int | None:

@@ -19,7 +19,7 @@ from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
 from evaluator.language.types import read_typed
 from evaluator.models.backend import Hints, Message
-from evaluator.nodes import Atomic, Example, OutputFormat, Task, Text
+from evaluator.nodes import Atomic, Example, OutputFormat, Task, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
@@ -49,29 +49,30 @@ async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tupl
     return tuple(messages)
 
 
-async def later_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
+async def later_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message | Turn, ...]:
     """The messages of the user that follow the first answer, each sent after the answer to the one before.
 
-    Raises: TemplateError, for a turn that is empty.
+    A turn that another task writes stays as it is. Raises: TemplateError, for a text that is empty.
     """
-    texts = task.messages()[1:]
-    bodies = [await _resolve(run, text, prepared, f"turns[{at}]") for at, text in enumerate(texts, 2)]
-    for text, body in zip(texts, bodies, strict=True):
+    later = task.later_turns()
+    found: list[Message | Turn] = []
+    for at, turn in enumerate(later, 2):
+        if turn.text is None:
+            found.append(turn)
+            continue
+        body = await _resolve(run, turn.text, prepared, f"turns[{at}]")
         if not body.strip():
-            raise TemplateError(
-                [Diagnostic("error", "empty-turn", "this turn of the conversation is empty", text.span)]
-            )
-    if bodies:
-        bodies[-1] = _with_ending(bodies[-1], task, prepared)
-    return tuple(Message("user", body) for body in bodies)
+            raise TemplateError([Diagnostic("error", "empty-turn", "this turn is empty", turn.text.span)])
+        found.append(Message("user", _with_ending(body, task, prepared) if turn is later[-1] else body))
+    return tuple(found)
 
 
 async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
-    body, opening = prepared.description, task.messages()[0]
+    body, opening = prepared.description, task.opening()
     if opening is not task.description:
         body = await _resolve(run, opening, prepared, "instructions")
     prompt = _with_inputs(body, task, prepared.values)
-    return prompt if task.queries() > 1 else _with_ending(prompt, task, prepared)
+    return prompt if task.later_turns() else _with_ending(prompt, task, prepared)
 
 
 def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
@@ -81,7 +82,8 @@ def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
 
 def asks_for_notes(task: Task, prepared: PreparedTask) -> bool:
     """Whether the prompt asks for notes: a later step sees only them, and the answer may have text around it."""
-    return prepared.frame.wants_notes and is_plain_text(task.output)
+    is_played = isinstance(task, Atomic) and bool(task.turns) and task.turns[-1].node is not None
+    return prepared.frame.wants_notes and is_plain_text(task.output) and not is_played
 
 
 def is_plain_text(output: OutputFormat | None) -> bool:
@@ -114,7 +116,7 @@ async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: P
 
 async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
     functions = functions_in_text(run, prepared.frame, "shot")
-    opening = task.messages()[0] if isinstance(task, Atomic) else task.instructions or task.description
+    opening = task.opening() if isinstance(task, Atomic) else task.instructions or task.description
     body = await render_prompt(opening, bound.scope, functions=functions)
     return _with_format(_with_inputs(body, task, bound.values), task)
 

@@ -36,7 +36,12 @@ def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
     """Whether a decomposition may help. It cannot if time or cost is exhausted, because it uses more of both."""
     if not run.services.reparse or run.services.dry_run or prepared.frame.is_reparsed:
         return False
-    if not task.asks_model or task.queries() > 1 or error.resource is None or error.resource.name not in RECOVERABLE:
+    if (
+        not task.asks_model
+        or task.queries().most != 1
+        or error.resource is None
+        or error.resource.name not in RECOVERABLE
+    ):
         return False
     refused = (resolve_setting(task, name, prepared.scope) for name in ("disable_reparsing", "manual_xml"))
     return not any(refused)

@@ -14,7 +14,7 @@ from evaluator.language.scopes import Scope, plain
 from evaluator.language.types import describe, matches, read_typed, wrong_item
 from evaluator.nodes import Atomic, Input, Param, Span, Task, Text
 from evaluator.nodes.declare import field_of
-from evaluator.nodes.walk import descendants
+from evaluator.nodes.walk import children, descendants
 
 
 def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location: Span) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def unnamed_inputs(task: Task) -> tuple[Input, ...]:
     is_prompt = task.instructions is None and not (isinstance(task, Atomic) and task.turns)
     sent = task if is_prompt else replace(task, description=Text("", task.span))
     named = {reference.name for reference in references_in(sent)}
-    for nested in (one for declared in task.inputs if declared.task is not None for one in descendants(declared.task)):
+    for nested in (one for child in children(task) for one in descendants(child)):
         named |= {reference.name for reference in references_in(nested)}
     return tuple(declared for declared in task.inputs if declared.name not in named)
 

@@ -160,6 +160,10 @@ class CallCounter:
         for child in operands(node):
             each = _add(each, self._count(child, {}, level))
         total = _add(total, _times(each, repeats.least, repeats.most))
+        for turn in node.turns if isinstance(node, Atomic) else ():
+            if turn.node is not None:
+                most = None if isinstance(turn.most, Text) else turn.most
+                total = _add(total, _times(self._count(turn.node, {}, level), 0, most))
         for declared in node.inputs:
             if declared.task is not None and declared.name not in inputs:
                 total = _add(total, self._count(declared.task, {}, level))
@@ -167,15 +171,15 @@ class CallCounter:
         return total, f"{name}, {why}" if why else name
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
-        queries = node.queries()
+        queries, least, most = node.queries(), node.queries().least, node.queries().most
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
         if offers_only or not (node.tools or self._tools_granted):
-            return (queries, queries), "" if queries == 1 else f"{queries} turns"
+            return (least, most), queries.why
         stated = None if node.handler is None else node.handler.max_turns
         turns = self._max_turns if stated is None else stated
         if isinstance(turns, Text):
-            return (queries, None), "turns set by a variable"
-        return (queries, max(queries, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
+            return (least, None), "turns set by a variable"
+        return (least, max(least, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
 
     def _branches(self, node: Cond, level: int) -> _Range:
         found: list[_Range] = []

@@ -173,12 +173,18 @@ class Argument:
     span: Span
 
 
+_CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING))
+
+
 @declared
 class Turn:
-    """A message of the user in the conversation of an atomic task."""
+    """A message of the user in the conversation of an atomic task: `text`, or the result of `node`, which plays the
+    user up to `most` times and sees the conversation so far."""
 
-    text: Text = inner("text")
-    span: Span
+    text: Text | None = inner("text", default=None)
+    node: Node | None = inner("node", default=None, binds={"turns": _CONVERSATION})
+    most: IntSetting = setting("integer", default=1, attribute="max", least=1)
+    span: Span = Span()
 
 
 @declared
@@ -243,9 +249,9 @@ class Task:
     disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
     span: Span = Span()
 
-    def queries(self) -> int:
+    def queries(self) -> Repeats:
         """The number of messages that the task sends to its model one after another, each for an answer."""
-        return 1
+        return Repeats(1, 1)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
         """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
@@ -272,19 +278,38 @@ class Atomic(Task):
     turns: tuple[Turn, ...] = part(Turn, "turns", default=())
     tools_from: Expression | None = expression(of="tools", name="from")
 
-    def queries(self) -> int:
-        return max(1, len(self.turns) + (self.instructions is not None))
+    def queries(self) -> Repeats:
+        later = self.later_turns()
+        least, most = 1, 1
+        for turn in later:
+            least += turn.node is None
+            bound = 1 if turn.node is None else turn.most
+            most = None if most is None or isinstance(bound, Text) else most + bound
+        return Repeats(least, most, f"{1 + len(later)} turns" if later else "")
 
-    def messages(self) -> tuple[Text, ...]:
-        """The texts of the user's messages, in order: the instructions and the turns, else the description."""
-        opening = () if self.instructions is None else (self.instructions,)
-        return (*opening, *(turn.text for turn in self.turns)) or (self.description,)
+    def opening(self) -> Text:
+        """The text of the first message: the instructions, else the first turn, else the description."""
+        first = self.turns[0].text if self.turns else None
+        return self.instructions or first or self.description
+
+    def later_turns(self) -> tuple[Turn, ...]:
+        """The turns after the first message."""
+        return self.turns[1:] if self.instructions is None else self.turns
 
     def doubts(self) -> Iterator[Doubt]:
         most = None if self.handler is None else self.handler.max_turns
-        if isinstance(most, int) and most < self.queries():
-            message = f"max_turns is {most}, and the conversation has {self.queries()} messages, each with an answer"
+        least = self.queries().least
+        if isinstance(most, int) and most < least:
+            message = f"max_turns is {most}, and the conversation has {least} messages, each with an answer"
             yield Doubt("error", "too-few-turns", message, "raise max_turns, or leave it out")
+        if self.turns and self.instructions is None and self.turns[0].node is not None:
+            message = "the first message of a conversation is a text"
+            yield Doubt(
+                "error", "played-turn", message, "write <instructions>, or a <turn> with a text before this one"
+            )
+        if self.turns and self.turns[-1].node is not None and self.output is not None and self.output.type != "text":
+            message = "the format belongs to the last message, which another task writes here"
+            yield Doubt("error", "played-turn", message, "end with a <turn> that asks for the format")
         if self.tools_from is None:
             return
         for what, stands in (("<tool>", self.tools), ("<turns>", self.turns), ("<output_format>", self.output)):

@@ -178,9 +178,15 @@ def part(of: type | None, form: Form, *, default: Any, element: str = "") -> Any
     return _declare("data" if of is None else "part", form, default, element=element, of=of)
 
 
-def inner(role: Literal["text", "node", "part"], *, default: Any = MISSING, of: type | None = None) -> Any:
+def inner(
+    role: Literal["text", "node", "part"],
+    *,
+    default: Any = MISSING,
+    of: type | None = None,
+    binds: Mapping[str, Binding] | None = None,
+) -> Any:
     """A field of a part, whose XML is written by hand: it only says what walks do with it."""
-    return _declare(role, "attribute", default, of=of)
+    return _declare(role, "attribute", default, of=of, binds=binds)
 
 
 FIELDS: dict[type, tuple[Field, ...]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "extra_body")
 """The names of the settings: fields of a profile, of a model request and of a template's `<handler>`."""
@@ -52,11 +52,11 @@ def read_stop(text: str) -> tuple[str, ...]:
     return check_stop(tuple(value))
 
 
-def check_stop(texts: tuple[Any, ...]) -> tuple[str, ...]:
-    """`texts` as they are. Raises: ValueError, if one is empty or not a string, or there is none."""
-    if not texts or not all(isinstance(text, str) and text for text in texts):
+def check_stop(texts: Any) -> tuple[str, ...]:
+    """`texts` as they are. Raises: ValueError, if this is not a tuple of strings, or one is empty, or there is none."""
+    if not isinstance(texts, tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("expected a text, or a JSON list of texts that are not empty")
-    return texts
+    return cast("tuple[str, ...]", texts)
 
 
 def read_extra_body(text: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors.messages import with_article
 from evaluator.nodes import (
@@ -21,7 +21,7 @@ from evaluator.nodes import (
     Turn,
     operators_with,
 )
-from evaluator.nodes.declare import FIELDS, OPERATORS, Field, elements_of
+from evaluator.nodes.declare import FIELDS, OPERATORS, Field, elements_of, field_of
 from evaluator.nodes.sampling import read_extra_body, read_stop
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.nodes.walk import stand_in
@@ -220,13 +220,27 @@ def _script(b: Builder, view: View, field: Field) -> Script:
 
 
 def _turns(b: Builder, view: View, field: Field) -> tuple[Turn, ...]:
-    turns = tuple(Turn(b.text(child), child.span) for child in b.sorted_children(view, (), ("turn",))[1])
-    for turn in turns:
-        if not turn.text.value.strip():
-            b.error("missing-value", "<turn> is empty", turn.span)
+    turns = tuple(_turn(b, child) for child in b.sorted_children(view, (), ("turn",))[1])
     if not turns:
         b.error("missing-element", f"<{view.tag}> holds no turn", view.span)
     return turns
+
+
+def _turn(b: Builder, view: View) -> Turn:
+    found = [child for child in b.children(view) if child.tag in NODES]
+    most = None
+    if view.get("max") is not None:
+        most = b.setting(view.attribute("max"), field_of(Turn, "most"), "max")
+        if not found:
+            b.error("misplaced-attribute", "only a turn that a task or call writes has max", view.attribute_span("max"))
+    if not found:
+        text = b.text(view)
+        if not text.value.strip():
+            b.error("missing-value", "<turn> is empty", view.span)
+        return Turn(text=text, span=view.span)
+    if (own := b.own_text(view)).value.strip():
+        b.error("misplaced-text", "a <turn> holds a text, or the task or call that writes it", own.span)
+    return Turn(node=_single(b, view, found), most=1 if most is None else cast("int | Text", most), span=view.span)
 
 
 def _inputs(b: Builder, view: View, field: Field) -> tuple[Input, ...]:

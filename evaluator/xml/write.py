@@ -135,7 +135,14 @@ def _inputs(name: str, value: tuple[Input, ...], pad: str, attributes: Attribute
 
 
 def _turns(name: str, value: tuple[Turn, ...], pad: str, attributes: Attributes) -> list[str]:
-    return _element(name, pad, {}, [_text("turn", one.text, pad + "  ", {"role": "user"}) for one in value])
+    return _element(name, pad, {}, [line for one in value for line in _turn(one, pad + "  ")])
+
+
+def _turn(turn: Turn, pad: str) -> list[str]:
+    if turn.node is None:
+        return [_text("turn", turn.text or _as_text(""), pad, {"role": "user"})]
+    most = None if turn.most == 1 else turn.most
+    return _element("turn", pad, {"role": "user", "max": most}, _node(turn.node, pad + "  "))
 
 
 def _tools(name: str, value: tuple[str, ...] | None, pad: str, attributes: Attributes) -> list[str]:

@@ -160,6 +160,12 @@ def test_stop_is_one_text_or_a_list_of_texts(text, texts):
     assert read_stop(text) == texts
 
 
+@pytest.mark.parametrize("stop", ["END", ["END"], ("",), (1,), b"END"])
+def test_a_python_caller_gives_stop_as_a_tuple_of_texts(stop: Any):
+    with pytest.raises(ConfigurationError, match="stop"):
+        HandlerConfig(name="p", stop=stop)
+
+
 def test_a_template_with_sampling_settings_is_written_back():
     library = TemplateLibrary()
     library.add(template("""<handler top_k="5" stop="&#10;" extra_body='{"a": "é"}'/>"""))

@@ -221,3 +221,106 @@ def test_a_judge_and_of_see_all_turns(tmp_path: Path) -> None:
         "first": 1.0,
         "count_turns": 1.0,
     }
+
+
+PLAYED = """<task name="talk" type="atomic"><description>Help a customer</description>
+<instructions>Greet {{ who }}.</instructions>
+<turns><turn role="user" max="3"><call template="customer"><arg name="turns">turns</arg><arg name="mood">mood</arg></call></turn>
+%s</turns><inputs><input name="who"/><input name="mood"/></inputs></task>"""
+CUSTOMER = """<task name="customer" type="atomic"><description>Play a customer</description>
+<instructions>You are {{ mood }}. {{ turns[-1].content }} ({{ turns|length }})</instructions>
+<output_format type="json" schema="object"/>
+<inputs><input name="turns" type="array"/><input name="mood"/></inputs></task>"""
+WHO = {"who": "Ann", "mood": "calm"}
+
+
+def play(server: LoopbackServer, tasks: Path, last: str = "", **config: Any) -> Any:
+    async def run() -> Any:
+        library = library_of(CUSTOMER)
+        library.add(PLAYED % last)
+        backend = OpenAICompatibleBackend(server.base_url)
+        profile = HandlerConfig(name="p", model="m", backoff_s=(), **config)
+        try:
+            return await Evaluator(library, profile, backend=backend, tasks_dir=tasks).evaluate("talk", WHO)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+def test_another_template_plays_the_user_until_it_says_nothing(tmp_path: Path) -> None:
+    replies = ["Hello!", '{"message": "A pear?"}', "Yes.", '{"message": null}', "Bye!"]
+    with LoopbackServer(*map(Answer, replies)) as server:
+        outcome = play(server, tmp_path, "<turn>Say goodbye.</turn>")
+        prompts = [[message["content"] for message in body["messages"]] for body in server.bodies]
+    assert [each[0].splitlines()[0] for each in prompts] == [
+        "Greet Ann.", "You are calm. Hello! (2)", "Greet Ann.", "You are calm. Yes. (4)", "Greet Ann.",
+    ]  # fmt: skip
+    assert prompts[4] == ["Greet Ann.", "Hello!", "A pear?", "Yes.", "Say goodbye."]
+    assert outcome.content == "Bye!"
+    assert [turn["content"] for turn in outcome.notes["turns"]] == [*prompts[4], "Bye!"]
+    assert outcome.usage.turns == 5
+
+
+def test_the_bound_ends_the_conversation(tmp_path: Path) -> None:
+    with LoopbackServer(default=Answer('{"message": "more"}')) as server:
+        outcome = play(server, tmp_path)
+        assert server.posts == 7
+    assert len(outcome.notes["turns"]) == 8
+    library = library_of(CUSTOMER)
+    library.add(PLAYED % "")
+    node = library.get("talk").node
+    assert (bound(node, library).min_calls, bound(node, library).max_calls) == (1, 7)
+
+
+def test_an_error_of_the_template_that_plays_the_user_is_the_error_of_the_task(tmp_path: Path) -> None:
+    with LoopbackServer(Answer("Hello!"), Answer("no json")) as server:
+        outcome = play(server, tmp_path)
+        assert server.posts == 2
+    assert isinstance(outcome, TaskError)
+    assert outcome.message.startswith("turn 2, which plays the user, failed:")
+    assert outcome.usage.turns == 2
+    assert [turn["content"] for turn in outcome.notes["turns"]] == ["Greet Ann.", "Hello!"]
+
+
+def test_calls_of_the_template_that_plays_the_user_count_in_the_limits_of_the_task(tmp_path: Path) -> None:
+    with LoopbackServer(default=Answer('{"message": "more"}')) as server:
+        outcome = play(server, tmp_path, max_turns=4)
+        assert server.posts == 4
+    assert isinstance(outcome, TaskError)
+    assert outcome.resource is not None
+    assert outcome.resource.name == "turns"
+
+
+@pytest.mark.parametrize(
+    ("turn", "code"),
+    [
+        ('<turn max="2"><call template="nobody"/></turn>', "unknown-template"),
+        ('<turn max="2"><call template="customer"/></turn>', "wrong-arity"),
+        ('<turn max="0"><call template="customer"/></turn>', "invalid-value"),
+        ('<turn max="2">a</turn>', "misplaced-attribute"),
+        ('<turn max="2">a<call template="customer"/></turn>', "misplaced-text"),
+    ],
+)
+def test_lint_checks_turns_that_a_template_writes(turn: str, code: str, tmp_path: Path) -> None:
+    text = (PLAYED % turn).replace("{{ who }}", "{{ who }} {{ mood }}")
+    (tmp_path / "a.xml").write_text(f"<library>{CUSTOMER}{text}</library>")
+    assert code in [one.code for one in TemplateLibrary.load(tmp_path, shipped=False).errors]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("<instructions>Greet {{ who }}.</instructions>", ""), ("<inputs>", '<output_format type="json"/><inputs>')],
+)
+def test_a_played_turn_is_neither_the_first_nor_asked_for_a_format(change: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text(f"<library>{CUSTOMER}{(PLAYED % '').replace(*change)}</library>")
+    assert "played-turn" in [one.code for one in TemplateLibrary.load(tmp_path, shipped=False).errors]
+
+
+def test_a_played_turn_is_written_back() -> None:
+    library = library_of(CUSTOMER)
+    library.add(PLAYED % "<turn>Say goodbye.</turn>")
+    again = library_of(CUSTOMER)
+    again.add(to_xml(library.get("talk").node))
+    (played, said) = again.get("talk").node.turns
+    assert (played.most, played.node.template, said.text.value) == (3, "customer", "Say goodbye.")

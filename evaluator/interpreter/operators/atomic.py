@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from logging import WARNING
+from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.logs import log
@@ -16,16 +18,17 @@ from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import offered_functions
-from evaluator.interpreter.operators.outcomes import read_output
+from evaluator.interpreter.operators.outcomes import failed, read_output
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text, later_messages
 from evaluator.interpreter.toolset import tools_for
-from evaluator.language.sandbox import render
+from evaluator.language.inputs import resolve_setting
+from evaluator.language.sandbox import as_text, render
 from evaluator.library.model_ids import host_in
 from evaluator.library.structure import model_with_host
 from evaluator.models.backend import Message
 from evaluator.models.structured import native_schema
-from evaluator.nodes import Atomic, Text
+from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext
@@ -74,7 +77,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     warnings: dict[str, None] = {}
     try:
-        outcome = await _converse(handler, messages, later, prepared, warnings)
+        outcome = await _converse(run, handler, messages, later, prepared, warnings)
     finally:
         warnings |= dict.fromkeys(handler.warnings)
         prepared.warnings.extend(warnings)
@@ -84,6 +87,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
             prepared.budget.add_model(choice.label)
         if tools is not None:
             await tools.aclose()
+    if isinstance(outcome, TaskError):
+        return outcome
     notes = prepared.notes()
     content, reasoning = outcome.content, outcome.reasoning
     if is_plain_text(task.output):
@@ -118,28 +123,62 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
 
 
 async def _converse(
-    handler: Handler, messages: tuple[Message, ...], later: tuple[Message, ...], prepared: PreparedTask,
-    warnings: dict[str, None],
-) -> HandlerAnswer:  # fmt: skip
-    """The last answer, after all messages or the first that is not answered. `turns` of the notes has the conversation
-    so far; `warnings` gets those of the answers before the last."""
+    run: Run, handler: Handler, messages: tuple[Message, ...], later: tuple[Message | Turn, ...],
+    prepared: PreparedTask, warnings: dict[str, None],
+) -> HandlerAnswer | TaskError:  # fmt: skip
+    """The last answer, after all messages or the first that is not answered; the error of a task that plays the user.
+
+    `turns` of the notes has the conversation so far; `warnings` gets those of the answers before the last.
+    """
     if not later:
         return await handler.run(messages)
     turns: list[dict[str, str]] = []
     prepared.more["turns"] = turns
-    waiting = [messages, *((message,) for message in later)]
+
+    async def ask(asked: tuple[Message, ...]) -> tuple[HandlerAnswer, bool]:
+        """The answer, and whether the conversation may go on."""
+        turns.append({"role": "user", "content": asked[-1].content})
+        answer = await handler.say(asked)
+        text = split_thinking(answer.content)[1] if is_plain_text(prepared.task.output) else answer.content
+        turns.append({"role": "assistant", "content": text})
+        warnings.update(dict.fromkeys(handler.warnings))
+        return answer, bool(text.strip()) and answer.finish_reason not in ("content_filter", "refusal")
+
     try:
-        while True:
-            asked = waiting.pop(0)
-            turns.append({"role": "user", "content": asked[-1].content})
-            answer = await handler.say(asked)
-            text = split_thinking(answer.content)[1] if is_plain_text(prepared.task.output) else answer.content
-            turns.append({"role": "assistant", "content": text})
-            if not waiting or not text.strip() or answer.finish_reason in ("content_filter", "refusal"):
-                return answer
-            warnings |= dict.fromkeys(handler.warnings)
+        answer, is_open = await ask(messages)
+        for at, turn in enumerate(later, 2):
+            if isinstance(turn, Message):
+                if is_open:
+                    answer, is_open = await ask((turn,))
+                continue
+            most: int = resolve_setting(turn, "most", prepared.scope)
+            for number in range(1, most + 1):
+                played = await _played(run, turn, f"turns[{at}][{number}]", prepared, turns) if is_open else None
+                if isinstance(played, TaskError):
+                    return failed(played, prepared, f"turn {at}, which plays the user,")
+                if played is None:
+                    break
+                answer, is_open = await ask((Message("user", played),))
+        return answer
     finally:
         handler.close()
+
+
+async def _played(
+    run: Run, turn: Turn, segment: str, prepared: PreparedTask, turns: list[dict[str, str]]
+) -> str | TaskError | None:
+    """The message that the task of a turn writes: its text, or the field `message` of an object; None: it ends."""
+    if turn.node is None:
+        return None
+    scope = prepared.scope.child({"turns": [dict(each) for each in turns]})
+    outcome = await run.services.evaluate(run, turn.node, prepared.inside(segment, scope))
+    if isinstance(outcome, TaskError):
+        return outcome
+    value = outcome.content if outcome.parsed_content is None else outcome.parsed_data
+    if isinstance(value, Mapping):
+        value = cast("Mapping[str, Any]", value).get("message")
+    text = "" if value is None else as_text(value)
+    return text if text.strip() else None
 
 
 async def _named_model(model: Text, prepared: PreparedTask) -> str:
