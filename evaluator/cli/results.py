@@ -123,7 +123,8 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
     if len(fitting) == 1:
         return fitting[0]
     templates, variants = {cell[0] for cell in batch.cells}, {cell[1] for cell in batch.cells}
-    what = "has no such" if not fitting else "has several fitting"
+    near = [cell for cell in batch.cells if (template or "") in cell[0] and (variant or "") in cell[1]]
+    what = "has several fitting" if near else "has no such"
     raise UsageError(
         f"{batch.folder} {what} template and variant; choose with --template ({listed(templates)}) and --variant "
         f"({listed(variants)})"

@@ -150,13 +150,15 @@ def output_of(outcome: TaskResult) -> str:
 
 def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
     """Prints an outcome, its warnings and the place of its task file; `shown`: the text was streamed already."""
-    for warning in outcome.notes.get("warnings", ()):
+    warnings = outcome.notes.get("warnings", ())
+    for warning in warnings:
         echo(f"warning: {warning}", err=True)
     matched = outcome.notes.get("matched")
     if matched is not None:
         echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
     models = outcome.notes.get("models", ())
-    if any(model.startswith("simulated") for model in models):
+    is_known = any(str(warning).startswith("the answer is simulated") for warning in warnings)
+    if not is_known and any(model.startswith("simulated") for model in models):
         which = "the answer is" if len(models) == 1 else "answers are"
         echo(f"note: {which} simulated", err=True)
     if isinstance(outcome, TaskResult):

@@ -159,3 +159,16 @@ def test_a_part_of_a_variant_is_enough_if_only_one_has_it(cli, write):
     assert "simulated/m70-instruct" in found.out and "simulated/large" in found.out
     assert cli("compare", "b", "--variant", "m7", "--variant", "large").code == 2
     assert cli("compare", "b", "--variant", "simulated/m7", "--variant", "large").code == 0
+
+
+@pytest.mark.parametrize(("variant", "said"), [("big", "has several fitting"), ("m9", "has no such")])
+def test_a_part_of_a_variants_name_that_fits_not_just_one_is_refused(
+    cli: Any, tmp_path: Path, variant: str, said: str
+) -> None:
+    with BatchFolder.create(tmp_path / "b") as folder:
+        cells = [{"template": "quiz", "variant": name} for name in ("big-m70", "big-m8")]
+        folder.write_manifest({"name": "b", "state": "complete", "total": 0, "cells": cells})
+    ran = cli("compare", "b", "--variant", variant, "--variant", "m8")
+    assert ran.code == 2
+    assert f"b {said} template and variant; choose with" in ran.err and "`big-m70`, `big-m8`" in ran.err
+    assert "a: b, quiz × big-m70" in cli("compare", "b", "--variant", "m70", "--variant", "m8").out

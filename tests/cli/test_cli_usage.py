@@ -189,6 +189,13 @@ def test_every_json_answer_is_printed_as_json(cli: Any, write: Any) -> None:
     assert "note: the answer is simulated" in ran.err
 
 
+def test_a_stand_in_for_a_model_is_reported_once_with_its_reason(cli: Any) -> None:
+    ran = cli("run", "--template", "answer_question", "-i", "question=What is the capital of Australia?")
+    assert ran.out == "Canberra\n"
+    assert ran.err.count("the answer is simulated") == 1
+    assert "warning: the answer is simulated: no provider key and no local server was found" in ran.err
+
+
 def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
     write("handlers/mine.xml", '<handler name="mine">\n<modle>x</modle></handler>')
     ran = cli("run", "--template", "summarise", "-i", "document=x", "--handler", "mine")
