@@ -71,6 +71,7 @@ class BackgroundTasks:
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = 0
+        self._version: int | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -115,6 +116,7 @@ class BackgroundTasks:
         self._running[task_id] = running
         self._create(self._run(running))
         if self._watcher is None or self._watcher.done():
+            self._version = None
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return task
 
@@ -221,20 +223,28 @@ class BackgroundTasks:
     # -- watching -------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        version = None
         next_check = self._clock.time() + CHECK_S
+        told = ""
         while self._running:
-            if (seen := self.store.version()) != version:
-                version = seen
-                self._take_requests()
             is_check = self._clock.time() >= next_check
-            for running in list(self._running.values()):
-                self._look(running)
-                if is_check:
-                    self._check(running)
+            try:
+                self._look_at_all(is_check)
+            except Exception as error:  # the disk is full, or the database is locked: it may be better the next time
+                if str(error) != told:
+                    told = str(error)
+                    self._notice(f"the background tasks cannot be watched: {error}")
             if is_check:
                 next_check = self._clock.time() + CHECK_S
             await self._clock.sleep(LOOK_S)
+
+    def _look_at_all(self, is_check: bool) -> None:
+        if (seen := self.store.version()) != self._version:
+            self._take_requests()
+            self._version = seen
+        for running in list(self._running.values()):
+            self._look(running)
+            if is_check:
+                self._check(running)
 
     def _take_requests(self) -> None:
         """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""

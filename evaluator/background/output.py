@@ -19,7 +19,7 @@ WINDOW_MESSAGES = 50
 SUFFIXES = ("log", "jsonl")
 """Of output as a program writes it, and of messages and events in JSON lines."""
 _BLOCK_BYTES = 1 << 16
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Output:
             view = view[os.write(self.descriptor, view) :]
 
     def tail(self, max_bytes: int) -> bytes:
-        """The last bytes."""
-        return read_output(self.path, max(0, self.size() - max_bytes), max_bytes)
+        """The last bytes, also if another file has taken its name."""
+        return os.pread(self.descriptor, max_bytes, max(0, self.size() - max_bytes))
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -159,3 +159,19 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
 
     with a_cluster() as nodes:
         asyncio.run(work(nodes))
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_that_is_started_for_a_command_lives_until_its_end(tmp_path):
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
+    from evaluator.batch.engines.ray_command import ray_node
+
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            there = tasks.start(NodeWork(command(tmp_path, "echo", "there"), ray_node(address="local")), "there")
+            ended = await tasks.wait(there.id, 120)
+            assert (ended.status, ended.reason) == ("completed", None)
+            assert read_output(Path(there.output_file), 0, 100) == b"there\n"
+
+    asyncio.run(work())
+    assert not ray.is_initialized()

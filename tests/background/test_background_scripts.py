@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from evaluator.background import BackgroundTasks, ScriptWork, Work
+from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, Work
 from evaluator.background.output import read_output
 from evaluator.background.stall import prompt_hint
 from evaluator.testing import FakeClock
@@ -225,6 +226,52 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
             script.write(b"y\n")
             assert (await tasks.wait(asks.id)).status == "completed"
             assert [notice.kind for notice in tasks.store.notices(asks.id)] == ["stall", "end"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("how", ["removed", "a link to a file of the user"])
+def test_an_output_whose_name_was_taken_is_neither_read_nor_written_and_nothing_else_changes(tmp_path, how):
+    (tmp_path / "mine").write_bytes(b"mine")
+
+    async def work():
+        clock = FakeClock()
+        async with BackgroundTasks(tmp_path / "bg", clock=clock) as tasks:
+            asks = tasks.start(ScriptWork("printf 'Password: '; read a; echo more", has_input=True), "asks")
+            path = Path(asks.output_file)
+            await until(lambda: path.stat().st_size)
+            os.unlink(path)
+            if how != "removed":
+                os.symlink(tmp_path / "mine", path)
+            await clock.advance(55)
+            (notice,) = tasks.store.notices(asks.id)
+            assert notice.kind == "stall" and "password" in notice.xml
+            with pytest.raises(OSError, match=path.name):
+                read_output(path, 0, 100)
+            other = BackgroundStore(tmp_path / "bg")  # as another process has it
+            other.request_kill(asks.id, "from elsewhere")
+            other.close()
+            await clock.advance(1)
+            assert (await tasks.wait(asks.id, 60)).reason == "from elsewhere"
+
+    run(work())
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+def test_a_watcher_that_fails_once_goes_on(tmp_path, monkeypatch):
+    async def work():
+        said: list[str] = []
+        async with BackgroundTasks(tmp_path, notice=said.append) as tasks:
+            task = tasks.start(ScriptWork("sleep 600"), "x")
+            await until(lambda: tasks.store.get(task.id).status == "running")
+            with monkeypatch.context() as patch:
+                patch.setattr(tasks.store, "kill_requests", lambda owner: 1 / 0)
+                other = BackgroundStore(tmp_path)
+                other.request_kill(task.id, "from elsewhere")
+                other.close()
+                await until(lambda: said)
+            assert (await tasks.wait(task.id, 60)).reason == "from elsewhere"
+            assert said == ["the background tasks cannot be watched: division by zero"]
 
     run(work())
 

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any
@@ -164,19 +165,24 @@ async def connect(address: str | None, is_stopping: Callable[[], bool]) -> Async
     Raises: MissingExtra, without Ray; ConfigurationError, if it cannot be reached.
     """
     with _without_telemetry():
-        ray = import_ray()
+        ray, has_ended = import_ray(), threading.Event()
         was_connected = ray.is_initialized()
         if not was_connected:
-            await _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", is_stopping)
+            await _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", is_stopping, has_ended)
     try:
         yield RayCluster(ray) if ray.is_initialized() else None
     finally:
         if not was_connected:
             await _disconnect(ray)
+            has_ended.set()
 
 
-async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool]) -> None:
-    """Connects in a thread that is left behind if it takes too long, `is_stopping` or the caller is cancelled."""
+async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool], has_ended: threading.Event) -> None:
+    """Connects in a thread that is left behind if it takes too long, `is_stopping` or the caller is cancelled.
+
+    The processes of a cluster on this machine are killed when the thread that started them ends, so it stays until
+    `has_ended`.
+    """
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     endpoint, is_left = endpoint_of(address), threading.Event()
     refusal = None if endpoint is None else await refusal_of(endpoint)
@@ -195,7 +201,7 @@ async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool]) -> N
 
     try:
         async with asyncio.timeout(_CONNECT_S):
-            connecting = asyncio.ensure_future(in_thread(init))
+            connecting = asyncio.ensure_future(in_thread(lambda: _in_lasting_thread(init, has_ended)))
             while not connecting.done() and not is_stopping():
                 await asyncio.wait((connecting,), timeout=_LOOK_S)
             if connecting.done():
@@ -204,6 +210,7 @@ async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool]) -> N
                 is_left.set()
     except BaseException as error:
         is_left.set()
+        has_ended.set()
         if ray.is_initialized():
             await _disconnect(ray)
         if isinstance(error, TimeoutError):
@@ -211,6 +218,23 @@ async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool]) -> N
         if not isinstance(error, (OSError, RuntimeError, ValueError)):
             raise
         raise ConfigurationError(f"the Ray cluster at {address!r} cannot be reached: {error}") from error
+
+
+def _in_lasting_thread(function: Callable[[], None], has_ended: threading.Event) -> None:
+    """Calls `function` in a thread that ends when it fails, or with `has_ended`."""
+    outcome: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            function()
+        except BaseException as error:
+            outcome.set_exception(error)
+            return
+        outcome.set_result(None)
+        has_ended.wait()
+
+    threading.Thread(target=work, name="evaluator-ray", daemon=True).start()
+    outcome.result()
 
 
 async def _disconnect(ray: Any) -> None:
