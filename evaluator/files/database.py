@@ -25,6 +25,15 @@ from evaluator.errors import ConfigurationError
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _RETRY_S = 0.005
+_ADVICE = {
+    sqlite3.SQLITE_IOERR: "check that the disk has free space and works, then run it again",
+    sqlite3.SQLITE_FULL: "free space, then run it again",
+    sqlite3.SQLITE_CANTOPEN: "check that the folder can be written",
+    sqlite3.SQLITE_READONLY: "check that the file and its folder can be written",
+    sqlite3.SQLITE_BUSY: "another process keeps it locked; run it again",
+    sqlite3.SQLITE_CORRUPT: "restore it from a backup or an export",
+    sqlite3.SQLITE_NOTADB: "restore it from a backup or an export",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,13 @@ def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Gene
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def problem_of(error: OSError | sqlite3.Error) -> str:
+    """The text of an error, and what to do about it where SQLite only says that the disk failed."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind of the error
+    advice = _ADVICE.get(code)
+    return f"{error}; {advice}" if advice else str(error)
 
 
 def _opened(path: Path, busy_s: float) -> sqlite3.Connection:

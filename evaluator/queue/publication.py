@@ -63,7 +63,10 @@ class Publisher:
             with locked_file(self._lock_path):
                 return self._publish()
         except OSError as error:
-            raise RecordError(f"{self.path}: cannot be published: {error.strerror or error}") from error
+            raise RecordError(
+                f"{self.path}: cannot be published: {error.strerror or error}; the queue is stored, and the file "
+                "follows with the next command"
+            ) from error
 
     def accept(self, data: bytes) -> None:
         """Lets the file with these bytes be replaced, because everything in it was imported."""
@@ -94,7 +97,7 @@ class Publisher:
             data = join_document(self._store.settings(), self._store.documents())
         digest = hashlib.sha256(data).hexdigest()
         self._store.begin_publication(on_disk, digest, revision)
-        write_atomic(self.path, data, under_lock=True)
+        write_atomic(self.path, data, under_lock=True, error=None)
         self._store.end_publication(digest)
         return True
 

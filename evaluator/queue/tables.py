@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from evaluator.errors import RecordError
 from evaluator.files import database
 from evaluator.files.database import transaction
-from evaluator.queue.document import entry_text, parse_entry
+from evaluator.queue.document import entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
     TERMINAL,
     EntryOptions,
@@ -98,7 +98,7 @@ class QueueTables:
         try:
             self._connection = database.connect(path, FORMAT, _BUSY_S)
         except (OSError, sqlite3.Error) as error:
-            raise RecordError(f"{path}: the queue cannot be opened: {error}") from error
+            raise RecordError(f"{path}: the queue cannot be opened: {database.problem_of(error)}") from error
 
     def close(self) -> None:
         """Closes the database."""
@@ -123,7 +123,9 @@ class QueueTables:
                 if self._has_changed:
                     self.on_change()
             except sqlite3.Error as error:
-                raise RecordError(f"{self.path}: the queue cannot be read or written: {error}") from error
+                raise RecordError(
+                    f"{self.path}: the queue cannot be read or written: {database.problem_of(error)}"
+                ) from error
 
     def _revise(self, db: sqlite3.Connection, is_changed: bool = True) -> None:
         if is_changed:
@@ -273,7 +275,7 @@ class QueueTables:
                 f"SELECT document FROM entry WHERE status IN ({marks}) AND completed < ? ORDER BY number",
                 (*TERMINAL, moment),
             )
-            return [parse_entry(row[0]) for row in rows]
+            return parse_entries(row[0] for row in rows)
 
     def move_to_archive(self, month: str, moved: Iterable[QueueEntry]) -> None:
         """Removes entries that are in the archive."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from evaluator.errors import UsageError
+from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
@@ -20,7 +20,7 @@ from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive, archived_entry
 from evaluator.queue.dispatch import Dispatcher
-from evaluator.queue.document import array_text, join_document, parse_entry
+from evaluator.queue.document import array_text, join_document, parse_entries
 from evaluator.queue.entries import (
     MAX_INTEGER,
     STATUSES,
@@ -40,6 +40,7 @@ from evaluator.queue.tables import EntrySummary
 from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, Worker, WorkSummary
 
+_ARCHIVE_EVERY_S = 3600.0
 DATABASE = "queue.sqlite"
 DEFAULT_FOLDER = "queue"
 FOLDER_VARIABLE = "TASK_RUNNER_DIR"
@@ -87,7 +88,8 @@ class TaskQueue:
         self._store = QueueStore(database, clock=clock)
         # A connection of its own: publishing a large queue does not keep workers waiting.
         self._published = QueueStore(database, clock=clock)
-        self._publisher = Publisher(self._published, self.folder, notice or _log_notice)
+        self._notice = notice or _log_notice
+        self._publisher = Publisher(self._published, self.folder, self._notice)
         self._store.on_change = self._publisher.schedule
         if is_new:
             self._store.configure(task_runner_dir=f"{self.folder}/")
@@ -149,7 +151,7 @@ class TaskQueue:
         """The entries that are not archived, or those in one state, in the order of their ids; with `limit`, the
         newest of them."""
         _check_selection(status, limit)
-        return [parse_entry(text) for text in self._store.documents(status, limit)]
+        return parse_entries(self._store.documents(status, limit))
 
     def summaries(self, status: EntryStatus | None = None, *, limit: int | None = None) -> Sequence[EntrySummary]:
         """As `list`, with the fields that a table shows; for large queues."""
@@ -260,13 +262,31 @@ class TaskQueue:
                 f"{workers} workers, but the queue runs at most {limit} entries at once (maxConcurrent); "
                 "change one of them"
             )
-        self.archive()
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
         evaluator = evaluator.without_files([*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))])
         now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model)
-        worker = Worker(self._store, dispatcher, lease_s=lease_s, on_start=on_start, on_end=on_end)
+        worker = Worker(
+            self._store, dispatcher, self._hourly_archive(), lease_s=lease_s, on_start=on_start, on_end=on_end
+        )
         return await worker.run(workers, until_empty=until_empty)
+
+    def _hourly_archive(self) -> Callable[[], None]:
+        """A function that archives old entries at most once an hour. What goes wrong is a notice: work goes on."""
+        due = 0.0
+
+        def archive_if_due() -> None:
+            nonlocal due
+            now = self._store.clock()
+            if now < due:
+                return
+            due = now + _ARCHIVE_EVERY_S
+            try:
+                self.archive()
+            except EvaluatorError as error:
+                self._notice(f"old entries are not archived: {error}")
+
+        return archive_if_due
 
     work_sync = sync_form(work, "`work` for code that is not async; Ctrl-C cancels it.")
 

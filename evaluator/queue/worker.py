@@ -37,12 +37,14 @@ class WorkSummary:
 
 
 class Worker:
-    """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and when it has ended."""
+    """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and when it has ended;
+    `before_claim` is called before each look for work."""
 
     def __init__(
         self,
         store: QueueStore,
         dispatcher: Dispatcher,
+        before_claim: Callable[[], None] = lambda: None,
         *,
         on_start: Callable[[QueueEntry], None] = lambda entry: None,
         on_end: Callable[[QueueEntry], None] = lambda entry: None,
@@ -50,6 +52,7 @@ class Worker:
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
+        self._before_claim = before_claim
         self._on_start, self._on_end = on_start, on_end
         self._lease_s = lease_s
         self._has_ended = asyncio.Event()
@@ -74,6 +77,7 @@ class Worker:
 
     async def _serve(self, until_empty: bool) -> None:
         while True:
+            self._before_claim()
             claim = self._store.claim(self._lease_s)
             if claim is not None:
                 self._on_start(claim.entry)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -172,3 +174,31 @@ def test_a_crash_while_publishing_is_not_taken_for_an_edit(store, tmp_path, publ
     add(store)
     assert publisher.publish()
     assert notices == [] and len(read_document(publisher.path.read_bytes(), "q").tasks) == 3
+
+
+FULL = """
+import resource, sys
+from evaluator.errors import RecordError
+from evaluator.queue import TaskQueue
+
+with TaskQueue(sys.argv[1]) as queue:
+    queue.add("first")
+    queue.publish()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        queue.add("second")
+    except RecordError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    print(queue.add("third").id)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_an_error_that_changes_nothing(tmp_path):
+    folder = tmp_path / "queue"
+    done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True)
+    error, third = done.stdout.splitlines()
+    assert "cannot be read or written" in error and "has free space" in error and third == "T-02"
+    found = read_document((folder / "task-queue.json").read_bytes(), "q")
+    assert [entry.description for entry in found.tasks] == ["first", "third"]

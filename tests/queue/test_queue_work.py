@@ -294,6 +294,25 @@ class Hanging:
         pass
 
 
+def test_a_worker_archives_while_it_runs_and_works_on_where_it_cannot(make_evaluator, tmp_path):
+    clock, notices = [1_772_960_400.0], []
+
+    async def a_week_per_entry(result):
+        clock[0] += 8 * 86_400
+        return None
+
+    with TaskQueue(tmp_path / "queue", clock=lambda: clock[0], notice=notices.append) as queue:
+        for _ in range(3):
+            queue.add(SUMMARY)
+        work(queue, make_evaluator(XML), workers=1, verifiers=[a_week_per_entry])
+        assert (queue.stats().entries["archived"], [e.id for e in queue.list()]) == (2, ["T-03"])
+        (tmp_path / "queue" / "archive" / "2026-04.json").write_text("[]")
+        queue.add(SUMMARY)
+        assert work(queue, make_evaluator(XML), workers=1, verifiers=[a_week_per_entry]).ended == {"done": 1}
+        assert queue.stats().entries["archived"] == 2
+    assert any("old entries are not archived" in line and "2026-04.json: $ is an array" in line for line in notices)
+
+
 def test_a_key_adds_an_entry_once_also_after_it_was_archived(queue, make_evaluator, tmp_path):
     first = queue.add(SUMMARY, key="minutes.md 1")
     assert queue.add("another text", key="minutes.md 1") == first
