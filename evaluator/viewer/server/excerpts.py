@@ -45,16 +45,21 @@ def findings(result: Mapping[str, Any], root: Path) -> list[Finding]:
 
 def excerpt(path: Path, line: int) -> tuple[Line, ...]:
     """The line and those around it; none if the file cannot be read or has no such line."""
-    try:
-        with open(path, "rb") as file:
-            texts = file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
-    except (OSError, ValueError):
-        return ()
+    texts = read_lines(path)
     if not 1 <= line <= len(texts):
         return ()
     first = max(1, line - _AROUND)
     shown = enumerate(texts[first - 1 : line + _AROUND], first)
     return tuple(Line(number, text, number == line) for number, text in shown)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def _finding(data: Mapping[str, Any], root: Path) -> Finding:

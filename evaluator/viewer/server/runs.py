@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, get_args
 
-from evaluator.errors import RecordError, UsageError
-from evaluator.record.conversation import conversations
+from evaluator.errors import EvaluatorError, RecordError, UsageError
+from evaluator.record.conversation import Conversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import make_filter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
-from evaluator.viewer.server.excerpts import findings
+from evaluator.viewer.server.attempts import changes
+from evaluator.viewer.server.excerpts import findings, read_lines
 from evaluator.viewer.server.project import Folders, NoSuchPage, Project
 from evaluator.viewer.server.rendering import Page, mapping, pretty
+from evaluator.viewer.server.sources import Span, answer_sources, input_sources, line_numbers, spans
 from evaluator.viewer.server.state import State
+from evaluator.viewer.server.templates import template_id
 
 RUNS_PER_PAGE = 50
 MAX_FILES = 5_000
 """Files that one request reads; a page says where it stopped, and the next continues there."""
 MAX_ROWS = 2_000
+MAX_CONVERSATIONS, MAX_PROMPTS = 50, 50
+"""Conversations, and messages of each, whose parts are shown with their sources."""
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
 LIVE_MS = 2_000
 
@@ -134,6 +140,8 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     rows = list(islice(_rows(tree, 0), MAX_ROWS + 1))
     result = mapping(None if recording.summary is None else recording.summary.result)
     header = recording.header
+    found = conversations(recording)
+    template, lines = _template(state, recording)
     return Page(
         "run.html",
         {
@@ -150,11 +158,53 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
             "tree": tree,
             "rows": _with_shares(rows[:MAX_ROWS]),
             "is_cut": len(rows) > MAX_ROWS,
-            "conversations": conversations(recording),
+            "conversations": found,
+            "template": template,
+            "sources": _sources(recording, found[:MAX_CONVERSATIONS], lines),
+            "changes": changes(recording, found[:MAX_CONVERSATIONS]),
             "parses": [step for step in recording.steps if step.start.kind == "parse"],
             "live_ms": LIVE_MS if recording.status == "running" else 0,
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTemplate:
+    """The template of a run as the library has it now. `is_same`: as it was then."""
+
+    id: str
+    is_same: bool
+
+
+def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, dict[str, int]]:
+    """The template of a run, if there is one of that name, and the numbers of its lines, if it has not changed."""
+    header = recording.header
+    if header is None or header.template is None:
+        return None, {}
+    try:
+        template = state.library.read().templates.get(header.template)
+    except (EvaluatorError, OSError):
+        return None, {}
+    if template is None:
+        return None, {}
+    is_same = template.sha256 == header.template_sha256
+    text = read_lines(Path(template.file)) if is_same and template.file is not None else []
+    return UsedTemplate(template_id(header.template), is_same), line_numbers(text)
+
+
+def _sources(
+    recording: Recording, found: Sequence[Conversation], lines: Mapping[str, int]
+) -> dict[str, dict[int, list[Span]]]:
+    """The parts of each system and user message, by the conversation's path and the message's place."""
+    inputs = input_sources({} if recording.header is None else recording.header.inputs)
+    marked: dict[str, dict[int, list[Span]]] = {}
+    for number, conversation in enumerate(found):
+        known = [*inputs, *answer_sources(found[:number])]
+        for place, message in enumerate(conversation.messages[:MAX_PROMPTS]):
+            content = message.get("content")
+            if message.get("role") in ("system", "user") and isinstance(content, str):
+                marked.setdefault(conversation.path, {})[place] = spans(content, known, lines)
+    return marked
 
 
 def _task(store: TaskStore, name: str) -> Any:

@@ -19,7 +19,7 @@ from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.loader import Template
 from evaluator.nodes import Function
-from evaluator.viewer.server.excerpts import MAX_BYTES, excerpt
+from evaluator.viewer.server.excerpts import excerpt, read_lines
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import State
@@ -167,11 +167,7 @@ def _source(template: Template) -> list[tuple[int, str, list[Diagnostic]]]:
     """The lines of its file with the findings in each."""
     if template.file is None:
         return []
-    try:
-        with open(template.file, "rb") as file:
-            texts = file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+    texts = read_lines(Path(template.file))
     found: dict[int, list[Diagnostic]] = {}
     for each in template.diagnostics:
         if each.span.file == template.file:

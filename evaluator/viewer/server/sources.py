@@ -1,0 +1,106 @@
+"""Where the parts of a prompt come from: the template's lines, the inputs, and the answers of earlier steps.
+
+A record has the whole prompt, not the origin of its parts. They are found by their text: a line that the template has
+in the same words, an input's value, an answer, or a block of context, which names its source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import unescape
+from typing import Any
+
+from evaluator.record.conversation import Conversation
+from evaluator.viewer.server.rendering import pretty
+
+MIN_VALUE_CHARS, MIN_LINE_CHARS = 3, 8
+MAX_PROMPT_CHARS, MAX_SPANS, MAX_SOURCES = 50_000, 2_000, 200
+
+
+_CONTEXT = re.compile(r'^<context source="([^"\n]{1,200})"[^>\n]*>\n.*?^</context>$', re.S | re.M)
+_NO_TEXT = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<<.*?>>|<!\[CDATA\[|\]\]>|<[^<>]*>")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a prompt; `source` is empty where it is not known."""
+
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: str
+    text: str
+
+
+def input_sources(inputs: Mapping[str, Any]) -> list[Source]:
+    """The values of inputs, as a prompt may have them."""
+    return [Source(f"input {name}", pretty(value)) for name, value in inputs.items()]
+
+
+def answer_sources(conversations: Iterable[Conversation]) -> list[Source]:
+    """The answers of conversations."""
+    found: list[Source] = []
+    for each in conversations:
+        answer = each.turns[-1].answer
+        if answer is not None:
+            found.append(Source(f"answer of {each.path or 'the task'}", str(answer.get("content") or "")))
+    return found
+
+
+def line_numbers(template: Sequence[str]) -> dict[str, int]:
+    """The number of each line of a template by its texts between tags and variables; of equal ones the first."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(template, 1):
+        for part in _NO_TEXT.split(line):
+            text = unescape(part.strip())
+            if len(text) >= MIN_LINE_CHARS:
+                found.setdefault(text, number)
+    return found
+
+
+def spans(prompt: str, sources: Sequence[Source], lines: Mapping[str, int]) -> list[Span]:
+    """The prompt in parts with their sources; longer sources first, where they overlap. Empty for one without any."""
+    if len(prompt) > MAX_PROMPT_CHARS:
+        return []
+    parts = _by_context(prompt)
+    usable = [each for each in sources[:MAX_SOURCES] if len(each.text.strip()) >= MIN_VALUE_CHARS]
+    for source in sorted(usable, key=lambda each: len(each.text), reverse=True):
+        parts = [inner for part in parts for inner in ([part] if part.source else _split(part.text, source))]
+        if len(parts) > MAX_SPANS:
+            return []
+    found = [inner for part in parts for inner in ([part] if part.source else _by_line(part.text, lines))]
+    return found if any(part.source for part in found) else []
+
+
+def _split(text: str, source: Source) -> list[Span]:
+    wanted = source.text.strip()
+    found: list[Span] = []
+    for place, piece in enumerate(text.split(wanted, MAX_SPANS)):
+        found += ([Span(wanted, source.name)] if place else []) + ([Span(piece)] if piece else [])
+    return found
+
+
+def _by_line(text: str, lines: Mapping[str, int]) -> list[Span]:
+    found: list[Span] = []
+    for line in text.splitlines(keepends=True):
+        number, body = lines.get(line.strip()), line.rstrip("\r\n")
+        if number is None:
+            found.append(Span(line))
+        else:
+            found += [Span(body, f"template line {number}"), Span(line[len(body) :])]
+    return [each for each in found if each.text]
+
+
+def _by_context(prompt: str) -> list[Span]:
+    """Blocks of context are marked as a whole; what is in one cannot end it."""
+    found: list[Span] = []
+    end = 0
+    for match in _CONTEXT.finditer(prompt):
+        found += [Span(prompt[end : match.start()]), Span(match[0], f"context {match[1]}")]
+        end = match.end()
+    return [each for each in (*found, Span(prompt[end:])) if each.text]
