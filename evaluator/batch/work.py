@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from evaluator.batch.limited import Limited, counts_as_failed, existing_answer, 
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
+from evaluator.batch.scorers.calls_scorer import calls_of
 from evaluator.batch.scorers.computing import GivenBack
 from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
@@ -348,8 +350,12 @@ def takes_shots(node: TopLevel) -> bool:
 
 
 def target_text(target: Any, node: TopLevel) -> str | None:
-    """A target as a model would write it: of several right texts the first that is not empty."""
-    if isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
+    """A target as a model would write it: of several right texts the first that is not empty; calls, if these are the
+    answer."""
+    if isinstance(node, Atomic) and node.tools_from is not None:
+        with suppress(UsageError):  # a target of another scorer
+            target = calls_of(target)
+    elif isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
         while isinstance(target, list):
             items = cast("list[Any]", target)
             target = next((each for each in items if each not in ([], "")), "")

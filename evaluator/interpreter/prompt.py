@@ -159,13 +159,19 @@ def _in_words(type_name: str) -> str | None:
     return f"an array of {type_name[:-2]}s" if type_name in VALUE_TYPES and type_name != "any" else None
 
 
+def _output_type(task: Task) -> str:
+    if isinstance(task, Atomic) and task.tools_from is not None:
+        return "calls"
+    return task.output.type if task.output else "text"
+
+
 def hints_for(run: Run, task: Task, values: Any) -> Hints:
     """Hints from which the simulated model may build its answer."""
     return Hints(
         task=task.name,
         examples=tuple((example.inputs, example.output) for example in task.examples),
         inputs=values,
-        output_type=task.output.type if task.output else "text",
+        output_type=_output_type(task),
         schema=task.output.schema if task.output else None,
         target=run.options.target,
     )

@@ -69,7 +69,10 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Hints from which the simulated backend may build its answer. Never sent to a provider or fingerprinted."""
+    """Hints from which the simulated backend may build its answer. Never sent to a provider or fingerprinted.
+
+    `output_type` is that of the task's output format, or `calls`: the calls of the offered tools are the answer.
+    """
 
     task: str | None = None
     examples: tuple[tuple[Mapping[str, str], str], ...] = ()

@@ -144,6 +144,8 @@ class SimulatedBackend:
         calls: tuple[ToolCall, ...] = ()
         if item is None:
             text = self._answer(request, digest)
+            if request.hints.output_type == "calls":
+                text, calls = _as_calls(text, digest)
         elif isinstance(item, str):
             text = item
         else:
@@ -217,6 +219,18 @@ def _tool_call(item: Mapping[str, Any], index: int, digest: bytes) -> ToolCall:
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments)
     return ToolCall(str(item.get("id") or f"call_{digest.hex()[:8]}_{index}"), str(item["tool"]), arguments)
+
+
+def _as_calls(text: str, digest: bytes) -> tuple[str, tuple[ToolCall, ...]]:
+    """The calls in a text such as `[{"name": "area", "arguments": {}}]`; without any, the text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text, ()
+    items = [item for item in cast("list[Any]", value) if isinstance(item, dict)] if isinstance(value, list) else []
+    named = [{**item, "tool": re.sub(r"[^\w-]", "_", str(item["name"]))} for item in items if "name" in item]
+    calls = tuple(_tool_call(item, number, digest) for number, item in enumerate(named, 1))
+    return ("", calls) if calls else (text, ())
 
 
 def _cut(text: str, max_tokens: int | None) -> str:

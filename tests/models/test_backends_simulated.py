@@ -51,6 +51,23 @@ def test_answers_come_from_target_then_examples_then_nothing(hints: Hints, expec
     assert response.usage.cost_usd == 0.0
 
 
+@pytest.mark.parametrize(
+    ("target", "content", "calls"),
+    [
+        ('[{"name": "w.get", "arguments": {"days": 3}}]', "", [("w_get", {"days": 3})]),
+        ('[{"name": "a", "arguments": {}}, {"name": "b"}]', "", [("a", {}), ("b", {})]),
+        ("[]", "[]", []),
+        ("none of these", "none of these", []),
+        ('{"name": "a"}', '{"name": "a"}', []),
+    ],
+)
+def test_where_calls_are_the_answer_the_target_gives_them(target: str, content: str, calls: list[object]) -> None:
+    response = answer(SimulatedBackend(), hints=Hints(output_type="calls", target=target))
+    assert response.content == content
+    assert [(call.name, json.loads(call.arguments)) for call in response.tool_calls] == calls
+    assert answer(SimulatedBackend(), hints=Hints(target=target)).content == target
+
+
 def test_a_script_answers_in_order_and_then_fails() -> None:
     script: Script = [
         "one",

@@ -89,6 +89,29 @@ class CallsScorer(ResultScorer):
         return found
 
 
+def calls_of(target: Any) -> list[dict[str, Any]]:
+    """Calls that a target of `calls` allows: each parameter has the first of its values.
+
+    Raises: UsageError, for a target that is not a list of calls.
+    """
+    return [{"name": each.name, "arguments": _first_values(each.values)} for each in _expected(target)]
+
+
+def _first_values(allowed: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, values in allowed.items():
+        given = [each for each in values if each != _OPTIONAL] if isinstance(values, list | tuple) else [values]
+        if given:
+            found[name] = _first_value(given[0])
+    return found
+
+
+def _first_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _first_values(cast("Mapping[str, Any]", value))
+    return [_first_value(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+
+
 def _from_text(value: Any) -> Any:
     return parse_output(value, "json", "any").value if isinstance(value, str) else value
 

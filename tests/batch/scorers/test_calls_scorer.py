@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch.scorers.calls_scorer import calls_of
 from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score
 
@@ -122,3 +123,14 @@ def test_a_target_that_is_no_list_of_calls_is_an_error_before_the_first_call(tar
 
     with pytest.raises(UsageError, match=r"expected \{name"):
         make_scorer("calls").check_target(target)  # type: ignore[attr-defined]
+
+
+def test_the_first_values_of_a_target_are_calls_that_pass() -> None:
+    (call,) = calls_of(EXPECTED)
+    assert call == {"name": "w.get", "arguments": {
+        "city": "New York", "days": 3, "size": 1.5, "ok": True, "tags": ["a-b", "C"], "of": {"x": 1, "y": "z"},
+        "xs": [1.0, 2.0],
+    }}  # fmt: skip
+    assert value([call]) == 1.0
+    assert calls_of([{"go": {"to": [""], "of": [{"x": 0.5}]}}]) == [{"name": "go", "arguments": {"of": {"x": 0.5}}}]
+    assert calls_of([]) == []
