@@ -366,8 +366,8 @@ def test_flipped_rows_without_an_id_are_named_by_number_and_words() -> None:
     label = f"row 2: {next(iter(a[1].inputs.values()))} [{computed[1]}]"
     assert found.labels[computed[1]] == found.to_dict()["labels"][computed[1]] == label
     lines = found.to_text(120).splitlines()
-    assert any(line.strip() == label for line in lines)
-    assert any(line.strip() == "and 10 more" for line in lines)
+    assert any(line.strip() == f"- {label}" for line in lines)
+    assert any(line.strip() == "- and 10 more" for line in lines)
     assert compare(side("f"), side("p")).labels == {}
 
 

@@ -209,7 +209,7 @@ def _flipped(what: str, ids: Sequence[str], labels: Mapping[str, str]) -> list[s
     more = len(ids) - _SHOWN_IDS
     rest = f"and {more:,} more" if more > 0 else ""
     if any(each in labels for each in ids[:_SHOWN_IDS]):
-        return [f"{what}:", *(f"  {each}" for each in shown), *([f"  {rest}"] if rest else [])]
+        return [f"{what}:", *(f"- {each}" for each in shown), *([f"- {rest}"] if rest else [])]
     return [f"{what}: {', '.join(shown)} {rest}".rstrip() if shown else what]
 
 
