@@ -13,7 +13,7 @@ from evaluator.files.shipped import schemas_dir, shipped
 
 PROJECTS = ("classify", "extract", "pipeline", "code", "judge")
 """Examples that `evaluator init` starts a project from."""
-DATA = ("data", "generated_code", "mechanic")
+DATA = ("data", "generated_code", "mechanic", "watched_folder")
 """Examples that are folders of their own."""
 SUITES = ("arc", "bfcl", "drop", "gsm8k", "humaneval", "math", "mmlu", "mt_bench", "simpleqa", "squad2", "truthfulqa")
 """Public benchmarks: a template, a batch file, and rows in the shape of the data set."""

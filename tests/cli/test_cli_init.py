@@ -15,6 +15,7 @@ from lxml import etree
 from evaluator import TemplateLibrary
 from evaluator.cli.main import main
 from evaluator.cli.scaffold import DATA, PROJECTS, template_types
+from evaluator.files.shipped import shipped
 from evaluator.handler.config import read_profile
 from evaluator.nodes.declare import OPERATORS
 
@@ -121,6 +122,8 @@ def test_examples_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("examples", "list") == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*PROJECTS, *DATA))
+    # Every folder with a page of its own can be copied.
+    assert sorted(DATA) == sorted(page.parent.name for page in shipped("examples").glob("*/README.md"))
     assert run("examples", "copy", "data") == 0
     definition = tomllib.loads(Path("examples/data/facts.toml").read_text(encoding="utf-8"))
     assert (tmp_path / "examples" / "data" / definition["rows"]).is_file()
