@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Protocol
 
 from evaluator.background.output import MAX_BYTES, Output
@@ -55,6 +56,7 @@ class NodeCommand:
 
     async def run(self, command: Command) -> ProcessEnd | str:
         """Runs the command to its end. Returns: how it ended, or why it could not be started."""
+        command = replace(command, is_nested=True)  # Ray kills the children of a process that ends
         try:
             process = SupervisedProcess(command, self._output.fileno(), self._output.fileno(), has_input=False)
         except ToolError as error:

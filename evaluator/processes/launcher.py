@@ -50,6 +50,8 @@ def main() -> NoReturn:
     control = int(sys.argv[1])
     os.set_inheritable(control, False)
     order = _receive(control)
+    if order["is_nested"]:
+        _go_on_in_child(control)
     prctl = _find_prctl()
     subreaper = prctl is not None and prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     wake, wake_end = os.pipe()
@@ -84,6 +86,15 @@ def main() -> NoReturn:
             "is_started": is_started,
         },
     )  # fmt: skip
+
+
+def _go_on_in_child(control: int) -> None:
+    """Leaves the work to a child, and ends as it does."""
+    pid = os.fork()
+    if pid:
+        os.close(control)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
+    os.setsid()
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -104,7 +104,8 @@ class Command:
     (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold together: the tree is killed
     when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, every 0.5 s while it is idle,
     and its memory less often if there are very many processes (on Linux only). Files are not counted, not even those in
-    /dev/shm. In a `sandbox` the command needs a `cwd`, which is an absolute path.
+    /dev/shm. In a `sandbox` the command needs a `cwd`, an absolute path. `is_nested`: the launcher is not a child
+    of this process, but of one that waits for it; for a process whose children are killed when it ends.
     """
 
     argv: Sequence[str]
@@ -114,6 +115,7 @@ class Command:
     memory_bytes: int | None = MEMORY_BYTES
     max_processes: int = MAX_PROCESSES
     sandbox: Sandbox = NO_SANDBOX
+    is_nested: bool = False
 
     def order(self, mark: str, status_file: str | None = None) -> bytes:
         """The message that tells the launcher what to run. Raises: ToolError, for a command that cannot be run."""
@@ -130,6 +132,7 @@ class Command:
             "timeout_s": float(self.timeout_s),
             "memory_bytes": self.memory_bytes,
             "max_processes": self.max_processes,
+            "is_nested": self.is_nested,
             "is_confined": _IS_CONFINED and self.sandbox.kind == "none",
         }
         data = marshal.dumps(order)

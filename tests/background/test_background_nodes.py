@@ -116,6 +116,33 @@ def test_a_node_that_is_lost_is_a_failure_and_what_it_wrote_before_is_kept(tmp_p
     asyncio.run(work())
 
 
+def test_nothing_is_left_when_the_process_on_the_node_ends_and_kills_its_children(tmp_path):
+    code = (
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from evaluator.background.nodes import NodeCommand\n"
+        "from evaluator.processes.supervisor import Command\n"
+        "async def main():\n"
+        "    running = asyncio.ensure_future(NodeCommand().run(Command((sys.executable, '-c', sys.argv[1]))))\n"
+        "    while not Path('pid').exists(): await asyncio.sleep(0.01)\n"
+        "    children = Path(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read_text().split()\n"
+        "    for child in children: os.kill(int(child), signal.SIGKILL)\n"
+        "    print(len(children), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def work():
+        ended = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, DETACHED, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        )
+        assert (await ended.communicate())[0] == b"1\n"
+        pid = int((tmp_path / "pid").read_text())
+        await until(lambda: not is_running(pid))
+
+    asyncio.run(work())
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
     from evaluator.batch.engines.ray_command import ray_node
 
