@@ -47,8 +47,10 @@ _RSS, _TIMES = 21, slice(11, 13)
 
 
 def main() -> NoReturn:
-    control = int(sys.argv[1])
-    os.set_inheritable(control, False)
+    # A low number, which `select` accepts, and not inherited.
+    given = int(sys.argv[1])
+    control = os.dup(given)
+    os.close(given)
     order = _receive(control)
     if order["is_nested"]:
         _go_on_in_child(control)

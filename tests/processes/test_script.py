@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -355,6 +356,20 @@ def test_many_at_once_each_get_their_own_output():
         return await asyncio.gather(*(run_script(["echo", str(n)], timeout_s=20) for n in range(16)))
 
     assert [result.stdout for result in asyncio.run(all_of_them())] == [f"{n}\n" for n in range(16)]
+
+
+def test_a_script_runs_where_more_than_a_thousand_files_are_open():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1_200:
+        pytest.skip("the system allows fewer open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_200), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_050)]
+    try:
+        assert run(["echo", "here"]).stdout == "here\n"
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_no_descriptor_is_left_open():
