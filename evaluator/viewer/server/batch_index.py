@@ -1,4 +1,4 @@
-"""An index of a batch's results: about 110 bytes for each, so that a large batch can be filtered, sorted and paged.
+"""An index of a batch's results: about 130 bytes for each, so that a large batch can be filtered, sorted and paged.
 
 It reads each line once, and after that only the lines that were added. Lines are read with their checksums. Texts are
 read in a second pass, into a file, so that a large batch is shown before it can be searched.
