@@ -113,13 +113,10 @@ class LiteLLMBackend:
 
     async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
         """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
-        if request.extra_body and self._base_url is None:
-            raise ProviderError(
-                f"extra_body is for an OpenAI-compatible server, and {request.model} is not at one; give the profile a "
-                "<base_url>, or remove extra_body", kind="bad_request",
-            )  # fmt: skip
         if self._litellm is None:
             await self._load()
+        if request.extra_body:
+            self._check_extra_body(request.model)
         _active.add(self)
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
         async with limited_time(
@@ -143,6 +140,18 @@ class LiteLLMBackend:
             shared = vars(self._litellm).get("module_level_aclient")
             if shared is not None:
                 await shared.close()
+
+    def _check_extra_body(self, model: str) -> None:
+        """Raises: ProviderError, unless the model is reached with chat completions at a server of the profile.
+
+        On other wires further fields could replace what the evaluator decides, under names that it does not know.
+        """
+        compatible = ("openai", "custom_openai", *self._litellm.openai_compatible_providers)
+        if self._base_url is None or model.partition("/")[0] not in compatible:
+            raise ProviderError(
+                f"extra_body is for an OpenAI-compatible server, and {model} is not at one; give the profile a "
+                "<base_url> and a model such as openai/NAME, or remove extra_body", kind="bad_request",
+            )  # fmt: skip
 
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         # LiteLLM puts images into a tool's answer where it speaks Anthropic's own wire.

@@ -74,6 +74,18 @@ def test_a_server_receives_the_settings_of_the_profile_and_those_of_the_template
     assert step.start.args["settings"] == {**own, "extra_body": extra}
 
 
+@pytest.mark.parametrize("model", ["anthropic/claude-x", "gemini/gemini-x", "bedrock/x"])
+def test_litellm_sends_extra_fields_on_the_wire_of_chat_completions_only(model):
+    library = TemplateLibrary()
+    library.add(template(""))
+    profile = HandlerConfig(name="p", model=model, extra_body={"contents": "x"})
+    with LoopbackServer(default=Answer("fine")) as server:
+        failed = run(library, profile, LiteLLMBackend(base_url=server.base_url, api_key="k"))
+        assert server.posts == 0
+    assert isinstance(failed, TaskError)
+    assert "extra_body is for an OpenAI-compatible server" in failed.message
+
+
 def test_litellm_sends_extra_fields_to_a_server_of_the_profile_only():
     library = TemplateLibrary()
     library.add(template(""))

@@ -108,6 +108,14 @@ def same_whole_and_streamed(model: str, whole: HttpReply, streamed: HttpReply) -
     return first
 
 
+def test_sampling_settings_on_other_wires() -> None:
+    settings: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop": ("X", "Y")}
+    sent = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop_sequences": ["X", "Y"]}
+    body = ask(claude(), CLAUDE, **settings)[0].body
+    assert {name: body[name] for name in sent} == sent
+    assert ask(json_reply(gemini()), GEMINI, **settings)[0].body["generationConfig"] == sent
+
+
 def test_a_request_to_anthropic() -> None:
     outcome, server = ask(claude(), CLAUDE, messages=TALK, tools=(TOOL,), max_output_tokens=99, temperature=0.5)
     assert outcome.ok().content == "hello"
