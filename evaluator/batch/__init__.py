@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from evaluator.batch.identity import Identity as Identity
     from evaluator.batch.judges import Judges as Judges
     from evaluator.batch.merge import merge_shards as merge_shards
+    from evaluator.batch.metrics import FunctionMetric as FunctionMetric
+    from evaluator.batch.metrics import Metric as Metric
+    from evaluator.batch.metrics import metric as metric
     from evaluator.batch.options import BatchLimits as BatchLimits
     from evaluator.batch.options import BatchOptions as BatchOptions
     from evaluator.batch.options import Stop as Stop
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from evaluator.batch.run import run_plan as run_plan
     from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
+    from evaluator.batch.summary import MetricValue as MetricValue
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
     from evaluator.batch.work import Variant as Variant
@@ -57,6 +61,7 @@ _HOMES = {
     "definition": ("BatchDefinition", "read_definition"),
     "engines": ("Engine", "make_engine"),
     "merge": ("merge_shards",),
+    "metrics": ("FunctionMetric", "Metric", "metric"),
     "options": ("BatchLimits", "BatchOptions", "Stop"),
     "plan": ("BatchPlan", "make_plan"),
     "identity": ("Cell", "Identity"),
@@ -70,7 +75,7 @@ _HOMES = {
     "rows": ("FewShot", "Selection"),
     "run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
     "session": ("SessionEnd",),
-    "summary": ("BatchSummary",),
+    "summary": ("BatchSummary", "MetricValue"),
 }
 _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 

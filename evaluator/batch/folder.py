@@ -71,6 +71,14 @@ class BatchFolder:
         self._results = os.fspath(path / RESULTS)
         self.torn_bytes = self.damaged_lines = 0
 
+    @property
+    def size(self) -> int:
+        """The size of `results.jsonl` in bytes: results are only ever appended."""
+        try:
+            return os.stat(self._results).st_size
+        except OSError:
+            return 0
+
     @classmethod
     def create(cls, path: str | Path) -> BatchFolder:
         """A new, empty folder.

@@ -31,6 +31,7 @@ from evaluator.record.journal import now
 _SAME = (
     "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
     "limited", "thresholds", "cluster", "group_by", "reducers", "fewshot",
+    "metrics",
 )  # fmt: skip
 _SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "metadata")
 

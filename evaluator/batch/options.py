@@ -353,6 +353,11 @@ class BatchOptions:
         Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",
              "NAME[:ARG=VALUE,…]", several=True),
     )  # fmt: skip
+    metrics: tuple[Any, ...] = option(
+        (), _objects,
+        Flag("--metric", "A number over all results: macro:by=FIELD, weighted:weight=FIELD, FILE.py:FUNCTION …",
+             "NAME[:ARG=VALUE,…]", several=True),
+    )  # fmt: skip
     epochs: int = option(1, _at_least(1), Flag("--epochs", "How often each sample is evaluated.", type=int))
     reducers: tuple[str, ...] | None = option(
         None, check_texts,

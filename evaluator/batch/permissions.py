@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator.batch.definition import BatchDefinition, definition_from, read_definition
 from evaluator.batch.folder import MANIFEST, BatchFolder
+from evaluator.batch.metrics import make_metrics
 from evaluator.batch.rows.hf_rows import is_hub_name
 from evaluator.batch.scorers import make_scorers
 from evaluator.batch.scorers.unloaded import without_code
@@ -77,8 +78,12 @@ def _signed_part(manifest: Mapping[str, Any]) -> bytes:
 def _code(definition: BatchDefinition) -> Iterator[str]:
     with without_code() as paths:
         make_scorers(definition.options.scorers)
-    for path in dict.fromkeys(paths):
+        scorers = len(paths)
+        make_metrics(definition.options.metrics, definition.options.group_by)
+    for path in dict.fromkeys(paths[:scorers]):
         yield f"the code {path}, which is run as a scorer"
+    for path in dict.fromkeys(paths[scorers:]):
+        yield f"the code {path}, which is run as a metric"
 
 
 def _outside(folder: Path, places: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.averages import MacroAverage, WeightedAverage
 from evaluator.batch.fields import check_fields, check_targets
 from evaluator.batch.identity import (
     SCHEMA,
@@ -21,6 +22,7 @@ from evaluator.batch.identity import (
     template_part,
 )
 from evaluator.batch.judges import Judges, find_judges, handlers_of
+from evaluator.batch.metrics import Metric, StoredMetric, describe_metric, make_metrics, metric_names
 from evaluator.batch.options import BatchOptions, check_texts
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
@@ -30,6 +32,7 @@ from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, listed
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Atomic, Function, Input
 
@@ -62,6 +65,7 @@ class BatchPlan:
     call_bound: CallBound
     judges: Judges
     shots: ShotPool | None = None
+    metrics: Sequence[Metric] = ()
 
     @property
     def scoring_part(self) -> str:
@@ -111,14 +115,16 @@ def make_plan(
     is_answered = options.answers is not None
     cells = answered_cells(evaluator, names, variants) if is_answered else make_cells(evaluator, names, variants)
     parts = _scorer_parts(evaluator, scorers, cells)
+    metrics = make_metrics(options.metrics, options.group_by)
     thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
     reducers = check_fit(
         thresholds,
-        scorers=[*parts, *_values_of_unloaded(scorers, thresholds)],
+        scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds)],
         cells=[(cell.template, cell.variant) for cell, _ in cells],
         epochs=options.epochs,
         reducers=None if options.reducers is None else tuple(reducer(name).name for name in options.reducers),
         bounded=[name for name, part in parts.items() if is_bounded(part)],
+        metrics=[*_names_of(metrics, parts), *_values_of_unloaded(metrics, StoredMetric, thresholds)],
     )
     declared, required = _inputs_of(evaluator, names)
     mapping = RowMapping(
@@ -134,19 +140,36 @@ def make_plan(
     )  # fmt: skip
     if shots is not None:
         check_shots(source, shots)
-    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by}, options.target)
+    reads = {
+        f"metric {metric.name}": metric.reads
+        for metric in metrics
+        if isinstance(metric, MacroAverage | WeightedAverage)
+    }
+    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by, **reads}, options.target)
     check_targets(source, scorers)
     return BatchPlan(
         options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
         CallBound(0, 0, ()) if is_answered else _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
-        shots,
+        shots, metrics,
     )  # fmt: skip
 
 
-def _values_of_unloaded(scorers: Sequence[Scorer], thresholds: Sequence[Threshold]) -> list[str]:
-    """The values NAME.VALUE that thresholds name, of scorers whose code is not imported and may declare them."""
+def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:
+    """The names of all values of metrics. Raises: UsageError, for an average of an unknown scorer."""
+    for metric in metrics:
+        of = metric.of if isinstance(metric, MacroAverage | WeightedAverage) else None
+        if of is not None and of not in scorers:
+            hint = did_you_mean(of, scorers) or f"its scorers are {listed(scorers)}"
+            raise UsageError(f"metric {metric.name!r}: the batch has no scorer {of!r}; {hint}")
+    return [name for metric in metrics for name in metric_names(metric)]
+
+
+def _values_of_unloaded(
+    made: Sequence[Scorer] | Sequence[Metric], kind: type, thresholds: Sequence[Threshold]
+) -> list[str]:
+    """The values NAME.VALUE that thresholds name, of functions whose code is not imported and may declare them."""
     named = [threshold.scorer for threshold in thresholds if threshold.scorer is not None]
-    unloaded = [f"{scorer.name}." for scorer in scorers if isinstance(scorer, UnloadedScorer)]
+    unloaded = [f"{each.name}." for each in made if isinstance(each, kind)]
     return [name for name in named if any(name.startswith(prefix) for prefix in unloaded)]
 
 
@@ -301,6 +324,7 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "judges": dict(plan.judges.models),
         "count_as_failed": sorted(options.count_as_failed),
         "limited": options.limited,
+        "metrics": [describe_metric(metric) for metric in plan.metrics],
         "limits": {name: value for name, value in asdict(options.limits).items() if value is not None},
         "thresholds": [str(threshold) for threshold in plan.thresholds],
         "cluster": options.cluster,

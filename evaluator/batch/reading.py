@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from evaluator.batch.export.about import About
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.metrics import Metric, compute_metric, stored_metrics
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, summarise
+from evaluator.batch.summary import BatchSummary, GroupSummary, MetricValue, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,33 @@ class Batch:
         keys = set(self.manifest.get("left_out", []))
         return lambda result: (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
 
-    def summarise(self) -> BatchSummary:
-        """The numbers as they are now. Raises: as `results`."""
+    def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
+        """The numbers as they are now. Raises: as `results`.
+
+        `metrics` are computed with it; None: those of the manifest. Their functions are not run: they have the values
+        that the last session computed, if the results are still the same.
+        """
+        manifest = self.manifest
+        summary = self._summary()
+        if metrics is None:
+            described = manifest.get("metrics") or ()
+            known = manifest.get("metric_values") or {}
+            is_current = known.get("bytes") == BatchFolder.reader(self.folder).size
+            groups = known.get("groups", ()) if is_current else ()
+            stored = {(template, variant): values for template, variant, values in groups}
+        else:
+            described, stored = (), {}
+
+        def with_metrics(group: GroupSummary) -> GroupSummary:
+            cell, of = (group.template, group.variant), group.part.counts.total
+            found: dict[str, MetricValue] = {}
+            for metric in stored_metrics(described, stored.get(cell, {})) if metrics is None else metrics:
+                found |= compute_metric(metric, self.results(cell), of)
+            return replace(group, metrics=found)
+
+        return replace(summary, groups=tuple(map(with_metrics, summary.groups)))
+
+    def _summary(self) -> BatchSummary:
         manifest = self.manifest
         return summarise(
             BatchFolder.reader(self.folder).lines(),

@@ -39,6 +39,7 @@ from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
+    from evaluator.batch.metrics import MetricSpec
     from evaluator.batch.scorers import ScorerSpec
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.cache import ResponseCache
@@ -104,6 +105,7 @@ async def run_batch(
     metadata: Sequence[str] | Mapping[str, str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
     scorers: Sequence[ScorerSpec] = (),
+    metrics: Sequence[MetricSpec] = (),
     epochs: int = 1,
     reducers: str | Sequence[str] | None = None,
     models: str | Sequence[str] = (),
@@ -143,11 +145,11 @@ async def run_batch(
 
     `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
     rows. `answers`: the field with existing answers, which are scored without a call. `shuffle_choices`: a seed for the
-    order of each row's options; the target is moved along. `fewshot`: examples that
-    the model sees before each row, see `FewShot`. `scorers`: names, tables or functions. Each of `models` is
-    combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types and
-    reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored" like
-    any other, "failed" or an "error". `cluster` and `group_by` name metadata fields, or are expressions over them:
+    order of each row's options; the target is moved along. `fewshot`: examples that the model sees before each row, see
+    `FewShot`. `scorers`: names, tables or functions. `metrics`: averages, or functions of all results. Each of `models`
+    is combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types
+    and reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored"
+    like any other, "failed" or an "error". `cluster` and `group_by` name metadata fields, or are expressions over them:
     equal values of `cluster` are not independent (clustered standard errors); numbers are shown for each value of
     `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
@@ -233,13 +235,24 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
-        summary = open_batch(path).summarise()
+        summary = open_batch(path).summarise(plan.metrics)
+        if plan.metrics:
+            folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
         folder.write_summary(summary.to_dict())
         if ended.error is not None:
             raise ended.error
         # The thresholds of a shard are those of its whole batch.
         thresholds = () if options.select.shard else check_thresholds(summary, plan.thresholds)
         return BatchResult(path, ended, summary, tuple(thresholds))
+
+
+def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:
+    """The values of metrics as the manifest stores them, with the size of the results that they belong to."""
+    groups = [
+        [group.template, group.variant, {name: value.to_dict() for name, value in group.metrics.items()}]
+        for group in summary.groups
+    ]
+    return {"bytes": folder.size, "groups": groups}
 
 
 def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:

@@ -48,6 +48,7 @@ _AMOUNTS = {
 _DURATIONS = ("p50_duration", "p90_duration", "p99_duration")
 _OF_PASSED = ("accuracy", "accuracy_low", "accuracy_if_failed")
 _OF_SCORER = ("mean", "mean_low", "pass_rate", "pass_rate_low")
+_OF_METRIC = "metric"
 _OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
 _SHARES = (*_OF_PASSED, "pass_rate", "pass_rate_low", "error_rate")
 _TOTAL_UNKNOWN = "the total number of results is unknown"
@@ -57,6 +58,7 @@ METRICS = (
     *_OF_PASSED,
     *(f"{name}(SCORER)" for name in _OF_SCORER),
     *("pass@K", "pass^K", "pass@K(SCORER)", "pass^K(SCORER)"),
+    "metric(NAME)",
     *_OF_RESULTS,
 )
 """Every metric, as it is written in a threshold."""
@@ -70,7 +72,10 @@ class ThresholdStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Compares a `metric` (of `scorer`, for `template` and `variant`) by `operator` with `value`."""
+    """Compares a `metric` (of `scorer`, for `template` and `variant`) by `operator` with `value`.
+
+    For the metric `metric`, `scorer` is the name of one of the batch's metrics.
+    """
 
     metric: str
     operator: str
@@ -144,11 +149,13 @@ def parse_threshold(text: str) -> Threshold:
         raise UsageError(f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8")
     metric, scorer = found["metric"], found["argument"] or None
     plain = _PASSES.fullmatch(metric)
-    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS):
+    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS, _OF_METRIC):
         raise UsageError(f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}")
     if metric in _OF_SCORER and scorer is None:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
-    if scorer is not None and not plain and metric not in _OF_SCORER:
+    if metric == _OF_METRIC and scorer is None:
+        raise UsageError(f"{text!r}: name the metric; write metric(NAME)")
+    if scorer is not None and not plain and metric not in (*_OF_SCORER, _OF_METRIC):
         raise UsageError(f"{text!r}: {metric} takes no scorer; remove ({scorer})")
     value = float(found["value"]) / (100 if found["percent"] else 1)
     if not math.isfinite(value):
@@ -164,11 +171,13 @@ def check_fit(
     epochs: int,
     reducers: Sequence[str] | None,
     bounded: Collection[str] = (),
+    metrics: Collection[str] = (),
 ) -> tuple[str, ...] | None:
     """Checks that a batch can decide `thresholds`, before it runs. Returns: the reducers that it needs.
 
     The batch has `scorers`, a result for each of `cells` (template, variant) and `epochs`, and is reduced by
-    `reducers` (see `summarise`). Scorers in `bounded` give only values in [0, 1], and so do their means.
+    `reducers` (see `summarise`); `metrics` are the names of its metrics. Scorers in `bounded` give only values in
+    [0, 1], and so do their means.
 
     Returns: `reducers` and those that thresholds name; None if there are none.
     Raises: UsageError, for a scorer, template or variant that the batch does not have (with the nearest name), for k
@@ -178,12 +187,16 @@ def check_fit(
     for name in reducers or ():
         _check_epochs("reducers", name, epochs)
     for threshold in thresholds:
-        _check_judged(threshold, scorers)
+        if threshold.metric == _OF_METRIC:
+            _check_known("metric", threshold, metrics)
+        else:
+            _check_judged(threshold, scorers)
         _check_scope(threshold, cells)
         if threshold.reducer is not None:
             _check_epochs(str(threshold), threshold.reducer, epochs)
             needed[threshold.reducer] = None
-        if threshold.metric in _SHARES or threshold.reducer is not None or (threshold.scorer in bounded):
+        is_bounded = threshold.metric != _OF_METRIC and threshold.scorer in bounded
+        if threshold.metric in _SHARES or threshold.reducer is not None or is_bounded:
             _check_share(threshold)
     if reducers is None:
         reducers = None if not needed else ["mean"] if epochs > 1 else []
@@ -198,11 +211,17 @@ def _check_epochs(where: str, name: str, epochs: int) -> None:
 
 
 def _check_judged(threshold: Threshold, scorers: Collection[str]) -> None:
-    if threshold.scorer is not None and threshold.scorer not in scorers:
-        hint = did_you_mean(threshold.scorer, scorers) or f"its scorers are {listed(scorers)}"
-        raise UsageError(f"{threshold}: the batch has no scorer {threshold.scorer!r}; {hint}")
+    if threshold.scorer is not None:
+        _check_known("scorer", threshold, scorers)
     if not scorers and (threshold.metric in _OF_PASSED or threshold.reducer is not None):
         raise UsageError(f"{threshold}: the batch has no scorer, so no result passes or fails")
+
+
+def _check_known(what: str, threshold: Threshold, known: Collection[str]) -> None:
+    name = threshold.scorer or ""
+    if name not in known:
+        hint = did_you_mean(name, known) or f"its {what}s are {listed(known)}"
+        raise UsageError(f"{threshold}: the batch has no {what} {name!r}; {hint}")
 
 
 def _check_scope(threshold: Threshold, cells: Collection[tuple[str, str]]) -> None:
@@ -371,6 +390,13 @@ def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
         value = estimate.low if metric.endswith("_low") else estimate.mean
         unknown = _no_number(threshold, "it scored nothing")
         return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
+    if metric == _OF_METRIC:
+        found = group.metrics.get(threshold.scorer or "")
+        if found is None:
+            raise UsageError(
+                f"{threshold}: {group.name} has no metric {threshold.scorer!r}, only {listed(group.metrics)}"
+            )
+        return _Number(found.value, found.n, found.of, found.error or "it has no value")
     if threshold.reducer is not None:
         reduced = _reduced(group, threshold)
         return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has that many judged epochs")

@@ -306,8 +306,11 @@ def _enter_start_folder(
     echo(f"in the folder {shown}, where the batch was started", err=True)
     paths = {name: given[name] and place_in(here, given[name]) for name in ("rows", "cache", "fewshot_rows")}
     paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
-    scorers = tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given["scorers"])
-    return {**given, **paths, "scorers": scorers}
+    code = {
+        name: tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given[name])
+        for name in ("scorers", "metrics")
+    }
+    return {**given, **paths, **code}
 
 
 def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) -> BatchDefinition:

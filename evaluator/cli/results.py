@@ -221,6 +221,7 @@ def print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: boo
     check_fit(
         wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,
         bounded=[name for name, part in scorers.items() if is_bounded(part)],
+        metrics={name for group in numbers.groups for name in group.metrics},
     )  # fmt: skip
     checked = check_thresholds(numbers, wanted)
     if as_json:

@@ -54,6 +54,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
         "count_as_failed": ["tool_failure", "TASK_FAILURE"], "limited": "error", "limits": {"max_cost": 1.5},
         "output": "o", "cache": "c",
+        "metrics": ["macro:by=x", {"type": "weighted", "weight": "x"}],
         "engine": "processes", "workers": 3, "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
     }  # fmt: skip
     in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}

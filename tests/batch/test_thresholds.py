@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.scorers import ScorerInput
-from evaluator.batch.summary import BatchSummary, summarise
+from evaluator.batch.summary import BatchSummary, MetricValue, summarise
 from evaluator.batch.thresholds import (
     METRICS,
     Threshold,
@@ -241,6 +242,8 @@ def test_no_threshold_is_met_while_the_total_is_unknown(text: str) -> None:
 def test_no_threshold_is_met_by_a_batch_that_is_unfinished(text: str) -> None:
     results = results_of("ppp")
     summary = whole(results, unfinished="the rows broke off at line 41", reducers=["pass@1", "pass^1"])
+    metrics = {"NAME": MetricValue(0.5, 3, 3)}
+    summary = replace(summary, groups=tuple(replace(group, metrics=metrics) for group in summary.groups))
     result = one(summary, text)
     assert result.status is ThresholdStatus.INCOMPLETE and "the rows broke off at line 41" in result.reason
     empty = one(summarise([], total=0, unfinished="killed"), text)

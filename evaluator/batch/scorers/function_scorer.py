@@ -85,7 +85,7 @@ class FunctionScorer(LeavesInputUnchanged):
         if self.values:
             more |= {"values": list(self.values), "decides": self.decides}
         return {
-            "type": "function", "function": where, "source_sha256": _source_sha256(function), "pass_at": self.pass_at,
+            "type": "function", "function": where, "source_sha256": source_sha256(function), "pass_at": self.pass_at,
             **more,
         }  # fmt: skip
 
@@ -155,7 +155,7 @@ def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     return tuple(wants)
 
 
-def _source_sha256(function: Any) -> str:
+def source_sha256(function: Any) -> str:
     """The hash of the source, or of the compiled code where the source is not available."""
     target = function if hasattr(function, "__code__") or isinstance(function, type) else type(function)
     target = inspect.unwrap(getattr(target, "__func__", target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -55,7 +55,7 @@ def make_scorer(spec: ScorerSpec, *, name: str | None = None) -> Scorer:
     Raises: UsageError, for an unknown name or argument (it suggests the nearest) or a wrong type; MissingExtra.
     """
     if isinstance(spec, str):
-        return parse_scorer(spec) if name is None else make_scorer(_read(spec), name=name)
+        return parse_scorer(spec) if name is None else make_scorer(read_spec(spec, SCORERS), name=name)
     if isinstance(spec, Mapping):
         return _of_mapping({**spec, **({} if name is None else {"name": name})})
     if isinstance(spec, type):
@@ -132,12 +132,13 @@ def parse_scorer(text: str) -> Scorer:
 
     Raises: UsageError, as `make_scorer` does.
     """
-    return _of_mapping(_read(text))
+    return _of_mapping(read_spec(text, SCORERS))
 
 
-def _read(text: str) -> dict[str, Any]:
+def read_spec(text: str, kinds: Collection[str]) -> dict[str, Any]:
+    """The table that a text stands for; its `type` is one of `kinds` or the path of a function. Raises: UsageError."""
     kind, colon, rest = text.strip().partition(":")
-    if kind in SCORERS:
+    if kind in kinds:
         return {"type": kind, **(_arguments(kind, rest) if colon else {})}
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:

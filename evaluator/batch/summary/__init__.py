@@ -8,6 +8,7 @@ from evaluator.batch.summary.parts import ConfusionMatrix as ConfusionMatrix
 from evaluator.batch.summary.parts import ErrorKind as ErrorKind
 from evaluator.batch.summary.parts import GroupSummary as GroupSummary
 from evaluator.batch.summary.parts import JudgeAgreement as JudgeAgreement
+from evaluator.batch.summary.parts import MetricValue as MetricValue
 from evaluator.batch.summary.parts import Part as Part
 from evaluator.batch.summary.parts import Percentiles as Percentiles
 from evaluator.batch.summary.parts import ReducedScore as ReducedScore

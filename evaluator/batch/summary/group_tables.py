@@ -30,6 +30,10 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
         yield Table(f"Scorers: {group.name}", head, rows, list(_missing_values(group.part.scorers)))
     if group.by:
         yield _folded(f"By {group_by}: {group.name}", group.by, group_by)
+    if group.metrics:
+        rows = [[name, f"{one.n:,} of {one.of:,}", number(one.value)] for name, one in group.metrics.items()]
+        lines = [f"{name}: {one.error}" for name, one in group.metrics.items() if one.error]
+        yield Table(f"Metrics: {group.name}", ["metric", "n of N", "value"], rows, lines)
     if group.reduced:
         rows = [
             [

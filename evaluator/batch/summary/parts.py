@@ -106,6 +106,19 @@ class ReducedScore(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricValue(JsonForm):
+    """A metric's value, computed from `n` of `of` results. None where it is unknown; `error` says why.
+
+    A function that returns it leaves `of` out.
+    """
+
+    value: float | None
+    n: int
+    of: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Amount(JsonForm):
     """A sum over results: `known` covers `known_for` of `of` results. `total` is None unless it covers all of them."""
 
@@ -199,7 +212,7 @@ class GroupSummary(JsonForm):
     """All results of one template with one variant. `by` has a part for each value of the `group_by` field.
 
     `variance` has the variance components for each scorer, and under the empty name those of whether the whole result
-    passed. It is empty where no sample has two epochs.
+    passed. It is empty where no sample has two epochs. `metrics` are the values of the batch's metrics by name.
     """
 
     template: str
@@ -216,6 +229,7 @@ class GroupSummary(JsonForm):
     errors: tuple[ErrorKind, ...]
     confusion: Mapping[str, ConfusionMatrix]
     agreement: tuple[JudgeAgreement, ...] = ()
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict[str, MetricValue])
 
     # The names of the JSON object.
 

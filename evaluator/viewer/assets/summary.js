@@ -45,6 +45,7 @@ function details(data) {
   return [
     ...byParts(groups),
     ...scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
+    ...metricsTable(groups),
     ...reducedTable(groups),
     ...agreement(groups),
     ...costAgainstQuality(groups),
@@ -132,6 +133,23 @@ function scorerTable(scorer, groups) {
   });
   const title = `Scorer: ${scorer}`;
   return [make("h2", null, title), estimates(title, rows, false)];
+}
+
+/** A table of the batch's own metrics. */
+function metricsTable(groups) {
+  const rows = groups.flatMap((group) =>
+    Object.entries(group.metrics || {}).map(([name, found]) =>
+      make(
+        "tr",
+        null,
+        make("th", { scope: "row" }, `${group.name}: ${name}`),
+        make("td", { class: "number strong" }, found.value === null ? "–" : short(found.value)),
+        make("td", { class: "number" }, ofAll(found.n, found.of)),
+        make("td", { class: "prose" }, found.error)
+      )
+    )
+  );
+  return rows.length ? [make("h2", null, "Metrics"), table("Metrics", ["", right("value"), right("n of N"), ""], rows)] : [];
 }
 
 function reducedTable(groups) {

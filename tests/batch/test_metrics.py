@@ -1,0 +1,173 @@
+"""Metrics over all results: macro and weighted averages, functions of one's own, in every place that shows numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import MetricValue, SampleResult, metric, open_batch
+from evaluator.batch.metrics import make_metrics
+from evaluator.errors import UsageError
+from tests.batch.conftest import ROWS, Calls, Run
+
+# Eight rows of "a", of which four fail; two of "b", which pass.
+ROWS_OF = [{**row, "of": "a" if n < 8 else "b", "points": n} for n, row in enumerate(ROWS)]
+WRONG = {f"Answer in a word: What is {n} + {n}?": "wrong" for n in range(4)}
+
+
+@metric(values=("share", "length"))
+def two(results: Iterator[SampleResult]) -> dict[str, Any]:
+    answers = [result.content for result in results if result.failure is None]
+    return {
+        "share": sum(map(str.isdecimal, answers)) / len(answers),
+        "length": MetricValue(max(map(len, answers)), len(answers) - 1),
+    }
+
+
+def values(result: Any) -> dict[str, tuple[Any, int, int]]:
+    return {name: (one.value, one.n, one.of) for name, one in result.summary.groups[0].metrics.items()}
+
+
+def test_averages_over_groups_and_with_weights(run: Run, calls: Calls) -> None:
+    calls.answers.update(WRONG)
+    result = run(ROWS_OF, group_by="of", metrics=[
+        "macro", "macro:name=by_parity,by={{ target | int % 4 }}", "weighted:weight=points",
+        {"type": "macro", "name": "mostly_b", "by": "of", "weights": {"a": 1, "b": 3}, "of": "exact"},
+    ])  # fmt: skip
+    assert values(result) == {
+        "macro": (0.75, 10, 10), "by_parity": (0.6, 10, 10), "weighted": (39 / 45, 10, 10), "mostly_b": (0.875, 10, 10),
+    }  # fmt: skip
+
+
+def test_errors_are_counted_and_a_group_without_a_value_is_not_left_out(run: Run, calls: Calls) -> None:
+    def fail(prompt: str) -> str:
+        raise RuntimeError("down")
+
+    calls.otherwise = lambda prompt: fail(prompt) if prompt.split()[6] in "89" else str(2 * int(prompt.split()[6]))
+    result = run(ROWS_OF, metrics=["macro:by=of", "weighted:weight=points"], limits={"stop_after": 0})
+    (group,) = result.summary.groups
+    assert (group.metrics["macro"].value, group.metrics["macro"].n, group.metrics["macro"].of) == (None, 8, 10)
+    assert group.metrics["macro"].error == "1 of 2 groups of of have no value: b"
+    assert (group.metrics["weighted"].value, group.metrics["weighted"].n) == (1.0, 8)
+
+
+def test_a_function_of_ones_own_is_in_summary_thresholds_and_report(run: Run, calls: Calls, tmp_path: Path) -> None:
+    calls.answers.update(WRONG)
+    thresholds = ["metric(two.share) >= 0.5", "metric(two.length) <= 4"]
+    result = run(ROWS_OF, metrics=[two], thresholds=thresholds)
+    assert values(result) == {"two.share": (0.6, 10, 10), "two.length": (5.0, 9, 10)}
+    assert [threshold.status.value for threshold in result.thresholds] == ["met", "missed"]
+    assert (result.thresholds[1].n, result.thresholds[1].of) == (9, 10)
+    assert "two.share   10 of 10    0.6" in str(result.summary)
+    written = json.loads((result.folder / "summary.json").read_text())
+    assert written["groups"][0]["metrics"]["two.length"] == {"value": 5.0, "n": 9, "of": 10, "error": ""}
+
+
+def test_a_folder_shows_stored_values_until_its_results_change_and_a_session_computes_them_again(
+    run: Run, calls: Calls
+) -> None:
+    run(ROWS_OF[:4], metrics=[two, "macro:by=of"])
+    shown = open_batch(run(ROWS_OF[:4], metrics=[two, "macro:by=of"], resume=True).folder).summarise().groups[0].metrics
+    assert (shown["two.share"].value, shown["macro"].value) == (1.0, 1.0)
+    longer = run(ROWS_OF, metrics=[two, "macro:by=of"], resume=True)
+    assert values(longer)["two.share"] == (1.0, 10, 10)
+    with open(longer.folder / "results.jsonl", "ab") as file:
+        file.write(b"")
+    manifest = json.loads((longer.folder / "manifest.json").read_text())
+    assert manifest["metric_values"]["bytes"] == (longer.folder / "results.jsonl").stat().st_size
+    run(ROWS_OF, metrics=["macro:by=of"], resume=True)
+    assert open_batch(longer.folder).summarise().groups[0].metrics.keys() == {"macro"}
+
+
+def test_values_of_a_function_are_unknown_where_the_results_have_changed_since(run: Run) -> None:
+    from evaluator.batch.metrics import stored_metrics
+
+    (stored,) = stored_metrics([{"type": "function", "name": "two", "values": ["a"]}], {})
+    (value,) = stored.compute(()).values()
+    assert value.value is None and "resume the batch" in value.error
+    result = run(ROWS_OF, metrics=[two])
+    with open(result.folder / "results.jsonl", "rb") as file:
+        last = file.readlines()[-1]
+    with open(result.folder / "results.jsonl", "ab") as file:
+        file.write(last)
+    assert open_batch(result.folder).summarise().groups[0].metrics["two.share"].value is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        ("x", "expected a finite number or a MetricValue"),
+        (float("nan"), "expected a finite number"),
+        (None, "it returned no value"),
+        (MetricValue(0.5, 11), "it returned n=11, expected 0 to 10"),
+        (True, "expected a finite number"),
+    ],
+)
+def test_what_is_not_a_number_is_an_error_of_the_metric(run: Run, returned: Any, error: str) -> None:
+    @metric
+    def own(results: Any) -> Any:
+        return returned
+
+    result = run(ROWS_OF, metrics=[own], thresholds=["metric(own) >= 0"])
+    assert error in result.summary.groups[0].metrics["own"].error
+    assert result.thresholds[0].status.value == "incomplete" and result.is_complete
+
+
+def test_an_exception_is_an_error_of_the_metric(run: Run) -> None:
+    @metric(values=("a", "b"))
+    def own(results: Any) -> Any:
+        raise KeyError("x")
+
+    found = run(ROWS_OF, metrics=[own]).summary.groups[0].metrics
+    assert {name: one.error for name, one in found.items()} == {"own.a": "KeyError: 'x'", "own.b": "KeyError: 'x'"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["macro"]}, "metric 'macro' needs the field of its groups: by, or group_by"),
+        ({"metrics": ["macro:by=off"]}, "metric macro: no row has 'off' in its metadata; did you mean `of`"),
+        ({"metrics": ["macro:by={{ of + }}"]}, "metric macro:1:9: unexpected"),
+        ({"metrics": ["weighted"]}, "weighted needs the argument weight"),
+        ({"metrics": ["macro:by=of,of=exat"]}, "metric 'macro': the batch has no scorer 'exat'; did you mean `exact`"),
+        (
+            {"metrics": ["macr:by=of"]},
+            "there is no metric 'macr'; did you mean `macro`|there is no metric 'macr:by=of'",
+        ),
+        ({"metrics": ["macro:by=of,x=1"]}, "macro has no argument 'x'"),
+        ({"metrics": ["macro:by=of", "macro:by=of"]}, "two metrics are named 'macro'"),
+        (
+            {"metrics": [{"type": "macro", "by": "of", "weights": {"a": -1}}]},
+            "weights has to have numbers of at least 0",
+        ),
+        (
+            {"metrics": ["macro:by=of"], "thresholds": ["metric(macr) > 0"]},
+            "has no metric 'macr'; did you mean `macro`",
+        ),
+        ({"thresholds": ["metric > 0"]}, r"name the metric; write metric\(NAME\)"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_before_a_call(
+    run: Run, calls: Calls, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(ROWS_OF, **options)
+    assert calls == []
+
+
+def test_a_file_has_a_metric_which_needs_a_permission_and_a_dry_run_does_not_import_it(tmp_path: Path) -> None:
+    from evaluator.batch.definition import read_definition
+    from evaluator.batch.permissions import file_of_definition
+    from evaluator.batch.scorers.unloaded import without_code
+
+    (tmp_path / "own.py").write_text("raise RuntimeError('imported')")
+    file = tmp_path / "batch.toml"
+    file.write_text('template = "t"\nrows = "r.jsonl"\nmetrics = ["own.py:kappa"]\n')
+    assert any("own.py:kappa, which is run as a metric" in name for name in
+               file_of_definition(file, read_definition(file)).names)  # fmt: skip
+    with without_code():
+        assert [each.name for each in make_metrics(["own.py:kappa"])] == ["kappa"]
