@@ -11,7 +11,7 @@ from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
-from evaluator.library.matching import LOW_SCORE, Match, describe_composite
+from evaluator.library.matching import LOW_SCORE, Match, describe_composite, nothing_fits
 from evaluator.nodes import Function, Node
 
 _SHOWN = 6
@@ -34,14 +34,16 @@ def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) ->
     wanted = _read(request)
     library = load_library(folders)
     matches = library.match(wanted, limit=limit)
-    fits = bool(matches) and matches[0].score >= LOW_SCORE
     composite = library.nearest_composite(wanted) if isinstance(wanted, str) else None
+    fits = not nothing_fits(next(iter(matches), None), composite)
     if as_json:
         print_json([_to_json(each) for each in matches])
     else:
         print_table(["template", "score", "why"], [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches])
     if not fits:
-        echo(f"No template fits: every score is below {LOW_SCORE:.2f}.", err=as_json)
+        low = not matches or matches[0].score < LOW_SCORE
+        reason = f"every score is below {LOW_SCORE:.2f}" if low else "one that is not atomic fits far better"
+        echo(f"No template fits: {reason}.", err=as_json)
     if composite is not None and (not fits or composite.score > matches[0].score):
         echo(visible(describe_composite(composite)) + ".", err=as_json)
     if not fits:

@@ -20,7 +20,7 @@ from evaluator.interpreter.runs import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
-from evaluator.library.matching import LOW_SCORE, describe_composite
+from evaluator.library.matching import describe_composite, nothing_fits
 from evaluator.nodes import Atomic, Call, Cond, Function, Input, Node, Sequential, Task
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
@@ -193,9 +193,10 @@ def _of_match(library: TemplateLibrary, request: Any, values: dict[str, Any], as
     words = request if isinstance(request, str) else request.description.value
     matches = library.match(request, limit=5)
     best = matches[0] if matches else None
-    if best is None or best.score < LOW_SCORE:
+    composite = library.nearest_composite(words) if isinstance(request, str) else None
+    if best is None or nothing_fits(best, composite):
         if isinstance(request, str):
-            return _no_match(words, matches, library.nearest_composite(words))
+            return _no_match(words, matches, composite)
         return replace(_of_node(library, request, values), request=words)
     spec = _of_template(library, best.template.name, words, values, best.score)
     missing = [] if ask_model else _missing(spec.node, values)

@@ -13,20 +13,20 @@ from typing import NamedTuple
 class Evidence(NamedTuple):
     """What is known of a template that a search found for a request."""
 
-    coverage: float  # its score as a share of what a template could reach for the request
-    margin: float  # its score less that of the best other template; negative except for the first
+    strength: float  # log of the weight of the words that it holds
+    missed: float  # log of the weight of those that it does not hold
+    margin: float  # its lead over the best other template, as a share of the request; negative except for the first
     unknown: float  # the share of the request, by weight, that no template has
-    length: float  # log of the number of words of content
     size: float  # log of the number of templates
 
 
 class Logistic(NamedTuple):
     """The coefficients of each part of the evidence, and the intercept."""
 
-    coverage: float
+    strength: float
+    missed: float
     margin: float
     unknown: float
-    length: float
     size: float
     intercept: float
 
@@ -38,11 +38,11 @@ class Logistic(NamedTuple):
         return max(-30.0, min(30.0, total))
 
 
-TEXT = Logistic(3.42, 5.86, -0.62, 0.38, 0.11, -2.55)
-NODE = Logistic(0.86, 5.73, -1.23, 0.21, 0.11, -1.4)
+TEXT = Logistic(3.68, -0.36, 2.37, -0.86, -0.89, -1.48)
+NODE = Logistic(2.86, 0.24, 3.6, -1.68, -0.88, -1.64)
 
-TEXT_VECTORS = Logistic(3.93, 6.33, -0.34, 0.25, 0.12, -2.71)
-NODE_VECTORS = Logistic(2.39, 6.07, -0.66, 0.19, 0.1, -1.94)
+TEXT_VECTORS = Logistic(3.14, -0.24, 2.77, -0.82, -0.81, -0.8)
+NODE_VECTORS = Logistic(2.81, -0.01, 3.15, -1.16, -0.8, -0.93)
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

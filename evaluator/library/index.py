@@ -1,7 +1,7 @@
 """The index behind `LexicalRanker`: which templates hold a term, with precomputed weights.
 
 A template is scored by BM25F over its fields, as a share of the most that it could reach for the request. Terms are
-stems, bigrams and subtypes. A word that no template has counts as the words of the library that resemble it. Words
+stems, bigrams and subtypes. A word that no template has counts as the word that is one typing error away. Words
 without content are compared in examples only, for the templates that other words found.
 """
 
@@ -18,19 +18,26 @@ from evaluator.library.calibration import Evidence
 from evaluator.library.indexed import FIELDS, answers_questions, count_terms
 from evaluator.library.request_terms import Reading, Word, bigram, input_name
 from evaluator.library.similar import SimilarWords
+from evaluator.library.words import stem
 from evaluator.nodes import Task
 
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
-_WEIGHTS = (3.0, 1.5, 2.5, 2.0, 1.2, 0.8, 0.5)
-_DISCOUNT = (0.2, 0.0, 0.4, 0.4, 0.5, 0.5, 0.8)
-_K1 = 1.0
-# How much counts, relative to one word: a bigram, a word without content in an example, the best part of a request,
-# equal names of inputs, and an unknown word in a question of general knowledge.
-_BIGRAM, _NO_CONTENT, _PART, _INPUTS, _ASKED = 0.4, 0.5, 0.3, 1.0, 0.8
+_WEIGHTS = (3.0, 1.5, 2.5, 2.0, 0.8, 0.8, 1.0)
+_DISCOUNT = (0.2, 0.0, 0.6, 0.4, 0.8, 0.5, 0.8)
+_K1 = 1.5
+# How much counts, relative to one word: a bigram, a misspelt word, the best part of a request, equal names of inputs,
+# and an unknown word in a question of general knowledge.
+_BIGRAM, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.85, 0.3, 1.0, 0.8
+# In a request that is probably in another language: words that look alike there are accidents.
+_ALIKE = 0.5
 # The part of the meaning in a coverage, where vectors are used; the rest is lexical.
 _MEANING = 0.4
+# A few examples say little about the words of requests: with so many, each counts half.
+_FEW_EXAMPLES = 10
 # In a smaller library rarity says nothing about a word.
 _SMALL_LIBRARY = 100
+# No smaller library took part in fitting the coefficients of the scores.
+_SMALLEST_LIBRARY = 30
 # Added to the most that a template could reach, in rare words: one weak word is little evidence.
 _PRIOR = 0.7
 # So many templates are compared in detail.
@@ -64,10 +71,11 @@ class _Term(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A template that a search found: its number, the evidence, the terms that counted with their fields and their
-    shares of the coverage, and the words of the request that it does not hold."""
+    """A template that a search found: its number, its coverage of the request, the evidence for its score, the terms
+    that counted with their fields and their shares of the coverage, and the words of the request that it misses."""
 
     document: int
+    coverage: float
     evidence: Evidence
     why: list[tuple[str, str, float]]
     missed: tuple[str, ...]
@@ -100,17 +108,21 @@ class Index:
         averages = [sum(column) / self._size or 1.0 for column in zip(*(n for _, n in counted), strict=True)]
         self._postings: dict[str, _Postings] = {}
         for document, (counts, lengths) in enumerate(counted):
-            self._add(document, counts, [n / average for n, average in zip(lengths, averages, strict=True)])
+            relative = [n / average for n, average in zip(lengths, averages, strict=True)]
+            self._add(document, counts, relative, len(nodes[document].examples))
         for postings in self._postings.values():
             postings.idf = self._idf(len(postings.impacts))
         self._rare = self._idf(0)
         self._similar = SimilarWords(seen)
 
-    def _add(self, document: int, counts: Mapping[str, Mapping[int, int]], relative: Sequence[float]) -> None:
+    def _add(
+        self, document: int, counts: Mapping[str, Mapping[int, float]], relative: Sequence[float], examples: int
+    ) -> None:
         factors = [
             weight / (1 - discount + discount * length)
             for weight, discount, length in zip(_WEIGHTS, _DISCOUNT, relative, strict=True)
         ]
+        factors[-1] *= examples / (examples + _FEW_EXAMPLES)
         for term, by_field in counts.items():
             total, best, best_field = 0.0, 0.0, 0
             for index, count in by_field.items():
@@ -137,21 +149,23 @@ class Index:
         # A coverage is at most about 1: this is what it is divided by.
         most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
         best = self._best(query, scores, equal, meaning, most, max(limit, 2))
+        alike = _ALIKE if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
             other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
+            near = 0.0 if meaning is None else meaning.part(-negative)
             unknown = query.unknown * (1 - _ASKED if -negative in asked else 1.0)
+            why, missed = query.explain(-negative, most)
             evidence = Evidence(
-                coverage,
+                math.log1p((coverage - near) * most * alike),
+                math.log1p(max(0.0, 1 - coverage) * most),
                 coverage - other,
                 unknown / query.mass if query.mass else 1.0,
-                math.log1p(query.length),
-                math.log(self._size),
+                math.log(max(self._size, _SMALLEST_LIBRARY)),
             )
-            why, missed = query.explain(-negative, most)
-            if meaning is not None and (near := meaning.part(-negative)) > 0:
+            if near > 0:
                 why.append(("meaning", "vectors", near))
-            hits.append(Hit(-negative, evidence, why, missed))
+            hits.append(Hit(-negative, coverage, evidence, why, missed))
         return hits
 
     def _best(
@@ -202,8 +216,9 @@ class Index:
         if postings is not None:
             mass = word.weight * postings.idf
             return _Term(word.shown, mass, ((mass, postings),))
-        near = [(share, self._postings[stem]) for share, stem in self._similar.find(word.shown)]
-        held = tuple((word.weight * share * postings.idf, postings) for share, postings in near)
+        meant = self._similar.find(word.shown)
+        near = None if meant is None else self._postings.get(stem(meant))
+        held = () if near is None else ((word.weight * _MISSPELT * near.idf, near),)
         return _Term(word.shown, word.weight * self._rare, held)
 
     def known(self, term: str, shown: str, weight: float) -> _Term | None:
@@ -211,14 +226,14 @@ class Index:
         postings = self._postings.get(term)
         return None if postings is None else _Term(shown, 0.0, ((weight * postings.idf, postings),))
 
-    def without_content(self, word: str) -> _Term | None:
-        """A word without content that examples hold; one that many hold says little, in a small library too."""
-        postings = self._postings.get(word)
+    def without_content(self, term: str) -> _Term | None:
+        """A term without content that examples hold; one that many hold says little, in a small library too."""
+        postings = self._postings.get(term)
         if postings is None:
             return None
         held = len(postings.impacts)
         idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
-        return _Term(word, 0.0, ((_NO_CONTENT * idf, postings),))
+        return _Term(term, 0.0, (((_BIGRAM if " " in term else 1.0) * idf, postings),))
 
     def is_unknown(self, word: Word) -> bool:
         return word.stem not in self._postings
@@ -231,13 +246,12 @@ class _Query:
         self._terms: dict[str, _Term] = {}
         self._parts: list[list[_Term]] = []
         self.mass = self.unknown = 0.0
-        self.length = 0
         for part in reading.parts:
             self._parts.append(self._look_up(part, index))
         for word in reading.extra:
             if word.stem not in self._terms and (term := index.known(word.stem, word.shown, word.weight)) is not None:
                 self._terms[word.stem] = term
-        without = (index.without_content(word) for word in sorted(reading.function_words))
+        without = (index.without_content(word) for word in sorted(reading.no_content))
         self._without_content = [term for term in without if term is not None]
         self._most_without_content = sum(term.held[0][0] for term in self._without_content)
         if not self._terms:
@@ -251,7 +265,6 @@ class _Query:
         for word in part:
             if word.stem not in self._terms:
                 self._terms[word.stem] = term = index.term(word)
-                self.length += 1
                 self.mass += term.mass
                 if index.is_unknown(word):
                     self.unknown += term.mass
@@ -273,6 +286,10 @@ class _Query:
             for weight, postings in term.held:
                 for document, impact in postings.impacts.items():
                     scores[document] = scores.get(document, 0.0) + weight * impact
+        if len(scores) < _CANDIDATES:
+            for term in self._without_content:
+                for document in term.held[0][1].impacts:
+                    scores.setdefault(document, 0.0)
         return scores
 
     def bound(self, score: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from evaluator.library.request_terms import NO_CONTENT, QUESTION_WORDS, bigram, subtype_term
+from evaluator.library.request_terms import NO_CONTENT, QUESTION_WORDS, bigram, subtype_term, without_content
 from evaluator.library.words import stem, words
 from evaluator.nodes import Task
 
@@ -18,6 +18,9 @@ _INDEXED_CHARS = 4000
 # The name of a variable is not a word of the description.
 PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 
+# The phrases of criteria are separated.
+PHRASES = re.compile(r"[,;\n]")
+
 
 def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
     """Yields the texts of a task with their fields."""
@@ -26,7 +29,8 @@ def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
         yield "subtype", node.subtype
     yield "description", PLACEHOLDER.sub(" ", node.description.value)
     if node.criteria is not None:
-        yield "criteria", node.criteria.value
+        for phrase in PHRASES.split(node.criteria.value):
+            yield "criteria", phrase
     for declared in node.inputs:
         yield "inputs", f"{declared.name} {declared.description}"
     if node.output is not None:
@@ -36,17 +40,17 @@ def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
         yield "examples", example.output[:_INDEXED_CHARS]
 
 
-def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[int, int]], list[int]]:
+def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[int, float]], list[int]]:
     """Counts the terms of a template by field. Returns them and the length of each field; adds its words to `seen`.
 
-    Words without content are terms of examples only.
+    Terms without content are terms of examples only.
     """
-    counts: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[int, float]] = {}
     lengths = [0] * len(FIELDS)
 
-    def add(term: str, index: int) -> None:
+    def add(term: str, index: int, count: float = 1.0) -> None:
         by_field = counts.setdefault(term, {})
-        by_field[index] = by_field.get(index, 0) + 1
+        by_field[index] = by_field.get(index, 0.0) + count
 
     for field, text in texts(node, name):
         index = FIELDS.index(field)
@@ -58,10 +62,15 @@ def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[i
         if field == "subtype":
             terms.append(subtype_term(text))
         if field == "examples":
-            terms += (word for word in every if word in NO_CONTENT)
+            terms += without_content(every)
         lengths[index] += len(found)
-        for term in terms:
-            add(term, index)
+        if field == "criteria":
+            # One word of a phrase is not the phrase.
+            for term in dict.fromkeys(terms):
+                add(term, index, 1.0 if " " in term else 1 / len(found))
+        else:
+            for term in terms:
+                add(term, index)
     return counts, lengths
 
 

@@ -67,7 +67,7 @@ class _State:
     """The content of a library. A change replaces it as a whole.
 
     `entries` are the files read, in groups that are searched in order: the added texts, then one group for each root.
-    `refused` are the findings about files that were not read; `calls` and `ranker` are made at first use.
+    `refused` are the findings about files that were not read; `calls` and the rankers are made at first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
@@ -78,6 +78,7 @@ class _State:
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
     ranker: Ranker | None = None
+    composites: Ranker | None = None
 
 
 class TemplateLibrary:
@@ -230,7 +231,10 @@ class TemplateLibrary:
         """
         from evaluator.library.matching import LOW_SCORE, LexicalRanker
 
-        found = LexicalRanker(self._state.templates.values(), composites=True).rank(request, 1)
+        state = self._state
+        if state.composites is None:
+            state.composites = LexicalRanker(state.templates.values(), composites=True)
+        found = state.composites.rank(request, 1)
         return found[0] if found and found[0].score >= LOW_SCORE else None
 
     def _ranker(self, without: Collection[str]) -> Ranker:

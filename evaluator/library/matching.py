@@ -1,9 +1,9 @@
 """Matches requests to templates: lexical, offline, deterministic.
 
-`LexicalRanker` scores a template by the probability that it is the right one. The evidence is the share of the request,
-weighted by rarity, that the template covers (BM25F over its fields), its lead over the next template, the share of the
-request that no template knows, the length of the request and the size of the library. So scores lie in [0, 1] and are
-comparable between requests: if no template fits, all of them score low.
+`LexicalRanker` scores a template by the probability that it is the right one. The evidence is the weight of the words
+that the template holds (BM25F over its fields) and of those that it does not, its lead over the next template, the
+share of the request that no template knows, and the size of the library. So scores lie in [0, 1] and are comparable
+between requests: if no template fits, all of them score low.
 
 A template that shares no word with the request is not found; its author can add words in `criteria` or in an example.
 """
@@ -21,13 +21,14 @@ from evaluator.library.indexed import texts
 from evaluator.library.request_terms import Reading, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.45
+LOW_SCORE = 0.4
 """A match with a lower score is more likely an accident than a fit."""
 
 INTERNAL = frozenset({"bind_inputs", "compile", "reparse"})
 """Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
 _MAX_REASONS = 8
+_FAR_BETTER = 10
 
 
 class TemplateLike(Protocol):
@@ -109,7 +110,7 @@ class LexicalRanker:
             score = round(factor * logistic.probability(hit.evidence), 4)
             if score > 0 and (hit.document not in best or score > best[hit.document][0]):
                 best[hit.document] = (score, hit)
-        found = sorted(best.values(), key=lambda pair: (-pair[0], -pair[1].evidence.coverage, pair[1].document))
+        found = sorted(best.values(), key=lambda pair: (-pair[0], -pair[1].coverage, pair[1].document))
         return [self._match(score, hit) for score, hit in found[:limit]]
 
     def evidence(self, request: str | Atomic) -> tuple[TemplateLike, Evidence] | None:
@@ -129,7 +130,7 @@ class LexicalRanker:
         return [None] * len(readings)
 
     def _match(self, score: float, hit: Hit) -> Match:
-        part = score / hit.evidence.coverage
+        part = score / hit.coverage
         reasons = [Reason(term, field, round(weight * part, 4)) for term, field, weight in hit.why]
         reasons.sort(key=lambda reason: (-reason.weight, reason.term))
         why = tuple(reason for reason in reasons[:_MAX_REASONS] if reason.weight > 0)
@@ -140,6 +141,17 @@ def _read(request: str | Atomic) -> list[Reading]:
     if isinstance(request, str):
         return read_text(request)
     return [read_node(request, list(texts(request, request.name or "")))]
+
+
+def nothing_fits(best: Match | None, composite: Match | None) -> bool:
+    """Whether nothing runs: the best match is probably an accident, or a composite template has ten times its odds."""
+    if best is None or best.score < LOW_SCORE:
+        return True
+    return composite is not None and _odds(composite) >= _FAR_BETTER * _odds(best)
+
+
+def _odds(match: Match) -> float:
+    return match.score / max(1e-4, 1 - match.score)
 
 
 def describe_composite(match: Match) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from evaluator.library.words import FUNCTION_WORDS, stem, words
@@ -34,7 +35,8 @@ _END_OF_SENTENCE = re.compile(r"[.!?;:]+(?=\s|$)|\n+")
 # Only both ends of a request are read: 100 kB take the time of 6 kB.
 _HEAD_CHARS, _TAIL_CHARS = 4000, 2000
 _MAX_PARTS, _MAX_SENTENCES = 40, 80
-_MAX_WORDS = 60
+_MAX_WORDS, _MAX_NO_CONTENT = 60, 200
+_BARE_WORDS = 4
 LONG = 25
 """Of a request with more words of content each sentence is read too."""
 # How much the words of a node count, by field. The description counts as the text of a request does.
@@ -51,16 +53,19 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A request: its text, and the words in it.
+    """A request: its text, the pieces that the text is split into, and the words in it, by piece.
 
-    `extra` are words that add to a score and are not missed where a template does not hold them. `inputs` are the
-    names of a node's inputs, None for a text.
+    `no_content` are its terms without content. `extra` are words that add to a score and are not missed where a
+    template does not hold them. `inputs` are the names of a node's inputs, None for a text. A bare text has several
+    words and all of them carry content: then it may be in another language.
     """
 
     text: str
+    pieces: tuple[str, ...]
     parts: tuple[tuple[Word, ...], ...]
-    function_words: frozenset[str]
+    no_content: frozenset[str]
     is_general_question: bool = False
+    is_bare: bool = False
     extra: tuple[Word, ...] = ()
     inputs: frozenset[str] | None = None
 
@@ -95,13 +100,16 @@ def read_node(node: Task, texts: Sequence[tuple[str, str]]) -> Reading:
 
 def _read(text: str) -> Reading:
     every = words(text)
-    parts = [part for piece in _END_OF_PART.split(text) if (part := tuple(content(piece))[:_MAX_WORDS])]
+    pieces = [piece for piece in _END_OF_PART.split(text) if piece.strip()][:_MAX_PARTS]
+    parts = [part for piece in pieces if (part := tuple(content(piece))[:_MAX_WORDS])]
     is_question = any(word in QUESTION_WORDS for word in every[:3])
     return Reading(
         text,
-        tuple(parts[:_MAX_PARTS]),
-        frozenset(word for word in every if word in NO_CONTENT),
+        tuple(pieces),
+        tuple(parts),
+        frozenset(without_content(every[:_MAX_NO_CONTENT])),
         is_question and not _REFERRING.intersection(every),
+        len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
     )
 
 
@@ -110,6 +118,16 @@ def content(text: str) -> Iterator[Word]:
     for word in words(text):
         if word not in NO_CONTENT:
             yield Word(word, stem(word))
+
+
+def without_content(every: Sequence[str]) -> Iterator[str]:
+    """Yields the terms of a text that carry no content: words, and bigrams that hold such a word."""
+    for word in every:
+        if word in NO_CONTENT:
+            yield word
+    for a, b in pairwise(every):
+        if a in NO_CONTENT or b in NO_CONTENT:
+            yield bigram(stem(a), stem(b))
 
 
 def bigram(first: str, second: str) -> str:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     Matrix = npt.NDArray[np.float32]
 
 _WEIGHTS, _TOKENIZER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
-_FIELDS = ("description", "criteria", "inputs")
+_FIELDS = ("name", "description", "criteria")
+# The shares of these fields together, of the name and of the inputs in the vector of a template; that of its examples.
+_SHARES, _EXAMPLES = (0.6, 0.2, 0.2), 0.7
+# A piece of a request with fewer words is not compared on its own.
+_MIN_WORDS = 3
 _MAX_CHARS, _MAX_FIELD_CHARS = 2000, 400
 # Templates that the words of a request need not have found.
 _NEAREST = 20
@@ -101,30 +105,44 @@ class VectorRanker(LexicalRanker):
         if self._rows is None:
             self._rows = self._embed_templates()
         found: list[Meaning] = []
-        for vector in self._vectors.embed([reading.text for reading in readings]):
-            # Not `@`: its threads take more time than they save, and its last digits depend on their number.
-            row = np.einsum("ij,j->i", self._rows, vector).round(_DIGITS)
+        for reading in readings:
+            row = self._cosines(self._rows, reading).round(_DIGITS)
             count = min(_NEAREST, len(row))
             nearest = np.argpartition(-row, count - 1)[:count]
             found.append(Meaning(row.tolist(), nearest.tolist()))
         return found
 
+    def _cosines(self, rows: Matrix, reading: Reading) -> Matrix:
+        """The cosines of a request; if it has several pieces, the mean of those of the whole and of the best piece."""
+        import numpy as np
+
+        pieces = [piece for piece in reading.pieces if len(piece.split()) >= _MIN_WORDS]
+        vectors = self._vectors.embed([reading.text, *(pieces if len(pieces) > 1 else ())])
+        # Not `@`: its threads take more time than they save, and its last digits depend on their number.
+        found = np.einsum("ij,kj->ki", rows, vectors)
+        return found[0] if len(found) == 1 else (found[0] + found[1:].max(axis=0)) / 2
+
     def _embed_templates(self) -> Matrix:
-        rows = self._vectors.embed([_text_of(cast(Task, t.node), t.name) for t in self._templates])
-        for row, template in zip(rows, self._templates, strict=True):
-            shown = [" ".join(example.inputs.values()) for example in cast(Task, template.node).examples]
-            if shown:
+        nodes = [cast(Task, template.node) for template in self._templates]
+        by_field = [_by_field(node, template.name) for node, template in zip(nodes, self._templates, strict=True)]
+        together = [" ".join(fields[field] for field in _FIELDS) for fields in by_field]
+        rows = _SHARES[0] * self._vectors.embed(together)
+        for share, field in zip(_SHARES[1:], ("name", "inputs"), strict=True):
+            rows += share * self._vectors.embed([fields[field] for fields in by_field])
+        rows = _unit(rows)
+        for row, node in zip(rows, nodes, strict=True):
+            if shown := [" ".join(example.inputs.values()) for example in node.examples]:
                 # The centroid of the examples says more than the best of them.
-                row[:] = (row + self._vectors.embed(shown).mean(axis=0)) / 2
+                row[:] = (1 - _EXAMPLES) * row + _EXAMPLES * self._vectors.embed(shown).mean(axis=0)
         return _unit(rows)
 
 
-def _text_of(node: Task, name: str) -> str:
-    by_field: dict[str, list[str]] = {}
+def _by_field(node: Task, name: str) -> dict[str, str]:
+    found: dict[str, str] = dict.fromkeys((*_FIELDS, "inputs"), "")
     for field, text in texts(node, name):
-        by_field.setdefault(field, []).append(text)
-    parts = [" ".join(by_field.get(field, ()))[:_MAX_FIELD_CHARS] for field in _FIELDS]
-    return " ".join([f"{' '.join(words(name))}.", *parts])
+        if field in found:
+            found[field] = f"{found[field]} {text}"[:_MAX_FIELD_CHARS]
+    return found | {"name": f"{' '.join(words(name))}."}
 
 
 def _unit(rows: Matrix) -> Matrix:

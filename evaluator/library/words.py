@@ -16,7 +16,8 @@ from itertools import pairwise
 
 # A run of letters, or of digits; underscores and punctuation separate.
 _WORD = re.compile(r"[^\W\d_]+|\d+")
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# The plural of an acronym (`PDFs`) is one word.
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?:[a-rt-z]|s[a-z]))")
 _APOSTROPHE = re.compile(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 # Scripts written without spaces: compared by pairs of characters.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
@@ -40,8 +41,9 @@ _FUNCTION_WORDS = """
     them their is are was were be been being am do does did done have has had having will would can
     could should shall may might must and or but if so then than as at by for from in into of off on
     onto out over to up with without about please kindly need want like let lets help just some any
-    all each very really also there here not no get give make take use using thanks thank hi hello
-    hey
+    all each both either neither other another such same own one more most less few only even too
+    again ever never always still yet already else because since while until although though whether
+    very really also there here not no get give make take use using thanks thank hi hello hey
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 

@@ -231,8 +231,43 @@ def test_unknown_words_count_in_full() -> None:
     assert scores[0] > 2 * scores[2]
 
 
-def test_words_like_an_unknown_word_stand_in_for_it() -> None:
-    assert best("photographic", atomic("p", "Retouch photographs")) == "p"
+def test_one_word_of_a_phrase_is_not_the_phrase() -> None:
+    phrase = [
+        match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next steps"))]).rank("next day")
+    ]
+    word = [
+        match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next, steps"))]).rank("next day")
+    ]
+    assert phrase < word
+
+
+def test_few_examples_count_less_than_many() -> None:
+    def score(count: int) -> float:
+        shown = tuple(Example({"request": "the kettle is broken"}, "", Span()) for _ in range(count))
+        templates = [atomic("a", "Repair", examples=shown), atomic("b", "Paint", examples=shown[:1])]
+        return LexicalRanker(templates).rank("kettle")[0].score
+
+    assert score(1) < score(10)
+
+
+def test_words_that_another_language_shares_are_accidents() -> None:
+    quiz = atomic("quiz", "Answer a question from a document")
+    french = LexicalRanker([quiz]).rank("quelle est question posée dans document")[0].score
+    english = LexicalRanker([quiz]).rank("what is the strangest question posed in our document")[0].score
+    assert french < english / 2
+
+
+def test_the_plural_of_an_acronym_is_one_word() -> None:
+    assert best("merge PDFs", atomic("pdf", "Merge files of type PDF"), atomic("fs", "Merge disks, fs")) == "pdf"
+
+
+def test_bigrams_without_content_tell_examples_apart() -> None:
+    def example(request: str) -> Example:
+        return Example({"request": request}, "", Span())
+
+    made = atomic("made", "Ask", examples=(example("who are you"),))
+    asked = atomic("asked", "Ask", examples=(example("are who you"),))
+    assert best("who are you", asked, made) == "made"
 
 
 def test_words_without_content_tell_equal_examples_apart() -> None:

@@ -47,7 +47,7 @@ def test_the_set_is_large_enough_and_labelled_in_both_halves() -> None:
     assert len({row["request"] for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize(("half", "first", "five"), [("tuning", 0.94, 1.0), ("held_out", 0.97, 1.0)])
+@pytest.mark.parametrize(("half", "first", "five"), [("tuning", 0.97, 1.0), ("held_out", 0.97, 1.0)])
 def test_the_right_template_comes_first_or_among_five(results: Any, half: str, first: float, five: float) -> None:
     names = [
         (row["template"], [match.template.name for match in found])
@@ -58,7 +58,7 @@ def test_the_right_template_comes_first_or_among_five(results: Any, half: str, f
     assert share([wanted in found for wanted, found in names]) >= five
 
 
-@pytest.mark.parametrize(("half", "fitting"), [("tuning", 0.89), ("held_out", 0.80)])
+@pytest.mark.parametrize(("half", "fitting"), [("tuning", 0.94), ("held_out", 0.92)])
 def test_most_fits_score_above_low_score_and_all_others_below(results: Any, half: str, fitting: float) -> None:
     rows = [(row["template"] is not None, top_score(found)) for row, found in results if row["set"] == half]
     assert share([score >= LOW_SCORE for fits, score in rows if fits]) >= fitting
@@ -76,6 +76,9 @@ def library() -> TemplateLibrary:
         ("what's up", None),
         ("What is the tallest mountain in Africa?", "answer_question"),
         ("when does my train leave", None),
+        ("what is my account balance", None),
+        ("when is my next day off", None),
+        ("order more bread please", None),
         ("write words that describe a piece of work as a task in XML", "not compile_task"),
         ("how many words are in this file", "not compile_task"),
         ("Wie ist das Wetter in Berlin?", None),
