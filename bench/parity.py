@@ -27,7 +27,8 @@ from parity_judged import judge
 from evaluator import Evaluator
 from evaluator.batch import read_definition
 from evaluator.batch.records import Sample
-from evaluator.batch.scorers import ScorerInput, make_scorer, run_scorer
+from evaluator.batch.scorers import ScorerInput, make_scorer, run_scores
+from evaluator.errors import MissingExtra
 from evaluator.errors.results import Status, TaskResult
 
 REFERENCE = Path(__file__).with_name("parity_reference.py")
@@ -50,11 +51,14 @@ SCORERS: dict[str, Any] = {
     "mt_bench": GRADED | {"out_of": 10},
 }
 SCORERS["simpleqa_other"] = SCORERS["simpleqa"]
+SCORERS["ifeval"] = SCORERS["ifeval_loose"] = "ifeval"
+VALUES = {"ifeval": "ifeval.prompt_strict", "ifeval_loose": "ifeval.prompt_loose"}
 HUMANEVAL = read_definition(SUITES / "humaneval" / "evaluator.toml").options.scorers[0]
 
 
 async def ours(found: list[Case], kind: str, evaluator: Evaluator) -> list[float | None]:
     scorer = make_scorer(HUMANEVAL if kind == "humaneval" else SCORERS[kind])
+    value = VALUES.get(kind, scorer.name)
     few = asyncio.Semaphore(2)
 
     async def score(case: Case) -> float | None:
@@ -65,10 +69,11 @@ async def ours(found: list[Case], kind: str, evaluator: Evaluator) -> list[float
 
         row = case.row or {}
         field = "functions" if kind == "calls" else "choices"
-        sample = Sample("1", row | ({} if case.options is None else {field: case.options}), case.target, row)
+        inputs = {"prompt": row["prompt"]} if kind in VALUES else row
+        sample = Sample("1", inputs | ({} if case.options is None else {field: case.options}), case.target, row)
         outcome = TaskResult(Status.COMPLETE, case.output)
         async with few:
-            return (await run_scorer(scorer, ScorerInput(sample, outcome, lambda: None, evaluate))).value
+            return (await run_scores(scorer, ScorerInput(sample, outcome, lambda: None, evaluate)))[value].value
 
     return list(await asyncio.gather(*map(score, found)))
 
@@ -106,7 +111,11 @@ def main() -> None:
             if isinstance(references[kind], str):
                 report[kind] = {"skipped": references[kind]}
                 continue
-            own = asyncio.run(ours(found, kind, evaluator))
+            try:
+                own = asyncio.run(ours(found, kind, evaluator))
+            except MissingExtra as error:
+                report[kind] = {"skipped": str(error)}
+                continue
             differ = [each for each in zip(found, own, references[kind], strict=True) if not agree(*each[1:])]
             report[kind] = {
                 "agree": len(found) - len(differ), "of": len(found), "goal": GOAL,
@@ -122,7 +131,7 @@ def as_text(report: dict[str, Any]) -> str:
     lines: list[str] = []
     for kind, found in report.items():
         if "skipped" in found:
-            lines.append(f"{kind}: skipped, the reference is missing: {found['skipped']}")
+            lines.append(f"{kind}: skipped: {found['skipped']}")
             continue
         lines.append(f"{kind}: {found['agree']} of {found['of']} agree ({found['agree'] / found['of']:.1%})")
         lines += [

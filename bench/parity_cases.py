@@ -123,6 +123,7 @@ def cases() -> Iterator[Case]:
             yield from (Case("math", form, form.format(**names), expression) for form in MATH)
     yield from _judged()
     yield from _code()
+    yield from _instructions()
     yield from (Case("calls", form, output, target, FUNCTIONS) for form, output, target in calls())
     yield from _suites()
 
@@ -170,6 +171,20 @@ def _code() -> Iterator[Case]:
             "two blocks": f"{FENCE}python\n{whole}{FENCE}\nUse it:\n{FENCE}python\nprint(1)\n{FENCE}",
         }  # fmt: skip
         yield from (Case("humaneval", form, output, row=row) for form, output in forms.items())
+
+
+def _instructions() -> Iterator[Case]:
+    """The rows of the suite IFEval, each with its answer, changes of it, and the answer of another row."""
+    rows = [json.loads(line) for line in (SUITES / "ifeval" / "rows.jsonl").read_text().splitlines()]
+    for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
+        output = row["output"]
+        forms = {
+            SUITE: output, "introduction": f"Sure, here it is:\n{output}", "remark": f"{output}\nI hope this helps!",
+            "other row": other["output"], "bold": f"**{output}**", "empty": "", "upper case": output.upper(),
+            "without commas": output.replace(",", ""),
+        }  # fmt: skip
+        for kind in ("ifeval", "ifeval_loose"):
+            yield from (Case(kind, form, text, row=row) for form, text in forms.items())
 
 
 KINDS_OF_SUITES = {

@@ -190,6 +190,21 @@ def mt_bench() -> Callable[[Case], float | None]:
     return verdict
 
 
+def ifeval() -> Callable[[Case], float]:
+    return _ifeval(strict=True)
+
+
+def ifeval_loose() -> Callable[[Case], float]:
+    return _ifeval(strict=False)
+
+
+def _ifeval(strict: bool) -> Callable[[Case], float]:
+    """The checker as a package of its own, which inspect_evals uses; the scorer uses lm-eval's copy."""
+    sys.path.insert(0, str(_repository("instruction_following_eval")))
+    check = import_module("instruction_following_eval.evaluation").test_instruction_following
+    return lambda case: float(check(case["row"], case["output"], strict).follow_all_instructions)
+
+
 def _repository(name: str) -> Path:
     if REPOSITORIES is None or not (REPOSITORIES / name).is_dir():
         raise ImportError(f"name the folder with a clone of {name}, see parity.txt")
@@ -200,7 +215,7 @@ KINDS: dict[str, Callable[[], Callable[[Case], float | None]]] = {
     each.__name__: each
     for each in (
         choice, choice_set, numeric, squad_em, squad_f1, drop, math, calls, humaneval, simpleqa, simpleqa_other,
-        mt_bench,
+        mt_bench, ifeval, ifeval_loose,
     )
 } | {"choice_default": choice, "choice_set_default": choice_set, "numeric_default": numeric}  # fmt: skip
 

@@ -15,7 +15,20 @@ PROJECTS = ("classify", "extract", "pipeline", "code", "judge")
 """Examples that `evaluator init` starts a project from."""
 DATA = ("data", "generated_code", "mechanic", "watched_folder")
 """Examples that are folders of their own."""
-SUITES = ("arc", "bfcl", "drop", "gsm8k", "humaneval", "math", "mmlu", "mt_bench", "simpleqa", "squad2", "truthfulqa")
+SUITES = (
+    "arc",
+    "bfcl",
+    "drop",
+    "gsm8k",
+    "humaneval",
+    "ifeval",
+    "math",
+    "mmlu",
+    "mt_bench",
+    "simpleqa",
+    "squad2",
+    "truthfulqa",
+)
 """Public benchmarks: a template, a batch file, and rows in the shape of the data set."""
 # Names that would have an effect on the folder of examples itself begin with a dot in a project only.
 _HIDDEN = frozenset({"gitignore", "github", "vscode"})

@@ -23,6 +23,7 @@ BATCHES = [
 MOST_LINES = 12
 SCORING = ("id", "inputs", "target", "scorers", "shuffle_choices")
 JUDGED_TURNS = "mt_bench"
+WITHOUT_TARGETS = ("ifeval",)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,8 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
 ) -> None:
     if suite == "humaneval":
         require_bubblewrap()
+    if suite == "ifeval":
+        pytest.importorskip("lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed")
     assert run("examples", "copy", suite) == 0
     monkeypatch.chdir(tmp_path / "examples" / suite)
     assert run("lint", "templates", "--strict") == 0
@@ -54,7 +57,7 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
     assert run("batch", file, "--json") == 0
     simulated = json.loads(capsys.readouterr().out)["summary"]["counts"]
     assert (simulated["results"], simulated["error"]) == (20, 0)
-    assert simulated["passed"] >= 15
+    assert simulated["passed"] >= 15 or suite in WITHOUT_TARGETS
 
     variant = "_mc2" if file == "mc2.toml" else ""
     results = run_recorded(file, None if suite == JUDGED_TURNS else f"output{variant}")

@@ -17,6 +17,7 @@ from evaluator.batch.scorers.choice_scorer import ChoiceScorer
 from evaluator.batch.scorers.contract import Scorer, exception_text, score_names
 from evaluator.batch.scorers.foreign_values import type_name
 from evaluator.batch.scorers.function_scorer import FunctionScorer, function_scorer, load_function
+from evaluator.batch.scorers.ifeval_scorer import IfevalScorer
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
 from evaluator.batch.scorers.majority import MajorityScorer
 from evaluator.batch.scorers.math_scorer import MathScorer
@@ -33,7 +34,7 @@ from evaluator.library import TemplateLibrary
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
     ExactScorer, IncludesScorer, RegexScorer, NumericScorer, ChoiceScorer, F1Scorer, RougeLScorer, SimilarityScorer,
     JsonEqualScorer, JsonSubsetScorer, JsonSchemaScorer, GradedScorer, ReferenceScorer, RubricScorer, PairwiseScorer,
-    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer, CallsScorer,
+    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer, CallsScorer, IfevalScorer,
 )  # fmt: skip
 SCORERS: Mapping[str, type[BuiltinScorer]] = MappingProxyType({scorer.type: scorer for scorer in _CLASSES})
 """The shipped scorers by name. A class's docstring describes the scorer; its fields are the arguments."""
