@@ -20,6 +20,7 @@ import pytest
 from evaluator.batch.engines import ClusterLost
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError, MissingExtra, UsageError
+from evaluator.tools import CallbackAsker
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,
@@ -175,4 +176,4 @@ def test_an_object_that_cannot_be_sent_is_named_before_a_cluster_is_used(tmp_pat
     with pytest.raises(UsageError, match=r"^the scorer bound cannot be sent to another process: .*can be pickled$"):
         asyncio.run(run(scorers=[scorer(name="bound")(lambda output: lock.is_alive())]))
     with pytest.raises(UsageError, match=r"^the evaluator's asker cannot be sent to another process"):
-        asyncio.run(run(options={"asker": lock.is_alive}))
+        asyncio.run(run(options={"asker": CallbackAsker(lambda _: str(lock.is_alive()))}))
