@@ -128,6 +128,13 @@ class Batch:
 
         return replace(summary, groups=tuple(map(with_metrics, summary.groups)))
 
+    def metrics_of(self, cell: tuple[str, str]) -> Mapping[str, MetricValue]:
+        """The metrics of a template and variant, as `summarise` has them."""
+        if not self.manifest.get("metrics"):
+            return {}
+        groups = self.summarise().groups
+        return next((group.metrics for group in groups if (group.template, group.variant) == cell), {})
+
     def _summary(self) -> BatchSummary:
         manifest = self.manifest
         return summarise(

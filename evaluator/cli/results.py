@@ -64,7 +64,9 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
+    from evaluator.batch.compare.metric_differences import compare_metrics, metric_tables
     from evaluator.batch.reading import Results, open_batch
+    from evaluator.batch.summary.tables import as_markdown, as_text
     from evaluator.batch.thresholds import ThresholdStatus
 
     paths = list(batches)
@@ -87,14 +89,19 @@ def compare(
         raise UsageError(
             f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD or --no-cluster"
         )
+    metrics = compare_metrics(a.metrics_of(first), b.metrics_of(second))
     if as_json:
-        print_json(found.to_dict())
+        print_json({**found.to_dict(), "metrics": {each.name: each.to_dict() for each in metrics}})
     elif markdown:
         echo(found.to_markdown(), nl=False)
+        if metrics:
+            echo("\n" + as_markdown(metric_tables(metrics)), nl=False)
     else:
         echo(f"a: {a.folder!s}, {' × '.join(first)}")
         echo(f"b: {b.folder!s}, {' × '.join(second)}")
         echo(found.to_text(terminal_width()), nl=False)
+        if metrics:
+            echo("\n" + as_text(metric_tables(metrics), terminal_width()), nl=False)
     if min_difference is not None:
         status, why = found.at_least(min_difference)
         if status is not ThresholdStatus.MET:

@@ -20,10 +20,10 @@ Write = Callable[..., None]
 def passages(tmp_path: Path) -> Write:
     """`passages(name, passing, cluster)`: a batch of 100 questions on ten passages, the first `passing` understood."""
 
-    def write(name: str, passing: int, cluster: str | None) -> None:
+    def write(name: str, passing: int, cluster: str | None, **more: Any) -> None:
         with BatchFolder.create(tmp_path / name) as folder:
             folder.write_manifest({"name": name, "state": "complete", "total": 100, "cluster": cluster,
-                                   "cells": [{"template": "quiz", "variant": "small"}]})  # fmt: skip
+                                   "cells": [{"template": "quiz", "variant": "small"}], **more})  # fmt: skip
             for i in range(100):
                 verdict = Verdict.PASSED if i // 10 < passing else Verdict.FAILED
                 result = SampleResult(
@@ -44,6 +44,21 @@ def test_the_batches_own_cluster_is_taken(cli: Any, passages: Write) -> None:
     assert ran.code == 0 and "exact McNemar" in ran.out
     assert json.loads(cli("compare", "a", "b", "--json").out)["cluster"] == "passage"
     assert cli("compare", "a", "b", "--no-cluster", "--cluster", "passage").code == 2
+
+
+def test_metrics_of_both_sides_are_shown_with_their_difference(cli: Any, passages: Write) -> None:
+    macro = {"type": "macro", "name": "macro", "by": "passage"}
+    passages("a", 3, None, metrics=[macro])
+    passages("b", 5, None, metrics=[macro, {"type": "function", "name": "own"}])
+    found = json.loads(cli("compare", "a", "b", "--json").out)["metrics"]
+    assert found["macro"]["a"] == {"value": 0.3, "n": 100, "of": 100, "error": ""}
+    assert found["macro"]["difference"] == pytest.approx(0.2)
+    assert found["own"]["a"] is None and found["own"]["difference"] is None
+    words = " ".join(cli("compare", "a", "b").out.split())
+    assert "macro 0.3 100 of 100 0.5 100 of 100 +0.2" in words
+    assert "| macro | 0.3 |" in cli("compare", "a", "b", "--markdown").out
+    passages("c", 5, None)
+    assert "Metrics" not in cli("compare", "c", "c", "--cluster", "passage").out
 
 
 def test_batches_at_odds_are_compared_but_held_to_no_threshold(cli: Any, passages: Write) -> None:
