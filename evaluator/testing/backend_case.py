@@ -46,7 +46,7 @@ UNBOUNDED_S = 60.0
 def a_request(text: str = "Say ok.", **fields: Any) -> ModelRequest:
     """A small request; `fields` are those of ModelRequest."""
     values: dict[str, Any] = {
-        "model": MODEL, "messages": (Message("user", text),), "timeout_s": 10.0, **fields
+        "model": MODEL, "messages": (Message("user", text),), "timeout_s": UNBOUNDED_S, **fields
     }  # fmt: skip
     return ModelRequest(**values)
 

@@ -23,7 +23,7 @@ NOT_ON_THE_COMMAND_LINE = {
     "on_message": "transcripts of background tasks are written by their own process",
 }
 # Arguments of an Evaluator that are not taken to another process.
-OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust", "background"}
+OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust"}
 
 
 def keywords_of(function: Any) -> dict[str, inspect.Parameter]:
