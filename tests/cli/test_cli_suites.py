@@ -21,7 +21,7 @@ BATCHES = [
     for file in sorted((shipped("examples") / "suites" / suite).glob("*.toml"))
 ]
 MOST_LINES = 12
-SCORING = ("id", "inputs", "target", "scorers", "shuffle_choices")
+SCORING = ("id", "inputs", "target", "scorers", "shuffle_choices", "metrics")
 JUDGED_TURNS = "mt_bench"
 WITHOUT_TARGETS = ("ifeval",)
 
