@@ -286,16 +286,20 @@ def _average(kind: type[MacroAverage] | type[WeightedAverage], arguments: dict[s
     return made
 
 
-def stored_metrics(
-    described: Iterable[Mapping[str, Any]], stored: Mapping[str, Mapping[str, Any]]
-) -> tuple[Metric, ...]:
-    """The metrics of a manifest. Functions have only their `stored` values, by name."""
-    found: list[Metric] = []
-    for each in described:
-        if each.get("type") in AVERAGES:
-            found.append(_of_table(each))
-            continue
-        made = StoredMetric(each["name"], tuple(each.get("values", ())))
-        known = {name: MetricValue(**stored[name]) for name in metric_names(made) if name in stored}
-        found.append(replace(made, stored=known))
-    return tuple(found)
+def stored_metrics(described: Any, stored: Any) -> tuple[Metric, ...]:
+    """The metrics of a manifest. Functions have only their `stored` values, by name.
+
+    Raises: RecordError, for anything that `describe_metric` and `MetricValue` do not write.
+    """
+    try:
+        return tuple(_stored(each, stored) for each in described)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"the metrics in the manifest cannot be read: {exception_text(error)}") from error
+
+
+def _stored(described: Mapping[str, Any], stored: Mapping[str, Any]) -> Metric:
+    if described.get("type") in AVERAGES:
+        return _of_table(described)
+    made = StoredMetric(described["name"], tuple(described.get("values", ())))
+    known = {name: MetricValue(**stored[name]) for name in metric_names(made) if name in stored}
+    return replace(made, stored=known)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evaluator.batch import MetricValue, SampleResult, metric, open_batch
-from evaluator.batch.metrics import make_metrics
-from evaluator.errors import UsageError
+from evaluator.batch.metrics import make_metrics, stored_metrics
+from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
 # Eight rows of "a", of which four fail; two of "b", which pass.
@@ -84,8 +84,6 @@ def test_a_folder_shows_stored_values_until_its_results_change_and_a_session_com
 
 
 def test_values_of_a_function_are_unknown_where_the_results_have_changed_since(run: Run) -> None:
-    from evaluator.batch.metrics import stored_metrics
-
     (stored,) = stored_metrics([{"type": "function", "name": "two", "values": ["a"]}], {})
     (value,) = stored.compute(()).values()
     assert value.value is None and "resume the batch" in value.error
@@ -95,6 +93,21 @@ def test_values_of_a_function_are_unknown_where_the_results_have_changed_since(r
     with open(result.folder / "results.jsonl", "ab") as file:
         file.write(last)
     assert open_batch(result.folder).summarise().groups[0].metrics["two.share"].value is None
+
+
+@pytest.mark.parametrize(
+    ("described", "stored"),
+    [
+        ([{}], {}),
+        (["x"], {}),
+        ([{"name": "own"}], {"own": {"valeu": 1}}),
+        ([{"name": "own", "values": 1}], {}),
+        (3, {}),
+    ],
+)
+def test_a_manifest_that_somebody_has_changed_is_an_error_and_no_crash(described: Any, stored: Any) -> None:
+    with pytest.raises(RecordError, match="the metrics in the manifest cannot be read"):
+        stored_metrics(described, stored)
 
 
 @pytest.mark.parametrize(
