@@ -87,8 +87,12 @@ def list_examples(as_json: bool) -> None:
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path, file_okay=False))
 def copy(name: str, folder: Path | None) -> None:
     """Copy the example NAME to DIR (default: examples/NAME). Existing files are never changed."""
+    from evaluator.batch.definition import DEFAULT_FILE
+
     target = folder or Path("examples", name)
     _print_written(target, *write_files(target, example_files(name)))
+    if (target / DEFAULT_FILE).exists():
+        echo(f"next: cd {shlex.quote(str(target))} && evaluator batch", err=True)
 
 
 def _print_written(folder: Path, written: list[str], kept: list[str]) -> None:

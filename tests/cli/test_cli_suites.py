@@ -50,6 +50,7 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
     if suite == "ifeval":
         pytest.importorskip("lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed")
     assert run("examples", "copy", suite) == 0
+    assert f"next: cd examples/{suite} && evaluator batch" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path / "examples" / suite)
     assert run("lint", "templates", "--strict") == 0
     assert "0 errors, 0 warnings" in capsys.readouterr().out
