@@ -153,8 +153,7 @@ def _judged() -> Iterator[Case]:
 
 def _code() -> Iterator[Case]:
     """The functions of the suite HumanEval, each in every form that a model gives."""
-    rows = [json.loads(line) for line in (SUITES / "humaneval" / "rows.jsonl").read_text().splitlines()][:10]
-    for row in rows:
+    for row in _rows("humaneval")[:10]:
         signature = row["prompt"].split("\n", 1)[0]
         body = row["canonical_solution"]
         whole = f"{signature}\n{body}"
@@ -175,7 +174,7 @@ def _code() -> Iterator[Case]:
 
 def _instructions() -> Iterator[Case]:
     """The rows of the suite IFEval, each with its answer, changes of it, and the answer of another row."""
-    rows = [json.loads(line) for line in (SUITES / "ifeval" / "rows.jsonl").read_text().splitlines()]
+    rows = _rows("ifeval")
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
         output = row["output"]
         forms = {
@@ -203,9 +202,17 @@ def _suites() -> Iterator[Case]:
                 if kind == "drop":
                     target = [each if isinstance(each, list) else [each] for each in target if each]
                 yield Case(kind, SUITE, sample.answer or "", target, sample.inputs.get("choices"))
-    for line in (SUITES / "humaneval" / "rows.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in _rows("humaneval"):
         yield Case("humaneval", SUITE, row["output"], row=row)
+    for row in _rows("bfcl"):
+        if row["output"].startswith("["):
+            yield Case("calls", SUITE, row["output"], row["ground_truth"], row["function"])
+    for row in _rows("mt_bench"):
+        yield from (Case("mt_bench", SUITE, judgement) for judgement in row["judgements"])
+
+
+def _rows(suite: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (SUITES / suite / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 async def _samples(path: Path) -> list[Sample]:

@@ -35,6 +35,10 @@ RECORDED = {
         ("numeric_default", start): TEXT for start in ("25% of 80", "\\[ \\frac{900}", "She runs 1 600", "It is now −7")
     },
     ("math", "I am not sure; maybe"): HEDGED,
+    (
+        "calls",
+        '[{"name": "timer_set"',
+    ): "ours: providers refuse dots in names; the reference has `underscore_to_dot` for this",
     ("humaneval", "```\ndef digits_sum"): BODY,
     ("humaneval", "```python\nimport math"): BODY,
     ("humaneval", "```python\ndef number"): BODY,
