@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from evaluator.batch.plan import BatchPlan as BatchPlan
     from evaluator.batch.plan import make_plan as make_plan
     from evaluator.batch.progress import Display as Display
-    from evaluator.batch.progress import Endpoint as Endpoint
+    from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
@@ -68,7 +68,7 @@ _HOMES = {
     "judges": ("Judges",),
     "pending": ("Changed", "Counts"),
     "thresholds": ("Threshold", "ThresholdResult"),
-    "progress": ("Display", "Endpoint", "NoDisplay", "Snapshot"),
+    "progress": ("Display", "EndpointStatus", "NoDisplay", "Snapshot"),
     "reading": ("Batch", "Declared", "Results", "open_batch"),
     "work": ("Variant", "WorkItem", "WorkResult", "Worker"),
     "records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),

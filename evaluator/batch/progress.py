@@ -25,7 +25,7 @@ _RATE_OVER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointStatus:
     """One model at one endpoint: calls in flight, their limit now, and waiting calls.
 
     `held_s` is how long a `Retry-After` of `host` still holds its calls, in seconds; 0 if it does not.
@@ -57,7 +57,7 @@ class Snapshot:
     eta_s: float | None
     usage: Usage
     cached_calls: int = 0
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[EndpointStatus, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -103,7 +103,7 @@ class Tally:
         self.usage = self.usage + result.usage + result.scoring_usage
         self.cached_calls += result.cached_calls
 
-    def snapshot(self, in_flight: int, endpoints: tuple[Endpoint, ...] = ()) -> Snapshot:
+    def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
         now = self.clock()
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
             self._recent.popleft()

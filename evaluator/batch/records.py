@@ -160,13 +160,19 @@ class SampleResult:
     scored_by: str = ""
 
     @property
-    def label(self) -> str:
-        """The sample for a person: its id; for a row without an id also its number, from 1, and its first words."""
+    def title(self) -> str:
+        """The sample for a person: its id; for a row without an id its number, from 1, and its first words."""
         if not _COMPUTED_ID.fullmatch(self.sample_id):
             return self.sample_id
         words = next((" ".join(text.split()) for text in self.inputs.values() if isinstance(text, str)), "")
-        first = f"row {self.place + 1}: {words}" if words else f"row {self.place + 1}"
-        return f"{first if len(first) <= _LABEL_CHARS else f'{first[: _LABEL_CHARS - 1]}…'} [{self.sample_id}]"
+        title = f"row {self.place + 1}: {words}" if words else f"row {self.place + 1}"
+        return title if len(title) <= _LABEL_CHARS else f"{title[: _LABEL_CHARS - 1]}…"
+
+    @property
+    def label(self) -> str:
+        """The title, and the computed id of a row without an id: unique in its batch."""
+        title = self.title
+        return title if title == self.sample_id else f"{title} [{self.sample_id}]"
 
     @property
     def key(self) -> str:

@@ -23,7 +23,7 @@ from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.options import State, Stop
 from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import TICK_S, Endpoint, SafeDisplay, Snapshot, Tally
+from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.work import SAMPLE_LABEL, Worker, WorkItem, WorkResult
 from evaluator.errors import UsageError
@@ -224,7 +224,7 @@ class Session:
 
     def _snapshot(self) -> Snapshot:
         endpoints = [
-            Endpoint(each.label, each.in_flight, each.limit, each.waiting, host_of(each.endpoint), each.held_s)
+            EndpointStatus(each.label, each.in_flight, each.limit, each.waiting, host_of(each.endpoint), each.held_s)
             for each in self.limiter.state()
         ]  # fmt: skip
         return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints))

@@ -1,5 +1,7 @@
 """The persistent queue: entries, their file `task-queue.json`, the store, and the dispatcher."""
 
+from evaluator.queue.board import BoardColumn as BoardColumn
+from evaluator.queue.board import QueueBoard as QueueBoard
 from evaluator.queue.entries import EntryOptions as EntryOptions
 from evaluator.queue.entries import EntryStatus as EntryStatus
 from evaluator.queue.entries import EntryType as EntryType

@@ -136,6 +136,18 @@ class QueueTables:
         """The entries as JSON texts, or the `limit` newest of them, in the order of their ids."""
         return [row[0] for row in self._select("document", status, limit)]
 
+    def first_documents(self, status: EntryStatus, limit: int) -> list[str]:
+        """At most `limit` entries in this state as JSON texts: of those that have not ended, the ones that run first;
+        of the others, the ones that ended last."""
+        order = "priority DESC, number" if status in ("pending", "running") else "completed DESC, number DESC"
+        with self.transaction("DEFERRED") as db:
+            # The documents are read of the chosen entries only.
+            chosen = f"SELECT number FROM entry WHERE status = ? ORDER BY {order} LIMIT ?"
+            rows = db.execute(
+                f"SELECT document FROM entry WHERE number IN ({chosen}) ORDER BY {order}", (status, limit)
+            ).fetchall()
+        return [row[0] for row in rows]
+
     def summaries(self, status: EntryStatus | None = None, limit: int | None = None) -> list[EntrySummary]:
         """What a list shows of the entries, or of the `limit` newest of them, in the order of their ids."""
         # SQLite reads the fields out of the JSON texts; decoding the whole texts takes three times as long.

@@ -19,6 +19,7 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive, archived_entry
+from evaluator.queue.board import QueueBoard, read_board
 from evaluator.queue.dispatch import Dispatcher
 from evaluator.queue.document import array_text, join_document, parse_entries
 from evaluator.queue.entries import (
@@ -38,7 +39,7 @@ from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore, StoredEntry
 from evaluator.queue.tables import EntrySummary
 from evaluator.queue.verification import Verifier
-from evaluator.queue.worker import LEASE_S, Worker, WorkSummary
+from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
 DATABASE = "queue.sqlite"
@@ -163,6 +164,14 @@ class TaskQueue:
         _check_selection(status, limit)
         return array_text(self._store.documents(status, limit))
 
+    def board(self, limit: int) -> QueueBoard:
+        """The number of entries in each state, and at most `limit` of each: those that run first or ended last.
+
+        Raises: UsageError, for a `limit` below 1.
+        """
+        _check_range("limit", limit, 1)
+        return read_board(self._store, limit)
+
     def show(self, id: str) -> StoredEntry:
         """An entry with its options; one from the archive without them. Raises: UsageError, if there is none."""
         number = entry_number(id)
@@ -266,7 +275,7 @@ class TaskQueue:
         evaluator = evaluator.without_files([*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))])
         now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model)
-        worker = Worker(
+        worker = QueueWorker(
             self._store, dispatcher, self._hourly_archive(), lease_s=lease_s, on_start=on_start, on_end=on_end
         )
         return await worker.run(workers, until_empty=until_empty)

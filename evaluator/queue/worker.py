@@ -36,7 +36,7 @@ class WorkSummary:
             self.ended[entry.status] = self.ended.get(entry.status, 0) + 1
 
 
-class Worker:
+class QueueWorker:
     """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and when it has ended;
     `before_claim` is called before each look for work."""
 

@@ -21,7 +21,7 @@ _TURN = re.compile(r"(?:(.*)/)?turn\[([0-9]{1,9})\]", re.S)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """One turn, by the attempt that counts. `sent` are the messages that were new to the model, `answer` is its
     answer as a message, with its `reasoning` if any; None where no attempt was answered."""
 
@@ -31,11 +31,11 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RecordedConversation:
     """One session with a model. `path` is what precedes `turn[n]` in its steps; empty for a task with one session."""
 
     path: str
-    turns: tuple[Turn, ...]
+    turns: tuple[RecordedTurn, ...]
 
     @property
     def model(self) -> str:
@@ -82,7 +82,7 @@ class Conversation:
         }  # fmt: skip
 
 
-def conversations(recording: Recording) -> list[Conversation]:
+def conversations(recording: Recording) -> list[RecordedConversation]:
     """The conversations in the order in which they began; none where no model was called."""
     sessions: dict[str, dict[int, list[Step]]] = {}
     for step in recording.steps:
@@ -99,7 +99,7 @@ def conversations(recording: Recording) -> list[Conversation]:
         attempts.append(step)
     answers = answered_steps(recording.steps)
     return [
-        Conversation(session, tuple(_turn(turns[number], answers) for number in sorted(turns)))
+        RecordedConversation(session, tuple(_turn(turns[number], answers) for number in sorted(turns)))
         for session, turns in sessions.items()
     ]
 
@@ -135,9 +135,9 @@ def _whole(message: Mapping[str, Any], session: str, answers: Mapping[str, Step]
     return {"role": message.get("role", "tool"), "content": _text(answer.end.output), **rest}
 
 
-def _turn(attempts: list[Step], answers: Mapping[str, Step]) -> Turn:
+def _turn(attempts: list[Step], answers: Mapping[str, Step]) -> RecordedTurn:
     step = next((step for step in reversed(attempts) if step.status == "success"), attempts[-1])
-    return Turn(step, messages_of(step, answers), _answer(step))
+    return RecordedTurn(step, messages_of(step, answers), _answer(step))
 
 
 def _answer(step: Step) -> Mapping[str, Any] | None:

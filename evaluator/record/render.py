@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from evaluator.errors.messages import visible
-from evaluator.record.conversation import Conversation, conversations, json_text
+from evaluator.record.conversation import RecordedConversation, conversations, json_text
 from evaluator.record.steps import Header, Recording, Resumption, Step, Summary
 
 _COLOURS = {
@@ -94,7 +94,7 @@ class _Renderer(Painter):
             yield ""
             yield from self.conversation(conversation)
 
-    def conversation(self, conversation: Conversation) -> Iterator[str]:
+    def conversation(self, conversation: RecordedConversation) -> Iterator[str]:
         place = f" {_one_line(conversation.path)}" if conversation.path else ""
         heading = self.paint(f"Conversation{place}", "heading")
         yield f"{heading}  {self.paint(_one_line(conversation.model), 'label')}"

@@ -13,12 +13,12 @@ _WORD = re.compile(r"\s*\S+|\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MarkedPart:
     text: str
     is_changed: bool
 
 
-def marked(a: str, b: str) -> tuple[list[Part], list[Part]]:
+def marked(a: str, b: str) -> tuple[list[MarkedPart], list[MarkedPart]]:
     """The parts of each text, in order: what is between the equal ends is compared by word, or by line if it is long;
     if it has very many lines it is marked as a whole."""
     first, second = _WORD.findall(a), _WORD.findall(b)
@@ -31,9 +31,8 @@ def marked(a: str, b: str) -> tuple[list[Part], list[Part]]:
     head, tail = first[:start], first[len(first) - end :]
     sides = _compared(*between)
     for parts in sides:
-        parts[:] = [
-            *([Part("".join(head), False)] if head else []), *parts, *([Part("".join(tail), False)] if tail else []),
-        ]  # fmt: skip
+        before, after = ([MarkedPart("".join(words), False)] if words else [] for words in (head, tail))
+        parts[:] = [*before, *parts, *after]
     return sides
 
 
@@ -45,11 +44,11 @@ def _equal_ends(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
     return start, end
 
 
-def _compared(a: Sequence[str], b: Sequence[str]) -> tuple[list[Part], list[Part]]:
-    first: list[Part] = []
-    second: list[Part] = []
+def _compared(a: Sequence[str], b: Sequence[str]) -> tuple[list[MarkedPart], list[MarkedPart]]:
+    first: list[MarkedPart] = []
+    second: list[MarkedPart] = []
     for tag, a_from, a_to, b_from, b_to in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         for parts, texts in ((first, a[a_from:a_to]), (second, b[b_from:b_to])):
             if texts:
-                parts.append(Part("".join(texts), tag != "equal"))
+                parts.append(MarkedPart("".join(texts), tag != "equal"))
     return first, second

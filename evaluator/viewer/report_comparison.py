@@ -12,7 +12,7 @@ from typing import Any
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
 from evaluator.batch.records import SampleResult
-from evaluator.viewer.differences import Part, marked
+from evaluator.viewer.differences import MarkedPart, marked
 
 MAX_FLIPS = 100
 """Flipped samples of each direction whose answers are in the page."""
@@ -70,14 +70,14 @@ def _flip(a: dict[str, list[SampleResult]], b: dict[str, list[SampleResult]], sa
     one, other = next((pair for pair in pairs if pair[0].verdict != pair[1].verdict), pairs[0])
     parts = marked(one.content[:MAX_ANSWER_CHARS], other.content[:MAX_ANSWER_CHARS])
     return {
-        "id": one.sample_id,
+        "title": one.title,
         "inputs": dict(one.inputs),
         "target": one.target,
         "sides": [_side(result, side) for result, side in zip((one, other), parts, strict=True)],
     }
 
 
-def _side(result: SampleResult, parts: Sequence[Part]) -> dict[str, Any]:
+def _side(result: SampleResult, parts: Sequence[MarkedPart]) -> dict[str, Any]:
     return {
         "verdict": result.verdict.value,
         "epoch": result.epoch,

@@ -21,9 +21,9 @@ from evaluator.batch.export.result_table import clean
 from evaluator.batch.records import SampleResult, Score, Verdict
 
 FIELDS = (
-    "group", "verdict", "id", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed", "scores",
-    "failure", "usage", "scoring_cost_usd", "duration_s", "started", "task", "link", "cached_calls", "warnings",
-    "identity", "transcripts",
+    "group", "verdict", "id", "title", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed",
+    "scores", "failure", "usage", "scoring_cost_usd", "duration_s", "started", "task", "link", "cached_calls",
+    "warnings", "identity", "transcripts",
 )  # fmt: skip
 ORDER = (Verdict.ERROR, Verdict.FAILED, Verdict.UNSCORED, Verdict.PASSED)
 MAX_TEXT_CHARS = 50_000
@@ -109,6 +109,7 @@ def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
         group,
         ORDER.index(result.verdict),
         result.sample_id,
+        result.title,
         result.place,
         result.epoch,
         result.model,

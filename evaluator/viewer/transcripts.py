@@ -10,7 +10,7 @@ from typing import Any, cast
 from evaluator.batch.folder import TASKS
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
-from evaluator.record.conversation import Conversation, conversations
+from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.store import TaskStore
 
 _MAX_JUDGES = 20
@@ -22,7 +22,7 @@ class Transcript:
 
     title: str
     task_id: int
-    conversations: Sequence[Conversation]
+    conversations: Sequence[RecordedConversation]
     problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from evaluator import Evaluator, ProviderError, Usage
 from evaluator.batch import BatchResult, Stop, Verdict, run_batch
-from evaluator.batch.progress import Endpoint, Tally, line_of
+from evaluator.batch.progress import EndpointStatus, Tally, line_of
 from evaluator.models.backend import ModelResponse
 from tests.batch.conftest import QUIZ, ROWS, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
@@ -116,7 +116,11 @@ def test_a_retry_after_of_years_ends_the_session_with_its_reason(make_evaluator:
 
 
 def test_the_progress_says_which_host_holds_its_calls() -> None:
-    endpoints = (Endpoint("a", 0, 1, 4, "host:1", 26.4), Endpoint("b", 0, 1, 0, "host:1", 26.4), Endpoint("c", 1, 1))
+    endpoints = (
+        EndpointStatus("a", 0, 1, 4, "host:1", 26.4),
+        EndpointStatus("b", 0, 1, 0, "host:1", 26.4),
+        EndpointStatus("c", 1, 1),
+    )
     line = line_of(Tally().snapshot(1, endpoints))
     assert "a 0 of 1, 4 waiting" in line and line.count("held 27 s by host:1") == 1 and line.count("held") == 1
 

@@ -12,6 +12,7 @@ import pytest
 from evaluator.errors import UsageError
 from evaluator.queue import entries
 from evaluator.queue.archive import archive
+from evaluator.queue.board import read_board
 from evaluator.queue.document import parse_entry, read_document
 from evaluator.queue.entries import EntryOptions, StrategyAttempt
 from evaluator.queue.store import QueueStore
@@ -45,6 +46,21 @@ def test_entries_start_by_priority_and_then_by_id(store):
     for priority in (0, 5, 0, 5, -1):
         add(store, priority=priority)
     assert [claimed(store) for _ in range(6)] == ["T-02", "T-04", "T-01", "T-03", "T-05", None]
+
+
+def test_a_board_has_the_entries_that_run_first_and_those_that_ended_last(store, clock):
+    for priority in (0, 0, 0, 1, 5, 0):
+        add(store, priority=priority)
+    for minute in range(3):
+        claim = store.claim(60)
+        now = f"2026-03-08T09:0{minute}:00Z"
+        store.end(claim, lambda e, c=claim, t=now: entries.complete(e, attempt(c), t, deliverable="yes", path=None))
+    shown = {
+        each.status: (each.count, [entry.id for entry in each.entries])
+        for each in read_board(store, 2).columns
+        if each.count
+    }
+    assert shown == {"pending": (3, ["T-02", "T-03"]), "done": (3, ["T-01", "T-04"])}
 
 
 def test_no_more_than_max_concurrent_entries_run_at_once(store):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evaluator import ReplayBackend, TaskStore
 from evaluator.errors import EvaluatorError, ProviderError, UsageError
 from evaluator.models.backend import Message, ModelRequest, ToolCall
-from evaluator.record.conversation import Conversation, answered_steps, conversations, messages_of
+from evaluator.record.conversation import RecordedConversation, answered_steps, conversations, messages_of
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, Step, StepEnd, StepKind, StepStart
 
@@ -38,7 +38,7 @@ def said(text: str) -> dict[str, Any]:
     return {"content": text, "finish_reason": "stop"}
 
 
-def read(*steps: Step) -> list[Conversation]:
+def read(*steps: Step) -> list[RecordedConversation]:
     return conversations(Recording(None, steps))
 
 

@@ -10,7 +10,7 @@ import pytest
 from evaluator.batch.checksums import seal_line
 from evaluator.batch.folder import RESULTS
 from evaluator.viewer.server import batch_index, text_store
-from evaluator.viewer.server.batch_index import BatchIndex, Selection
+from evaluator.viewer.server.batch_index import BatchIndex, ResultQuery
 from evaluator.viewer.server.text_store import TextStore
 from tests.batch.export.results import result
 from tests.viewer.batches import ONE, append, numbered, write_batch
@@ -27,7 +27,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(index: BatchIndex, **wanted: str) -> list[str]:
-    return [index.result(row).sample_id for row in index.select(Selection(**wanted))]
+    return [index.result(row).sample_id for row in index.select(ResultQuery(**wanted))]
 
 
 def test_an_index_that_is_read_in_steps_has_every_result_and_its_text(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def test_the_page_holds_what_the_results_say(tmp_path: Path) -> None:
     assert batch["summary"] == summarise(EACH).to_dict() and batch["groups"] == [["answer", "small"]]
 
 
+def test_a_row_without_an_id_has_its_number_and_first_words_as_title(tmp_path: Path) -> None:
+    samples = shown(page_of([PASSED, result("0123456789abcdef", place=1)], tmp_path / "r.html"))
+    assert [sample["title"] for sample in samples] == ["lead", "row 2: Which element has the symbol Pb?"]
+
+
 def test_the_page_asks_for_nothing_and_runs_nothing_but_its_own_script(tmp_path: Path) -> None:
     parts = Parts(page_of(EACH, tmp_path / "r.html"))
     for _, attributes in parts.tags:

@@ -299,3 +299,16 @@ def test_an_old_or_hostile_progress_is_left_out(tmp_path: Path, values: dict[str
     answer = page(tmp_path, batch_link(tmp_path))
     assert answer.status == 200
     assert_harmless(answer.text, forms=1)
+
+
+def test_a_row_without_an_id_is_shown_by_its_number_and_first_words(tmp_path: Path) -> None:
+    computed = "0123456789abcdef"
+    write_batch(tmp_path / "b", [result(computed, place=2)])
+    list_page = page(tmp_path, batch_link(tmp_path))
+    title = "row 3: Which element has the symbol Pb?"
+    assert f">{title}</a>" in list_page.text
+    assert computed not in re.sub(r'href="[^"]*"', "", list_page.text)
+    (link,) = (link for link in list_page.links if link.startswith("/sample/"))
+    text = page(tmp_path, link).text
+    assert f"<h1>{title}</h1>" in text
+    assert f"<code>{computed}</code>" in text

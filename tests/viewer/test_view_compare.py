@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
+from evaluator.viewer import compare_batches
 from evaluator.viewer.differences import marked
 from evaluator.viewer.server import state
 from tests.batch.export.results import HOSTILE, result
@@ -141,3 +143,13 @@ def test_long_texts_are_marked_where_they_differ(text: str) -> None:
     changed = ["".join(part.text for part in parts if part.is_changed).split() for parts in (first, second)]
     assert changed == [["one"], ["other"]]
     assert "".join(part.text for part in second) == f"{text} other end"
+
+
+def test_a_flip_of_a_row_without_an_id_is_named_by_its_number_and_first_words(tmp_path: Path) -> None:
+    for name, side in (("a", RIGHT), ("b", WRONG)):
+        write_batch(tmp_path / name, [result("0123456789abcdef", **side)], total=1)
+    found = ids(tmp_path)
+    text = page(tmp_path, f"/compare?a={found['a']}&b={found['b']}").text
+    assert flipped(text) == ["row 4: Which element has the symbol Pb?"]
+    (compared,) = compare_batches(open_batch(tmp_path / "a"), open_batch(tmp_path / "b"))
+    assert [each["title"] for each in compared["lost"]["flips"]] == flipped(text)

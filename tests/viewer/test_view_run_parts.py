@@ -12,7 +12,7 @@ import pytest
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server.sources import Source, line_numbers, spans
+from evaluator.viewer.server.sources import PromptSource, line_numbers, spans
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import assert_harmless, page
 
@@ -97,14 +97,19 @@ def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> 
     ],
 )
 def test_longer_sources_come_first_and_short_values_are_none(prompt: str, expected: list[tuple[str, str]]) -> None:
-    sources = [Source("short", "cat"), Source("long", " cat sat\n"), Source("tiny", "is"), Source("empty", "")]
+    sources = [
+        PromptSource("short", "cat"),
+        PromptSource("long", " cat sat\n"),
+        PromptSource("tiny", "is"),
+        PromptSource("empty", ""),
+    ]
     lines = line_numbers(["<task>", "of is", "Answer briefly.", "Answer briefly."])
     assert [(each.text, each.source) for each in spans(prompt, sources, lines)] == expected
 
 
 def test_a_prompt_with_very_many_parts_or_characters_is_left_as_it_is() -> None:
-    assert spans("cat " * 5_000, [Source("a", "cat")], {}) == []
-    assert spans("x" * 60_000 + "cat", [Source("a", "cat")], {}) == []
+    assert spans("cat " * 5_000, [PromptSource("a", "cat")], {}) == []
+    assert spans("x" * 60_000 + "cat", [PromptSource("a", "cat")], {}) == []
 
 
 def turn(path: str, prompt: str, answer: Any, **start: Any) -> tuple[StepStart, StepEnd]:

@@ -36,7 +36,7 @@ function flipOf(flip) {
   return make(
     "article",
     null,
-    make("h4", null, flip.id),
+    make("h4", null, flip.title),
     pairs(flip.inputs),
     flip.target === null ? null : make("p", { class: "remark" }, `target: ${plain(flip.target)}`),
     make("div", { class: "sides" }, flip.sides.map((side, place) => answerOf(side, place ? "b" : "a", place ? "ins" : "del")))

@@ -10,7 +10,7 @@ function openDetail(view, sample) {
       make(
         "header",
         null,
-        make("h2", { id: "detail-title" }, each.id === "" ? "(empty id)" : each.id),
+        make("h2", { id: "detail-title" }, each.title === "" ? "(empty id)" : each.title),
         make("span", { class: "count" }, ofAll(place + 1, list.length)),
         make("button", { type: "button", click: step(-1), disabled: place <= 0, "aria-label": "previous result" }, "‹"),
         make("button", { type: "button", click: step(1), disabled: place >= list.length - 1, "aria-label": "next result" }, "›"),
@@ -40,7 +40,8 @@ function detailOf(view, sample) {
     sample.variant && ["variant", sample.variant],
     sample.model && ["model", sample.model],
     ["epoch", whole(sample.epoch)],
-    ["row", whole(sample.place)],
+    ["row", whole(sample.place + 1)],
+    ["sample id", make("code", null, sample.id)],
     ["time", seconds(sample.duration_s)],
     ["started", sample.started],
     ["cost", money(keyOf(sample, "cost")) + (sample.scoring_cost_usd === 0 ? "" : `, scoring ${money(sample.scoring_cost_usd)}`)],

@@ -56,7 +56,7 @@ function scorerFits(sample, filter) {
 function searched(sample) {
   if (sample.searched === undefined) {
     const scores = Object.values(sample.scores).map((score) => [score.answer, score.explanation, score.error]);
-    const parts = [sample.id, sample.inputs, sample.target, sample.metadata, sample.content, sample.failure, scores, sample.model];
+    const parts = [sample.id, sample.title, sample.inputs, sample.target, sample.metadata, sample.content, sample.failure, scores, sample.model];
     sample.searched = parts.map((part) => plain(part)).join("\n").toLowerCase();
   }
   return sample.searched;

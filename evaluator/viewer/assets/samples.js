@@ -108,7 +108,7 @@ function resultTable(view, rows) {
   };
   const columns = [
     ["verdict", "verdict", (sample) => verdictCell(sample)],
-    ["id", "sample", (sample) => opener(view, sample, sample.id), "id"],
+    ["id", "sample", (sample) => opener(view, sample, sample.title), "id"],
     several.epoch && ["epoch", "epoch", (sample) => whole(sample.epoch), "number"],
     several.batch && ["batch", "batch", (sample) => data.batches[sample.batch].name, "extra"],
     several.template && ["template", "template", (sample) => sample.template, "extra"],
@@ -176,7 +176,7 @@ function besideRows(state) {
   const rows = new Map();
   for (const sample of state.found) {
     const key = JSON.stringify([sample.id, sample.epoch]);
-    if (!rows.has(key)) rows.set(key, { id: sample.id, epoch: sample.epoch, place: sample.place, cells: new Map() });
+    if (!rows.has(key)) rows.set(key, { title: sample.title, epoch: sample.epoch, place: sample.place, cells: new Map() });
     rows.get(key).cells.set(`${sample.batch}/${sample.group}`, sample);
   }
   const found = [...rows.values()].sort((a, b) => a.place - b.place || a.epoch - b.epoch);
@@ -191,7 +191,7 @@ function besideTable(view, rows) {
     return make(
       "tr",
       null,
-      make("th", { scope: "row", class: "id" }, row.id),
+      make("th", { scope: "row", class: "id" }, row.title),
       make("td", { class: "number" }, whole(row.epoch)),
       make("td", { class: "text" }, preview(first.target)),
       view.groups.map((group) => {

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from evaluator.record.conversation import Conversation, answered_steps, messages_of
+from evaluator.record.conversation import RecordedConversation, answered_steps, messages_of
 from evaluator.record.steps import Recording, Step
-from evaluator.viewer.differences import Part, marked
+from evaluator.viewer.differences import MarkedPart, marked
 from evaluator.viewer.server.rendering import mapping, pretty
 
 MAX_CHANGES, MAX_CHARS = 50, 20_000
@@ -21,11 +21,11 @@ class Change:
     """Two texts of a conversation with their differences marked; `title` says which they are."""
 
     title: str
-    before: Sequence[Part]
-    after: Sequence[Part]
+    before: Sequence[MarkedPart]
+    after: Sequence[MarkedPart]
 
 
-def changes(recording: Recording, conversations: Sequence[Conversation]) -> dict[str, list[Change]]:
+def changes(recording: Recording, conversations: Sequence[RecordedConversation]) -> dict[str, list[Change]]:
     """The changes by the path of the conversation that has the later text."""
     by_path = {each.path: each for each in conversations}
     attempts: dict[str, list[Step]] = {}
@@ -50,7 +50,7 @@ def _change(title: str, before: str, after: str) -> list[Change]:
 
 
 def _repeated(
-    conversation: Conversation, attempts: Mapping[str, Sequence[Step]], answers: Mapping[str, Step]
+    conversation: RecordedConversation, attempts: Mapping[str, Sequence[Step]], answers: Mapping[str, Step]
 ) -> list[Change]:
     """A turn that was called again with other messages or gave another answer, as after a resume with changes."""
     found: list[Change] = []
@@ -69,7 +69,7 @@ def _output(step: Step) -> str:
     return pretty(mapping(output).get("content")) if mapping(output) else pretty(output)
 
 
-def _corrected(conversation: Conversation) -> list[Change]:
+def _corrected(conversation: RecordedConversation) -> list[Change]:
     """An answer that was asked for again: without a tool call, and with another turn after it."""
     found: list[Change] = []
     for one, other in pairwise(conversation.turns):
@@ -81,7 +81,7 @@ def _corrected(conversation: Conversation) -> list[Change]:
     return found
 
 
-def _iterated(conversation: Conversation, by_path: dict[str, Conversation]) -> list[Change]:
+def _iterated(conversation: RecordedConversation, by_path: dict[str, RecordedConversation]) -> list[Change]:
     """The same part of a loop in the iteration before."""
     match = _ITERATION.fullmatch(conversation.path)
     before = by_path.get(f"{match[1]}{int(match[2]) - 1}{match[3]}") if match else None
@@ -93,9 +93,9 @@ def _iterated(conversation: Conversation, by_path: dict[str, Conversation]) -> l
     return found
 
 
-def _prompts(*both: Conversation) -> list[str]:
+def _prompts(*both: RecordedConversation) -> list[str]:
     return ["\n\n".join(str(message.get("content", "")) for message in each.turns[0].sent) for each in both]
 
 
-def _answers(*both: Conversation) -> list[str]:
+def _answers(*both: RecordedConversation) -> list[str]:
     return [str((each.turns[-1].answer or {}).get("content") or "") for each in both]

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskRow:
     """A task in the list. `duration_s` is its time so far; None before it starts."""
 
     folder: str
@@ -51,12 +51,12 @@ class Window:
 
 def background_page(state: State, query: Mapping[str, str]) -> Page:
     """The tasks of all folders, those that run first, then the newest."""
-    rows: list[Row] = []
+    rows: list[TaskRow] = []
     problems: list[str] = []
     folders = state.project.folders().background
     for key, path in folders.items():
         try:
-            rows += [Row(key, task, _duration(task)) for task in _with_tasks(path, _listed)]
+            rows += [TaskRow(key, task, _duration(task)) for task in _with_tasks(path, _listed)]
         except Exception as error:  # a database that cannot be read leaves the other folders
             problems.append(f"{state.project.name_of(path)}: {error}")
     rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)

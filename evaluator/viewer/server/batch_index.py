@@ -43,7 +43,7 @@ Group = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ResultQuery:
     """Conditions on results, and their order. `group` is a template and a variant; None is no condition."""
 
     verdict: str = ""
@@ -63,7 +63,7 @@ class BatchIndex:
         self._folder = BatchFolder.reader(folder)
         self._path = folder / RESULTS
         self._lock = threading.RLock()
-        self._selections: OrderedDict[Selection, array[int]] = OrderedDict()
+        self._selections: OrderedDict[ResultQuery, array[int]] = OrderedDict()
         self._left_out: frozenset[str] = frozenset()
         self._cells: frozenset[Group] = frozenset()
         self._has_rows, self._has_texts = threading.Event(), threading.Event()
@@ -271,7 +271,7 @@ class BatchIndex:
         out = {row for key in self._left_out if (row := self._keys.find(key)) is not None}
         return [row for row in every if self._groups[row] in allowed and row not in out]
 
-    def select(self, wanted: Selection) -> array[int]:
+    def select(self, wanted: ResultQuery) -> array[int]:
         """The numbers of the results that `wanted` describes, in its order."""
         with self._lock:
             found = self._selections.get(wanted)
@@ -282,7 +282,7 @@ class BatchIndex:
             self._selections.move_to_end(wanted)
             return found
 
-    def _filtered(self, wanted: Selection) -> list[int]:
+    def _filtered(self, wanted: ResultQuery) -> list[int]:
         rows = list(self._rows())
         if wanted.verdict:
             number = _NUMBER.get(wanted.verdict)
@@ -296,7 +296,7 @@ class BatchIndex:
         found = self._texts.search(text)
         return [row for row in rows if row < len(found) and found[row]]
 
-    def _sorted(self, rows: list[int], wanted: Selection) -> list[int]:
+    def _sorted(self, rows: list[int], wanted: ResultQuery) -> list[int]:
         if wanted.sort == "verdict":
             rows.sort(key=self._verdicts.__getitem__, reverse=wanted.is_descending)
         elif wanted.sort in self._columns:

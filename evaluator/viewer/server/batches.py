@@ -17,7 +17,7 @@ from evaluator.batch.summary import Table
 from evaluator.errors import EvaluatorError
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.samples import encoded
-from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, Selection
+from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, ResultQuery
 from evaluator.viewer.server.live_session import live_session
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
@@ -32,7 +32,7 @@ _QUIET_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BatchEntry:
     """A line in the list of batches. `problem` is why it cannot be read."""
 
     id: str
@@ -49,15 +49,15 @@ class Entry:
         return "" if self.batch is None else About(self.batch.manifest).unfinished
 
 
-def entries(state: State) -> list[Entry]:
+def entries(state: State) -> list[BatchEntry]:
     """The batches, the newest first; those that cannot be read at the end."""
-    found: list[Entry] = []
+    found: list[BatchEntry] = []
     for key, path in list(state.project.folders().batches.items())[:MAX_BATCHES]:
         name = state.project.name_of(path)
         try:
-            found.append(Entry(key, name, open_batch(path)))
+            found.append(BatchEntry(key, name, open_batch(path)))
         except (EvaluatorError, OSError) as error:
-            found.append(Entry(key, name, None, str(error)))
+            found.append(BatchEntry(key, name, None, str(error)))
     return sorted(found, key=lambda entry: entry.created, reverse=True)
 
 
@@ -165,7 +165,7 @@ def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: flo
     return min(max(LIVE_MS, round(_SHARE * cost_ms)), SLOW_LIVE_MS)
 
 
-def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[Selection, dict[str, str]]:
+def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[ResultQuery, dict[str, str]]:
     """The selection, and the conditions for the links of the page. Unknown values are no condition."""
     verdict = query.get("verdict", "")
     sort = query.get("sort", "")
@@ -178,7 +178,7 @@ def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[Selection, dict[
         "order": "down" if query.get("order") == "down" else "",
     }
     group = batch.cells[int(chosen["cell"])] if chosen["cell"] else None
-    wanted = Selection(chosen["verdict"], group, chosen["text"], chosen["sort"] or "written", bool(chosen["order"]))
+    wanted = ResultQuery(chosen["verdict"], group, chosen["text"], chosen["sort"] or "written", bool(chosen["order"]))
     return wanted, chosen
 
 
@@ -204,7 +204,8 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
     return Page(
         "sample.html",
         {
-            "title": result.sample_id, "folder": query["folder"], "batch": batch, "result": result, "chosen": chosen,
+            "title": result.title or "(empty id)",
+            "folder": query["folder"], "batch": batch, "result": result, "chosen": chosen,
             "place": place, "count": len(order), "before": before, "after": after,
             "epochs": batch.manifest.get("epochs"),
             "list_page": 1 if place is None else place // SAMPLES_PER_PAGE + 1,

@@ -12,7 +12,7 @@ from evaluator.batch.folder import MANIFEST
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
 from evaluator.errors import UsageError
-from evaluator.viewer.differences import Part, marked
+from evaluator.viewer.differences import MarkedPart, marked
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.batches import entries, opened
 from evaluator.viewer.server.rendering import Page
@@ -24,7 +24,7 @@ KINDS = ("lost", "gained")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedCell:
     """One side of a comparison: a batch, and the number of its cell."""
 
     id: str
@@ -50,8 +50,8 @@ class Flip:
     b: SampleResult
     a_key: str
     b_key: str
-    a_parts: Sequence[Part]
-    b_parts: Sequence[Part]
+    a_parts: Sequence[MarkedPart]
+    b_parts: Sequence[MarkedPart]
 
 
 def compare_page(state: State, query: Mapping[str, str]) -> Page:
@@ -89,25 +89,25 @@ def compare_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("compare.html", shown)
 
 
-def _side(state: State, folder_id: str, cell: str, default: int) -> Side:
+def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell:
     batch, index = opened(state, folder_id)
     if not batch.cells:
         raise UsageError(f"{batch.folder}: has no templates × variants to compare")
     numbers = [str(number) for number in range(len(batch.cells))]
     number = int(cell) if cell in numbers else min(default, len(numbers) - 1)
-    return Side(folder_id, batch, index, number)
+    return ComparedCell(folder_id, batch, index, number)
 
 
-def _version(side: Side) -> tuple[int, int]:
+def _version(side: ComparedCell) -> tuple[int, int]:
     return side.index.end, (side.batch.folder / MANIFEST).stat().st_mtime_ns
 
 
-def _compared(a: Side, b: Side, scorer: str) -> Comparison:
+def _compared(a: ComparedCell, b: ComparedCell, scorer: str) -> Comparison:
     first, second = (open_batch(side.batch.folder).results(side.group) for side in (a, b))
     return compare(first, second, scorer=scorer or None)
 
 
-def _flip(a: Side, b: Side, sample_id: str) -> Flip | None:
+def _flip(a: ComparedCell, b: ComparedCell, sample_id: str) -> Flip | None:
     """The sample at the first epoch where its verdict differs; None if its results are gone."""
     declared = a.batch.manifest.get("epochs")
     epochs = min(declared, MAX_EPOCHS) if isinstance(declared, int) else 1

@@ -27,7 +27,7 @@ class NoSuchPage(EvaluatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class ProjectFolders:
     """The folders of each kind by id, in the order of their paths. `is_cut`: there were more folders to look into."""
 
     stores: Mapping[str, Path] = field(default_factory=dict[str, Path])
@@ -42,9 +42,9 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self._found = Folders()
+        self._found = ProjectFolders()
 
-    def folders(self) -> Folders:
+    def folders(self) -> ProjectFolders:
         """Looks again."""
         stores: dict[str, Path] = {}
         batches: dict[str, Path] = {}
@@ -62,7 +62,7 @@ class Project:
                     found[self.id_of(path)] = path
             if count == MAX_FOLDERS:
                 break
-        self._found = Folders(stores, batches, queues, background, count == MAX_FOLDERS)
+        self._found = ProjectFolders(stores, batches, queues, background, count == MAX_FOLDERS)
         return self._found
 
     def id_of(self, folder: Path) -> str:

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.queue import EntryStatus, QueueEntry, StrategyAttempt, TaskQueue
+from evaluator.queue import QueueBoard, QueueEntry, StrategyAttempt, TaskQueue
 from evaluator.queue.dispatch import ENTRY_LABEL
 from evaluator.queue.task_queue import DATABASE, entry_details
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page, mapping
 from evaluator.viewer.server.state import COMPUTING_MS, State
 
-COLUMNS: tuple[EntryStatus, ...] = ("pending", "running", "blocked", "done", "skipped")
 MAX_CARDS = 50
 LIVE_MS = 2_000
-_FIRST_FIRST: frozenset[EntryStatus] = frozenset({"pending", "running"})
 _TASK = re.compile(r"TASK-([0-9]{1,18}): ")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """The entries in one state: those that come first, of `count`."""
-
-    status: EntryStatus
-    count: int
-    entries: Sequence[QueueEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    columns: Sequence[Column]
-    ready: int
-    archived: int
-    max_concurrent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +105,9 @@ def _version(folder: Path) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _board(folder: Path) -> Board:
+def _board(folder: Path) -> QueueBoard:
     with _opened(folder) as queue:
-        stats = queue.stats()
-        columns = [
-            Column(status, stats.entries.get(status, 0), _first(status, queue.list(status)) if count else ())
-            for status in COLUMNS
-            for count in [stats.entries.get(status, 0)]
-        ]
-    return Board(columns, stats.ready, stats.entries.get("archived", 0), stats.max_concurrent)
-
-
-def _first(status: EntryStatus, entries: list[QueueEntry]) -> list[QueueEntry]:
-    """Those that run next, or else those that ended last."""
-    if status in _FIRST_FIRST:
-        return entries[:MAX_CARDS]
-    return sorted(entries, key=lambda entry: entry.completed_at or "", reverse=True)[:MAX_CARDS]
+        return queue.board(MAX_CARDS)
 
 
 def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evaluator.errors import EvaluatorError, RecordError, UsageError
-from evaluator.record.conversation import Conversation, conversations
+from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import make_filter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
@@ -17,9 +17,9 @@ from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
 from evaluator.viewer.server.attempts import changes
 from evaluator.viewer.server.excerpts import findings, read_lines
-from evaluator.viewer.server.project import Folders, NoSuchPage, Project
+from evaluator.viewer.server.project import NoSuchPage, Project, ProjectFolders
 from evaluator.viewer.server.rendering import Page, mapping, pretty
-from evaluator.viewer.server.sources import Span, answer_sources, input_sources, line_numbers, spans
+from evaluator.viewer.server.sources import PromptSpan, answer_sources, input_sources, line_numbers, spans
 from evaluator.viewer.server.state import State
 from evaluator.viewer.server.templates import template_id
 
@@ -34,7 +34,7 @@ LIVE_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """A line of the tree: a step, a subtask's file, or a part of a path. `share` is the part of the longest step's
     duration, in percent."""
 
@@ -69,7 +69,7 @@ def runs_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("runs.html", shown)
 
 
-def _first(project: Project, folders: Folders) -> str | None:
+def _first(project: Project, folders: ProjectFolders) -> str | None:
     """The folder `tasks`, else the first one."""
     usual = project.id_of(project.root / "tasks")
     return usual if usual in folders.stores else next(iter(folders.stores), None)
@@ -193,11 +193,11 @@ def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, 
 
 
 def _sources(
-    recording: Recording, found: Sequence[Conversation], lines: Mapping[str, int]
-) -> dict[str, dict[int, list[Span]]]:
+    recording: Recording, found: Sequence[RecordedConversation], lines: Mapping[str, int]
+) -> dict[str, dict[int, list[PromptSpan]]]:
     """The parts of each system and user message, by the conversation's path and the message's place."""
     inputs = input_sources({} if recording.header is None else recording.header.inputs)
-    marked: dict[str, dict[int, list[Span]]] = {}
+    marked: dict[str, dict[int, list[PromptSpan]]] = {}
     for number, conversation in enumerate(found):
         known = [*inputs, *answer_sources(found[:number])]
         for place, message in enumerate(conversation.messages[:MAX_PROMPTS]):
@@ -219,31 +219,31 @@ def _task(store: TaskStore, name: str) -> Any:
     raise NoSuchPage(f"{store.root}: there is no task {name[:100]!r}")
 
 
-def _rows(tree: TaskNode, depth: int) -> Iterator[Row]:
+def _rows(tree: TaskNode, depth: int) -> Iterator[StepRow]:
     recording: Recording | None = tree.recording
     steps = () if recording is None else recording.steps
     for level, label, index in step_rows(steps):
         at = depth + level
         if index is None:
-            yield Row(at, label)
+            yield StepRow(at, label)
             continue
-        yield Row(at, label, steps[index], anchor="" if depth else f"step-{index}")
+        yield StepRow(at, label, steps[index], anchor="" if depth else f"step-{index}")
         child = tree.children.get(index)
         if child is not None:
-            yield Row(at + 1, f"TASK-{child.id}", task=child)
+            yield StepRow(at + 1, f"TASK-{child.id}", task=child)
             yield from _rows(child, at + 2)
 
 
-def _with_shares(rows: list[Row]) -> list[Row]:
+def _with_shares(rows: list[StepRow]) -> list[StepRow]:
     """Adds the lengths of the bars."""
 
-    def duration(row: Row) -> float:
+    def duration(row: StepRow) -> float:
         return row.step.end.duration_s if row.step is not None and row.step.end is not None else 0.0
 
     longest = max(map(duration, rows), default=0.0)
     if longest <= 0:
         return rows
     return [
-        Row(row.depth, row.label, row.step, row.task, row.anchor, round(100 * duration(row) / longest, 1))
+        StepRow(row.depth, row.label, row.step, row.task, row.anchor, round(100 * duration(row) / longest, 1))
         for row in rows
     ]

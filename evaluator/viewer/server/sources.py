@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
-from evaluator.record.conversation import Conversation
+from evaluator.record.conversation import RecordedConversation
 from evaluator.viewer.server.rendering import pretty
 
 MIN_VALUE_CHARS, MIN_LINE_CHARS = 3, 8
@@ -24,7 +24,7 @@ _NO_TEXT = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<<.*?>>|<!\[CDATA\[|\]\]>|<[^<>]*>
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PromptSpan:
     """A part of a prompt; `source` is empty where it is not known."""
 
     text: str
@@ -32,23 +32,23 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PromptSource:
     name: str
     text: str
 
 
-def input_sources(inputs: Mapping[str, Any]) -> list[Source]:
+def input_sources(inputs: Mapping[str, Any]) -> list[PromptSource]:
     """The values of inputs, as a prompt may have them."""
-    return [Source(f"input {name}", pretty(value)) for name, value in inputs.items()]
+    return [PromptSource(f"input {name}", pretty(value)) for name, value in inputs.items()]
 
 
-def answer_sources(conversations: Iterable[Conversation]) -> list[Source]:
+def answer_sources(conversations: Iterable[RecordedConversation]) -> list[PromptSource]:
     """The answers of conversations."""
-    found: list[Source] = []
+    found: list[PromptSource] = []
     for each in conversations:
         answer = each.turns[-1].answer
         if answer is not None:
-            found.append(Source(f"answer of {each.path or 'the task'}", str(answer.get("content") or "")))
+            found.append(PromptSource(f"answer of {each.path or 'the task'}", str(answer.get("content") or "")))
     return found
 
 
@@ -63,7 +63,7 @@ def line_numbers(template: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def spans(prompt: str, sources: Sequence[Source], lines: Mapping[str, int]) -> list[Span]:
+def spans(prompt: str, sources: Sequence[PromptSource], lines: Mapping[str, int]) -> list[PromptSpan]:
     """The prompt in parts with their sources; longer sources first, where they overlap. Empty for one without any."""
     if len(prompt) > MAX_PROMPT_CHARS:
         return []
@@ -77,30 +77,30 @@ def spans(prompt: str, sources: Sequence[Source], lines: Mapping[str, int]) -> l
     return found if any(part.source for part in found) else []
 
 
-def _split(text: str, source: Source) -> list[Span]:
+def _split(text: str, source: PromptSource) -> list[PromptSpan]:
     wanted = source.text.strip()
-    found: list[Span] = []
+    found: list[PromptSpan] = []
     for place, piece in enumerate(text.split(wanted, MAX_SPANS)):
-        found += ([Span(wanted, source.name)] if place else []) + ([Span(piece)] if piece else [])
+        found += ([PromptSpan(wanted, source.name)] if place else []) + ([PromptSpan(piece)] if piece else [])
     return found
 
 
-def _by_line(text: str, lines: Mapping[str, int]) -> list[Span]:
-    found: list[Span] = []
+def _by_line(text: str, lines: Mapping[str, int]) -> list[PromptSpan]:
+    found: list[PromptSpan] = []
     for line in text.splitlines(keepends=True):
         number, body = lines.get(line.strip()), line.rstrip("\r\n")
         if number is None:
-            found.append(Span(line))
+            found.append(PromptSpan(line))
         else:
-            found += [Span(body, f"template line {number}"), Span(line[len(body) :])]
+            found += [PromptSpan(body, f"template line {number}"), PromptSpan(line[len(body) :])]
     return [each for each in found if each.text]
 
 
-def _by_context(prompt: str) -> list[Span]:
+def _by_context(prompt: str) -> list[PromptSpan]:
     """Blocks of context are marked as a whole; what is in one cannot end it."""
-    found: list[Span] = []
+    found: list[PromptSpan] = []
     end = 0
     for match in _CONTEXT.finditer(prompt):
-        found += [Span(prompt[end : match.start()]), Span(match[0], f"context {match[1]}")]
+        found += [PromptSpan(prompt[end : match.start()]), PromptSpan(match[0], f"context {match[1]}")]
         end = match.end()
-    return [each for each in (*found, Span(prompt[end:])) if each.text]
+    return [each for each in (*found, PromptSpan(prompt[end:])) if each.text]

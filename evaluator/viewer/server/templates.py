@@ -29,7 +29,7 @@ _PREFIX = "input."
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class InputField:
     """An input in the form. `problem` is why its text cannot be used."""
 
     name: str
@@ -140,10 +140,10 @@ def _description(template: Template) -> str:
     return node.description if isinstance(node, Function) else node.description.value
 
 
-def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[Field], dict[str, Any]]:
+def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[InputField], dict[str, Any]]:
     """The inputs of the form with the texts in `query`, and the values of those that are given."""
     node, values = template.node, dict[str, Any]()
-    fields: list[Field] = []
+    fields: list[InputField] = []
     if isinstance(node, Function):
         return fields, values
     for declared in node.inputs:
@@ -157,9 +157,8 @@ def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[Field], 
                 values[declared.name] = read_typed(text, declared.type)
             except UsageError as error:
                 problem = str(error)
-        fields.append(
-            Field(declared.name, declared.type, declared.must_be_given, default, declared.description, text, problem)
-        )
+        its = (declared.name, declared.type, declared.must_be_given, default, declared.description)
+        fields.append(InputField(*its, text, problem))
     return fields, values
 
 
