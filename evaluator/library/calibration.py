@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Evidence(NamedTuple):
     """What is known of a template that a search found for a request."""
 
-    strength: float  # log of the weight of the words that it holds
+    strength: float  # log of the weight of the words that it holds, with that of the meaning
     missed: float  # log of the weight of those that it does not hold
     margin: float  # its lead over the best other template, as a share of the request; negative except for the first
     unknown: float  # the share of the request, by weight, that no template has
@@ -38,11 +38,11 @@ class Logistic(NamedTuple):
         return max(-30.0, min(30.0, total))
 
 
-TEXT = Logistic(3.68, -0.36, 2.37, -0.86, -0.89, -1.48)
-NODE = Logistic(2.86, 0.24, 3.6, -1.68, -0.88, -1.64)
+TEXT = Logistic(3.54, -0.19, 2.2, -1.34, -0.83, -1.77)
+NODE = Logistic(2.9, 0.28, 3.23, -1.94, -0.83, -1.87)
 
-TEXT_VECTORS = Logistic(3.14, -0.24, 2.77, -0.82, -0.81, -0.8)
-NODE_VECTORS = Logistic(2.81, -0.01, 3.15, -1.16, -0.8, -0.93)
+TEXT_VECTORS = Logistic(3.73, -1.36, 2.91, -1.29, -0.81, -1.17)
+NODE_VECTORS = Logistic(3.14, -0.82, 3.54, -1.73, -0.79, -1.42)
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

@@ -8,7 +8,7 @@ without content are compared in examples only, for the templates that other word
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop, nlargest
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from evaluator.library.calibration import Evidence
 from evaluator.library.indexed import FIELDS, answers_questions, count_terms
-from evaluator.library.request_terms import Reading, Word, bigram, input_name
+from evaluator.library.request_terms import LONG, Reading, Word, bigram, input_name
 from evaluator.library.similar import SimilarWords
 from evaluator.library.words import stem
 from evaluator.nodes import Task
@@ -42,6 +42,8 @@ _SMALLEST_LIBRARY = 30
 _PRIOR = 0.7
 # So many templates are compared in detail.
 _CANDIDATES = 40
+# Longer postings are worth a look at whether they can be skipped.
+_LOOKED_UP = 80
 
 
 @dataclass(slots=True)
@@ -49,25 +51,30 @@ class _Postings:
     """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most of it."""
 
     idf: float = 0.0
+    top: float = 0.0
+    """The largest impact."""
     impacts: dict[int, float] = field(default_factory=dict[int, float])
     fields: dict[int, int] = field(default_factory=dict[int, int])
 
 
+_NOWHERE = _Postings()
+
+
 class _Term(NamedTuple):
-    """A term of a request: as written, its weight if a template holds it whole, and where it is held."""
+    """A term of a request: as written, its weight in the request, and what a template that holds it gains."""
 
     shown: str
     mass: float
-    held: tuple[tuple[float, _Postings], ...]
+    gain: float
+    held: _Postings
+
+    @property
+    def most(self) -> float:
+        """The most that a template gains."""
+        return self.gain * self.held.top
 
     def weight(self, document: int) -> float:
-        total = 0.0
-        for weight, postings in self.held:
-            total += weight * postings.impacts.get(document, 0.0)
-        return total
-
-    def field(self, document: int) -> str:
-        return next(FIELDS[p.fields[document]] for _, p in self.held if document in p.fields)
+        return self.gain * self.held.impacts.get(document, 0.0)
 
 
 class Hit(NamedTuple):
@@ -112,6 +119,7 @@ class Index:
             self._add(document, counts, relative, len(nodes[document].examples))
         for postings in self._postings.values():
             postings.idf = self._idf(len(postings.impacts))
+            postings.top = max(postings.impacts.values())
         self._rare = self._idf(0)
         self._similar = SimilarWords(seen)
 
@@ -144,11 +152,14 @@ class Index:
         scores = query.scores()
         asked = self._asked if reading.is_general_question else frozenset[int]()
         for document in asked:
-            scores[document] = scores.get(document, 0.0) + _ASKED * query.unknown
+            score = scores[document] if document in scores else query.score(document)
+            scores[document] = score + _ASKED * query.unknown
         equal = self._equal_inputs(reading.inputs or frozenset())
         # A coverage is at most about 1: this is what it is divided by.
         most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
         best = self._best(query, scores, equal, meaning, most, max(limit, 2))
+        # The longer a text, the more it shares with any template by accident.
+        evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
         alike = _ALIKE if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
@@ -157,8 +168,8 @@ class Index:
             unknown = query.unknown * (1 - _ASKED if -negative in asked else 1.0)
             why, missed = query.explain(-negative, most)
             evidence = Evidence(
-                math.log1p((coverage - near) * most * alike),
-                math.log1p(max(0.0, 1 - coverage) * most),
+                math.log1p(coverage * evident * alike),
+                math.log1p(max(0.0, 1 - coverage) * evident),
                 coverage - other,
                 unknown / query.mass if query.mass else 1.0,
                 math.log(max(self._size, _SMALLEST_LIBRARY)),
@@ -182,12 +193,13 @@ class Index:
         A template is compared in detail only if it can be among the best.
         """
         best: list[tuple[float, int]] = []
-        by_score = nlargest(_CANDIDATES, scores, key=lambda d: (scores[d], -d))
+        by_score = _best_of(scores)
         by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
         by_meaning = () if meaning is None else meaning.nearest
         inputs = _INPUTS if meaning is None else _INPUTS * (1 - _MEANING)
         for document in dict.fromkeys((*by_inputs, *by_score, *by_meaning)):
-            score, more = scores.get(document, 0.0), inputs * equal.get(document, 0.0)
+            score = scores[document] if document in scores else query.score(document)
+            more = inputs * equal.get(document, 0.0)
             if meaning is not None:
                 more += meaning.part(document)
             if len(best) == count and query.bound(score) / most + more < best[0][0]:
@@ -215,16 +227,15 @@ class Index:
         postings = self._postings.get(word.stem)
         if postings is not None:
             mass = word.weight * postings.idf
-            return _Term(word.shown, mass, ((mass, postings),))
+            return _Term(word.shown, mass, mass, postings)
         meant = self._similar.find(word.shown)
-        near = None if meant is None else self._postings.get(stem(meant))
-        held = () if near is None else ((word.weight * _MISSPELT * near.idf, near),)
-        return _Term(word.shown, word.weight * self._rare, held)
+        near = _NOWHERE if meant is None else self._postings.get(stem(meant), _NOWHERE)
+        return _Term(word.shown, word.weight * self._rare, word.weight * _MISSPELT * near.idf, near)
 
     def known(self, term: str, shown: str, weight: float) -> _Term | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
         postings = self._postings.get(term)
-        return None if postings is None else _Term(shown, 0.0, ((weight * postings.idf, postings),))
+        return None if postings is None else _Term(shown, 0.0, weight * postings.idf, postings)
 
     def without_content(self, term: str) -> _Term | None:
         """A term without content that examples hold; one that many hold says little, in a small library too."""
@@ -233,10 +244,21 @@ class Index:
             return None
         held = len(postings.impacts)
         idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
-        return _Term(term, 0.0, (((_BIGRAM if " " in term else 1.0) * idf, postings),))
+        return _Term(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings)
 
     def is_unknown(self, word: Word) -> bool:
         return word.stem not in self._postings
+
+
+def _impacts(terms: Iterable[_Term]) -> list[tuple[float, Mapping[int, float]]]:
+    return [(term.gain, term.held.impacts) for term in terms if term.held is not _NOWHERE]
+
+
+def _best_of(scores: Mapping[int, float]) -> list[int]:
+    """The candidates: those with the highest scores, equal ones by their numbers."""
+    lowest = min(sorted(scores.values(), reverse=True)[:_CANDIDATES], default=0.0)
+    found = [(-score, document) for document, score in scores.items() if score >= lowest]
+    return [document for _, document in sorted(found)[:_CANDIDATES]]
 
 
 class _Query:
@@ -244,7 +266,7 @@ class _Query:
 
     def __init__(self, reading: Reading, index: Index) -> None:
         self._terms: dict[str, _Term] = {}
-        self._parts: list[list[_Term]] = []
+        self._parts: list[list[tuple[float, Mapping[int, float]]]] = []
         self.mass = self.unknown = 0.0
         for part in reading.parts:
             self._parts.append(self._look_up(part, index))
@@ -253,14 +275,15 @@ class _Query:
                 self._terms[word.stem] = term
         without = (index.without_content(word) for word in sorted(reading.no_content))
         self._without_content = [term for term in without if term is not None]
-        self._most_without_content = sum(term.held[0][0] for term in self._without_content)
+        self._details = _impacts(self._without_content)
+        self._most_without_content = sum(term.most for term in self._without_content)
         if not self._terms:
             # Nothing else was asked for: then these words are the request.
             self._terms = {term.shown: term for term in self._without_content}
-            self._without_content = []
-            self.mass += sum(term.held[0][0] for term in self._terms.values())
+            self._without_content, self._details = [], []
+            self.mass += sum(term.gain for term in self._terms.values())
 
-    def _look_up(self, part: Sequence[Word], index: Index) -> list[_Term]:
+    def _look_up(self, part: Sequence[Word], index: Index) -> list[tuple[float, Mapping[int, float]]]:
         found: dict[str, _Term] = {}
         for word in part:
             if word.stem not in self._terms:
@@ -277,20 +300,42 @@ class _Query:
                     continue
                 self._terms[key] = term
             found[key] = self._terms[key]
-        return list(found.values())
+        return _impacts(found.values())
 
     def scores(self) -> dict[int, float]:
-        """The weight of the terms in each template that holds one."""
+        """The weight of the terms in each template that holds one; at least in all that can be candidates.
+
+        Rare terms come first. Once what is left cannot make another template a candidate, the long postings of common
+        terms are only looked up.
+        """
         scores: dict[int, float] = {}
-        for term in self._terms.values():
-            for weight, postings in term.held:
-                for document, impact in postings.impacts.items():
-                    scores[document] = scores.get(document, 0.0) + weight * impact
+        terms = sorted(self._terms.values(), key=lambda term: len(term.held.impacts))
+        left = sum(term.most for term in terms)
+        is_complete = False
+        for term in terms:
+            gain, impacts = term.gain, term.held.impacts
+            if not is_complete and len(impacts) > _LOOKED_UP < len(scores):
+                lowest = sorted(scores.values(), reverse=True)[_CANDIDATES - 1]
+                if lowest >= left:
+                    is_complete = True
+                    scores = {document: score for document, score in scores.items() if score + left >= lowest}
+            if is_complete:
+                for document in scores:
+                    if document in impacts:
+                        scores[document] += gain * impacts[document]
+            else:
+                for document, impact in impacts.items():
+                    scores[document] = scores.get(document, 0.0) + gain * impact
+            left -= term.most
         if len(scores) < _CANDIDATES:
             for term in self._without_content:
-                for document in term.held[0][1].impacts:
+                for document in term.held.impacts:
                     scores.setdefault(document, 0.0)
         return scores
+
+    def score(self, document: int) -> float:
+        """The weight of the terms in a template."""
+        return sum(term.weight(document) for term in self._terms.values())
 
     def bound(self, score: float) -> float:
         """The most that a template with this score can reach with the details."""
@@ -298,9 +343,10 @@ class _Query:
 
     def details(self, document: int) -> float:
         """What is compared only for candidates: the best part of several, and words without content."""
-        more = sum(term.weight(document) for term in self._without_content)
+        more = sum([gain * held[document] for gain, held in self._details if document in held])
         if len(self._parts) > 1:
-            more += _PART * max(sum(term.weight(document) for term in part) for part in self._parts)
+            parts = [sum([gain * held[document] for gain, held in part if document in held]) for part in self._parts]
+            more += _PART * max(parts)
         return more
 
     def explain(self, document: int, most: float) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
@@ -310,7 +356,7 @@ class _Query:
         for term in (*self._terms.values(), *self._without_content):
             weight = term.weight(document)
             if weight > 0:
-                why.append((term.shown, term.field(document), weight / most))
+                why.append((term.shown, FIELDS[term.held.fields[document]], weight / most))
             elif term.mass > 0:
                 missed.append(term.shown)
         return why, tuple(missed)

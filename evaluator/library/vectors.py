@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 _WEIGHTS, _TOKENIZER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
 _FIELDS = ("name", "description", "criteria")
-# The shares of these fields together, of the name and of the inputs in the vector of a template; that of its examples.
-_SHARES, _EXAMPLES = (0.6, 0.2, 0.2), 0.7
+# The shares of these fields together, of the name and of the inputs in the vector of a template; and how many examples
+# have a share of one half.
+_SHARES, _FEW_EXAMPLES = (0.6, 0.2, 0.2), 4
 # A piece of a request with fewer words is not compared on its own.
 _MIN_WORDS = 3
 _MAX_CHARS, _MAX_FIELD_CHARS = 2000, 400
@@ -133,7 +134,8 @@ class VectorRanker(LexicalRanker):
         for row, node in zip(rows, nodes, strict=True):
             if shown := [" ".join(example.inputs.values()) for example in node.examples]:
                 # The centroid of the examples says more than the best of them.
-                row[:] = (1 - _EXAMPLES) * row + _EXAMPLES * self._vectors.embed(shown).mean(axis=0)
+                share = len(shown) / (len(shown) + _FEW_EXAMPLES)
+                row[:] = (1 - share) * row + share * self._vectors.embed(shown).mean(axis=0)
         return _unit(rows)
 
 

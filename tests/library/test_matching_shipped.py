@@ -58,7 +58,7 @@ def test_the_right_template_comes_first_or_among_five(results: Any, half: str, f
     assert share([wanted in found for wanted, found in names]) >= five
 
 
-@pytest.mark.parametrize(("half", "fitting"), [("tuning", 0.94), ("held_out", 0.92)])
+@pytest.mark.parametrize(("half", "fitting"), [("tuning", 0.92), ("held_out", 0.92)])
 def test_most_fits_score_above_low_score_and_all_others_below(results: Any, half: str, fitting: float) -> None:
     rows = [(row["template"] is not None, top_score(found)) for row, found in results if row["set"] == half]
     assert share([score >= LOW_SCORE for fits, score in rows if fits]) >= fitting
