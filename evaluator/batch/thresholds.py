@@ -22,7 +22,7 @@ from typing import Any
 
 from evaluator.batch.summary import Amount, BatchSummary, GroupSummary, Percentiles, ReducedScore, VerdictCounts
 from evaluator.errors import UsageError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import did_you_mean, duration_text, listed
 
 _THRESHOLD = re.compile(
     r"\s*(?P<metric>[a-z][a-z0-9_]*(?:[@^][0-9]+)?)\s*(?:\(\s*(?P<argument>[^()]*?)\s*\))?\s*"
@@ -124,6 +124,8 @@ class ThresholdResult:
     def __str__(self) -> str:
         where = f" for {self.where}" if self.where else ""
         value = "unknown" if self.value is None else f"{self.value:.6g}"
+        if self.value is not None and self.threshold.metric in _DURATIONS:
+            value = duration_text(self.value)
         reason = f": {self.reason}" if self.reason else ""
         return f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of {self.of:,}){reason}"
 

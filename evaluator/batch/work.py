@@ -35,6 +35,7 @@ from evaluator.errors.results import (
     Usage,
     outcome_from_dict,
 )
+from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
@@ -213,14 +214,15 @@ class Worker:
                 inputs[FEWSHOT] = shot_values(sample.shots)
         except UsageError as error:
             return TaskError("VALIDATION_ERROR", str(error), "input_validation_failure")
+        shots = [] if has_input else [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
         task = self.unrecorded.get(label, work.resumes)
         if task is not None:
-            return await self._resume(task, inputs)
+            return await self._resume(task, inputs, shots)
         variant = work.variant
         return await self.evaluator.evaluate(
             name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
             target=target_text(sample.target, node), labels={SAMPLE_LABEL: label},
-            shots=[] if has_input else [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots],
+            shots=shots,
         )  # fmt: skip
 
     def _output_of(self, template: str) -> OutputFormat | None:
@@ -232,14 +234,14 @@ class Worker:
         """The epoch for the cache. A further try gets a new one, or the cache would return the failed response."""
         return work.epoch if work.retry_of is None else work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
 
-    async def _resume(self, task_id: int, inputs: Mapping[str, Any]) -> Outcome:
-        """Resumes a task of an earlier session, with the inputs that were redacted in its file."""
+    async def _resume(self, task_id: int, inputs: Mapping[str, Any], shots: Shots = ()) -> Outcome:
+        """Resumes a task of an earlier session, with the inputs and examples that were redacted in its file."""
         recording = self._recording(task_id)
         redacted = (
             [] if recording is None or recording.header is None else recording.header.extra.get("redacted_inputs")
         )
         missing = {name: inputs[name] for name in redacted or () if name in inputs}
-        return await self.evaluator.resume(task_id, missing, unfinished=self.unfinished)
+        return await self.evaluator.resume(task_id, missing, shots=shots, unfinished=self.unfinished)
 
     def _earlier_outcome(self, earlier: SampleResult) -> Outcome:
         """The outcome in the task file; without that file, the part of it in the line of results."""

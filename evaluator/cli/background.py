@@ -15,7 +15,7 @@ from evaluator.cli.common import json_option, print_json, print_table, stdout_is
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
 from evaluator.errors import UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import duration_text, visible
 
 if TYPE_CHECKING:
     from evaluator.background import BackgroundTask, BackgroundTasks
@@ -62,7 +62,7 @@ def _state(task: BackgroundTask) -> str:
 def _duration(task: BackgroundTask) -> str:
     if task.started_at is None:
         return "-"
-    return f"{(task.ended_at or time.time()) - task.started_at:,.0f} s"
+    return duration_text(max(0, (task.ended_at or time.time()) - task.started_at))
 
 
 def _tokens(task: BackgroundTask) -> str:

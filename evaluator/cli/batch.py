@@ -77,7 +77,7 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 2 wrong usage; "
     "3 configuration; 130 interrupted."
 )
-@click.argument("definition", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("definition", required=False, type=click.Path(path_type=Path))
 @_batch_options
 @role_option
 @library_option
@@ -99,8 +99,9 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def batch(definition: Path | None, **given: Any) -> None:
     """Evaluate rows with templates and models, score the answers, and print a summary.
 
-    DEFINITION is a TOML file (default: evaluator.toml here, if it exists and no --template is given). Options override
-    what it says. The summary goes to standard output, progress to standard error.
+    DEFINITION is a TOML file, or a folder with an evaluator.toml: the batch then runs as if started in that folder
+    (default: this folder, if it has an evaluator.toml and no --template is given). Options override what it says. The
+    summary goes to standard output, progress to standard error.
     """
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
@@ -113,7 +114,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     if given["strict"]:
         given["thresholds"] = (*given["thresholds"], "errors <= 0")
     folder: Path | None = given["resume"] and given["resume"].absolute()
-    dry_run = given["dry_run"]
+    dry_run, here = given["dry_run"], os.getcwd()
     wanted = _read_definition(definition, folder, given)
     roles = wanted.model_roles or {}
     shows_progress = given["progress"] in ("auto", "live")
@@ -124,9 +125,10 @@ def batch(definition: Path | None, **given: Any) -> None:
         notice=lambda line: echo(line, err=True), tracer=given["trace"] or None, sandbox=given["sandbox"],
         profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
     )  # fmt: skip
+    output = Path(folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select)))
     options = replace(
         wanted.options,
-        output=folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select)),
+        output=output if os.getcwd() == here else output.absolute(),
         resume=folder is not None,
         retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
         unfinished=given["unfinished"], sandbox=given["sandbox"],
@@ -244,13 +246,26 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
         base = definition_from(arguments)
         _expect_permission(file_of_manifest(folder, manifest, base), given)
         given = _enter_start_folder(manifest.get("cwd"), folder, base, given)
+    elif path is not None and path.is_dir():
+        file = path.absolute() / DEFAULT_FILE
+        if not file.is_file():
+            if (path / "manifest.json").is_file():
+                raise UsageError(f"{path} is the folder of a batch; to resume it: --resume {shlex.quote(str(path))}")
+            raise UsageError(f"{path} is a folder without {DEFAULT_FILE}; name the TOML file, or write {DEFAULT_FILE}")
+        given = _enter_folder(str(path.absolute()), given)
+        base = _read_trusted(file, given)
     elif path is not None:
         base = _read_trusted(path, given)
     elif not given["templates"] and Path(DEFAULT_FILE).is_file():
         base = _read_trusted(Path(DEFAULT_FILE), given)
     else:
-        if not given["templates"] or not given["rows"]:
-            raise UsageError("give a DEFINITION, or --template and --rows; see: evaluator batch --help")
+        if given["templates"] and not given["rows"]:
+            raise UsageError("--template needs --rows FILE, the rows to evaluate; see: evaluator batch --help")
+        if not given["templates"]:
+            raise UsageError(
+                f"there is no {DEFAULT_FILE} in this folder; give a DEFINITION, or --template and --rows; "
+                "see: evaluator batch --help"
+            )
         base = definition_from({"templates": given["templates"], "rows": given["rows"]})
     return _override(base, given, adds=folder is not None)
 
@@ -283,14 +298,11 @@ def _enter_start_folder(
     Returns: the flags; their paths still refer to the folder in which the command was started. Raises: UsageError, if
     the batch's folder is gone, unless --root says which folder tasks may read: then the current folder is used.
     """
-    from evaluator.batch.rows.hf_rows import place_in
-
-    here = os.getcwd()
-    if start is None or start == here:
+    if start is None or start == os.getcwd():
         return given
     shown = visible(start)
     try:
-        os.chdir(start)
+        return _enter_folder(start, given)
     except (FileNotFoundError, NotADirectoryError):
         if given["roots"]:
             echo(f"{shown}, where the batch was started, does not exist; using files in this folder", err=True)
@@ -303,8 +315,21 @@ def _enter_start_folder(
         ) from None
     except OSError as error:
         raise UsageError(f"the batch was started in {shown}, which cannot be entered: {error.strerror}") from error
-    echo(f"in the folder {shown}, where the batch was started", err=True)
-    paths = {name: given[name] and place_in(here, given[name]) for name in ("rows", "cache", "fewshot_rows")}
+
+
+def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Changes to `folder`. Returns: the flags, whose paths still refer to the folder in which the command was started.
+
+    Raises: OSError, if the folder cannot be entered.
+    """
+    from evaluator.batch.rows.hf_rows import place_in
+
+    here = os.getcwd()
+    if here == folder:
+        return given
+    os.chdir(folder)
+    echo(f"in the folder {visible(folder)}", err=True)
+    paths = {name: given[name] and place_in(here, given[name]) for name in ("rows", "cache", "output", "fewshot_rows")}
     paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
     code = {
         name: tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given[name])

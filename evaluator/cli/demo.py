@@ -14,6 +14,7 @@ import click
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError
+from evaluator.errors.messages import duration_text
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
@@ -71,7 +72,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
         )  # fmt: skip
         as_expected = sum(r["as_expected"] for r in rows)
         echo(
-            f"\n{as_expected} of {len(rows)} as expected, in {time.perf_counter() - started:.1f} s. "
+            f"\n{as_expected} of {len(rows)} as expected, in {duration_text(time.perf_counter() - started)}. "
             f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} --tasks {tasks_dir}"
         )
         _show_batch(library, tasks_dir, data)

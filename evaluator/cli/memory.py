@@ -13,7 +13,7 @@ from evaluator.batch.work_progress import WorkProgress
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import duration_text, visible
 
 if TYPE_CHECKING:
     from evaluator.memory import IndexReport
@@ -56,7 +56,7 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     source = "tracked by git" if report.kind == "git" else "found"
     echo(
         f"{report.files:,} files {source} in {visible(report.root)}: {report.added:,} added, "
-        f"{report.changed:,} changed, {report.removed:,} removed, in {report.seconds:.2f} s"
+        f"{report.changed:,} changed, {report.removed:,} removed, in {duration_text(report.seconds)}"
     )
     for reason, count in report.skipped.items():
         example = next((skipped for skipped, why in report.examples if why == reason), None)

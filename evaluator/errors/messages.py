@@ -1,4 +1,4 @@
-"""Parts of messages: suggestions for unknown names, lists of names, quoted text, text made safe for a terminal."""
+"""Parts of messages: suggestions for unknown names, lists of names, durations, quoted text, text made safe to print."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def shortened(text: str, limit: int = 60) -> str:
     """`text` quoted for a message, on one line, cut after `limit` characters."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= limit else flat[: limit - 1] + "…")
+
+
+def duration_text(seconds: float) -> str:
+    """A duration of at least 0 with a unit that fits it: `5.5 µs`, `120 ms`, `1.5 s`, `3 min 20 s`."""
+    if 0 < seconds < 0.001:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 119.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def with_article(noun: str) -> str:

@@ -382,6 +382,7 @@ class Evaluator:
         task_id: int,
         inputs: Mapping[str, Any] | None = None,
         *,
+        shots: Shots = (),
         unfinished: OnUnfinished = "ask",
         allow_changed: bool = False,
         on_text: Callable[[str], None] | None = None,
@@ -392,7 +393,8 @@ class Evaluator:
         The results of completed steps are taken from the record; calls that were in flight are made again. A tool
         call or script with a side effect that was begun and has no recorded end is asked about through the
         evaluator's `asker`; `unfinished` decides instead: "repeat" it, "tell" the model that its end is
-        not known, or "stop". `inputs` are those that the record lacks because they are secret.
+        not known, or "stop". `inputs` are those that the record lacks because they are secret; `shots` the few-shot
+        examples of the run, needed where they hold a secret.
 
         Where a template, a file that the task reads, or the model has changed, the run stops at the first
         step that differs, and does not run it; `allow_changed` continues with the current version.
@@ -405,7 +407,7 @@ class Evaluator:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
         _check_types("", inputs)
         _check_flag("allow_changed", allow_changed)
-        callbacks = RunOptions(on_text=on_text, on_event=on_event)
+        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=_given_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
             return await resume(self.services, task_id, values, unfinished, allow_changed, callbacks)

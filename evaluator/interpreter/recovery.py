@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,9 +19,9 @@ from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
-from evaluator.interpreter.frame import RunOptions, Services
+from evaluator.interpreter.frame import RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
-from evaluator.interpreter.runs import record_run, recorded_outcome
+from evaluator.interpreter.runs import record_run, recorded_outcome, recorded_shots
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
@@ -56,8 +56,8 @@ async def resume(
 ) -> Outcome:
     """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded result.
 
-    `callbacks` has the `on_text` and `on_event` of the resumed run; its other options are recorded. The limits of
-    `above` apply to it too.
+    `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the record lacks them because
+    they hold a secret; its other options are recorded. The limits of `above` apply to it too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed then.
     """
@@ -68,6 +68,7 @@ async def resume(
             journal.settle("completed")
             return recorded_outcome(recording)
         values = _inputs_of(header, inputs)
+        shots = _shots_of(header, callbacks.shots, None if store.redactor is None else store.redactor.redact_value)
         decide = _decider(unfinished, services.asker)
         await _ask_in_advance(services, store, recording, decide)
         earlier = ResumedSteps(
@@ -75,7 +76,8 @@ async def resume(
         )
         services = recorded_services(header, services)
         spec = recorded_spec(services.library, header, values, trust=services.trust or is_trusted(services.root))
-        options = replace(recorded_options(header, services), on_text=callbacks.on_text, on_event=callbacks.on_event)
+        options = recorded_options(header, services, shots)
+        options = replace(options, on_text=callbacks.on_text, on_event=callbacks.on_event)
         return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor), above=above)
 
 
@@ -129,6 +131,25 @@ def _inputs_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
         names = ", ".join(missing)
         raise UsageError(f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE")
     return {**header.inputs, **given}
+
+
+def _shots_of(header: Header, given: Shots, redact: Callable[[Any], Any] | None) -> Shots | None:
+    """The few-shot examples in `given`, where the record lacks them because they hold a secret; else None.
+
+    Raises: UsageError, if they are missing, or not those of the run.
+    """
+    recorded, is_redacted = header.extra.get("shots", []), bool(header.extra.get("redacted_shots"))
+    if not given:
+        if is_redacted:
+            raise UsageError(
+                "few-shot examples with a secret are not recorded: resume the batch that this run belongs to, or give "
+                "them again in Python, as shots of Evaluator.resume"
+            )
+        return None
+    shown = recorded_shots(given)
+    if (shown if redact is None else redact(shown)) != recorded:
+        raise UsageError("the shots are not those of this run; start a new run for other examples")
+    return given
 
 
 def _edited_templates(recording: Recording, library: TemplateLibrary) -> str | None:

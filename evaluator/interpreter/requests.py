@@ -14,7 +14,7 @@ from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services, Shots
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
@@ -111,8 +111,8 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
     return _of_template(library, header.template, header.request, values)
 
 
-def recorded_options(header: Header, services: Services) -> RunOptions:
-    """The options with which the run of this header was started.
+def recorded_options(header: Header, services: Services, shots: Shots | None = None) -> RunOptions:
+    """The options with which the run of this header was started; `shots` are its examples, if the header may lack them.
 
     Raises: UsageError, if the evaluator was made for another root.
     """
@@ -125,7 +125,7 @@ def recorded_options(header: Header, services: Services) -> RunOptions:
     return RunOptions(
         model=header.model, handler=extra.get("handler"), model_roles=extra.get("model_roles"),
         target=extra.get("target"), epoch=extra.get("epoch", 1),
-        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())],
+        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())] if shots is None else shots,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskRes
 from evaluator.files.trust import signature
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Run, RunOptions, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem, Frame, Run, RunOptions, Services, Shots
 from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
@@ -281,6 +281,7 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
     if options is not None:
         scrub = None if services.store is None else services.store.redactor
         redacted = [] if scrub is None else [n for n, v in spec.inputs.items() if scrub.redact_value(v) != v]
+        shots = recorded_shots(options.shots)
         values = {
             "handler": options.handler,
             "target": options.target,
@@ -291,7 +292,8 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
             "redacted_inputs": redacted or None,
             "root": str(services.root),
             "labels": dict(options.labels) if options.labels else None,
-            "shots": [[dict(inputs), answer] for inputs, answer in options.shots] or None,
+            "shots": shots or None,
+            "redacted_shots": (scrub is not None and scrub.redact_value(shots) != shots) or None,
         }
         extra.update((name, value) for name, value in values.items() if value is not None)
     if isinstance(xml := extra.get("node"), str):
@@ -299,6 +301,11 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
     return extra
+
+
+def recorded_shots(shots: Shots) -> list[Any]:
+    """Few-shot examples as a header has them."""
+    return [[dict(inputs), answer] for inputs, answer in shots]
 
 
 async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps) -> StepLog | Recording | None:

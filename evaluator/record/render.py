@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import duration_text, visible
 from evaluator.record.conversation import RecordedConversation, conversations, json_text
 from evaluator.record.steps import Header, Recording, Resumption, Step, Summary
 
@@ -223,13 +223,6 @@ def linked_task(step: Step) -> int | None:
         return None
     number = cast("Mapping[str, Any]", args).get("task_id")
     return number if type(number) is int and number > 0 else None
-
-
-def duration_text(seconds: float) -> str:
-    """A duration with its unit."""
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import RecordError
-from evaluator.errors.messages import visible
-from evaluator.record.render import Painter, cost_text, duration_text, linked_task, tokens_text
+from evaluator.errors.messages import duration_text, visible
+from evaluator.record.render import Painter, cost_text, linked_task, tokens_text
 from evaluator.record.steps import Recording, Step
 from evaluator.record.store import TaskStore
 

@@ -122,7 +122,7 @@ def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
         None if failure is None else failure.to_dict(),
         result.usage.non_zero(),
         result.scoring_usage.cost_usd,
-        round(result.duration_s, 4),
+        round(result.duration_s, 6),
         result.started,
         result.task_id,
         link_to(folder, result.task_file),

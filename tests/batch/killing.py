@@ -25,7 +25,8 @@ PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</
 
 
 class KillingServer(ThreadingHTTPServer):
-    """Answers a prompt with its length. `asked` counts prompts, `answered` those whose answer was sent whole.
+    """Answers a prompt with its length, or with a call of the first function that is offered. `asked` counts prompts,
+    `answered` those whose answer was sent whole; `seen` are all conversations, as JSON.
 
     Before it answers the request that brings `asked` to `kill_at`, it kills `victim` (SIGKILL); with `after` once
     it has answered it.
@@ -38,6 +39,7 @@ class KillingServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Request)
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
+        self.seen: list[str] = []
         self.kill_at: int | None = None
         self.after = False
         self.victim: int | None = None
@@ -67,12 +69,17 @@ class _Request(BaseHTTPRequestHandler):
         prompt = body["messages"][-1]["content"]
         with server.lock:
             server.asked[prompt] += 1
+            server.seen.append(json.dumps(body["messages"]))
             is_time = server.kill_at is not None and server.posts >= server.kill_at
             if is_time and not server.after:
                 server.kill()
+        message: dict[str, Any] = {"role": "assistant", "content": str(len(prompt))}
+        if tools := body.get("tools"):
+            function = {"name": tools[0]["function"]["name"], "arguments": json.dumps({"n": len(prompt)})}
+            message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
         answer = {
             "id": "x", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": str(len(prompt))}}],
+            "choices": [{"index": 0, "finish_reason": "tool_calls" if tools else "stop", "message": message}],
             "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
         }  # fmt: skip
         data = json.dumps(answer).encode()

@@ -123,6 +123,46 @@ def test_flags_override_a_definition_in_a_file(cli: Any, write: Any) -> None:
     assert json.loads(again.out)["ran"] == 0
 
 
+def test_a_folder_with_a_definition_runs_as_if_started_there(cli: Any, write: Any, tmp_path: Path) -> None:
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    (suite / "rows.jsonl").write_text('{"question": "1 + 1?", "target": "2"}\n')
+    (suite / "evaluator.toml").write_text('template = "own"\nrows = "rows.jsonl"\nscorers = ["exact"]\n')
+    (suite / "templates").mkdir()
+    (suite / "templates" / "own.xml").write_text(
+        '<task name="own" type="atomic"><description>d</description><instructions>{{ question }}</instructions>'
+        '<inputs><input name="question"/></inputs></task>'
+    )
+    ran = cli("batch", "suite", "--handler", "offline", "--output", "out", "--dry-run")
+    assert ran.code == 0 and f"in the folder {suite}" in ran.err
+    assert cli("batch", "suite", "--handler", "offline", "--output", "out").code == 0
+    assert (tmp_path / "out" / "manifest.json").is_file() and not (suite / "batches").exists()
+    inside = cli("batch", "suite", "--handler", "offline")
+    (made,) = (suite / "batches").iterdir()
+    assert inside.code == 0 and str(made) in inside.err
+    assert cli("batch", "--resume", made).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "there is no evaluator.toml in this folder; give a DEFINITION, or --template and --rows"),
+        (("--template", "x"), "--template needs --rows FILE"),
+        (("empty",), "empty is a folder without evaluator.toml; name the TOML file"),
+        (("ran",), "ran is the folder of a batch; to resume it: --resume ran"),
+        (("missing",), "missing: cannot be read: No such file"),
+    ],
+)
+def test_without_a_definition_the_message_names_the_file(
+    cli: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "ran").mkdir()
+    (tmp_path / "ran" / "manifest.json").write_text("{}")
+    ran = cli("batch", *arguments)
+    assert ran.code == 2 and message in ran.err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -16,6 +16,7 @@ from evaluator.batch.summary.parts import (
     Spending,
 )
 from evaluator.batch.summary.tables import UNKNOWN, Table, number
+from evaluator.errors.messages import duration_text
 
 MOST_PARTS = 20
 """Groups of one table; more are folded."""
@@ -123,7 +124,9 @@ def cost_line(spending: Spending) -> str:
 def duration_line(found: Percentiles) -> str:
     if found.n == 0:
         return f"duration: {UNKNOWN}"
-    return f"duration: p50 {number(found.p50)} s, p90 {number(found.p90)} s, p99 {number(found.p99)} s, of {found.n:,}"
+    shares = (("p50", found.p50), ("p90", found.p90), ("p99", found.p99))
+    shown = ", ".join(f"{name} {UNKNOWN if value is None else duration_text(value)}" for name, value in shares)
+    return f"duration: {shown}, of {found.n:,}"
 
 
 def _money(amount: Amount) -> str:

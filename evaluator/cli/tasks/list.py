@@ -13,7 +13,8 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.cli.tasks.common import parse_id
 from evaluator.errors import UsageError
-from evaluator.record.render import cost_text, duration_text, tokens_text
+from evaluator.errors.messages import duration_text
+from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.search import find, models_of
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary

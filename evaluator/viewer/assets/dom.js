@@ -82,7 +82,11 @@ function amount(found, written) {
 
 function seconds(value) {
   if (value === null || value === undefined) return UNKNOWN;
-  return value < 1 ? `${Math.round(value * 1000)} ms` : `${short(value)} s`;
+  if (value > 0 && value < 0.001) return `${short(value * 1e6)} µs`;
+  if (value < 1) return `${short(value * 1000)} ms`;
+  if (value < 119.95) return `${short(value)} s`;
+  const whole = Math.round(value);
+  return whole < 3600 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
 function ofAll(n, all) {

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, Undefined
 from markupsafe import Markup
 
-from evaluator.errors.messages import visible
-from evaluator.record.render import cost_text, duration_text, tokens_text
+from evaluator.errors.messages import duration_text, visible
+from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.steps import plain_json
 
 MAX_TEXT_CHARS = 200_000
