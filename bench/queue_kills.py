@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -51,6 +52,7 @@ evaluator = Evaluator(
 with TaskQueue(f"{folder}/queue") as queue:
     queue.work_sync(evaluator, workers=entries_at_once, until_empty=True, verifiers=[exclusively])
 """
+_RESULT = re.compile(r"(?P<task>TASK-\d+): fine(?: \(interrupted (?P<times>once|\d+)(?: times)?\))?")
 LOG = """
 CREATE TABLE version (sequence INTEGER PRIMARY KEY, document TEXT);
 CREATE TRIGGER entry_version AFTER UPDATE OF document ON entry
@@ -131,9 +133,11 @@ def _check_entries(folder: Path, found: list[QueueEntry], entries: int) -> None:
         attempts = entry.strategies_tried
         assert entry.status == "done", entry
         assert [attempt.attempt for attempt in attempts] == list(range(1, len(attempts) + 1)), entry
-        assert entry.retries == len(attempts) - 1, entry
-        task, _, answer = attempts[-1].result.partition(": ")
-        assert answer == "fine", entry
+        found_result = _RESULT.fullmatch(attempts[-1].result)
+        assert found_result is not None, entry
+        task, interruptions = found_result["task"], int((found_result["times"] or "0").replace("once", "1"))
+        # A worker that is killed between a claim and the begin of the attempt leaves an attempt that cannot be resumed.
+        assert entry.retries == interruptions + len(attempts) - 1, entry
         assert all(a.result == "interrupted: the worker's process ended" for a in attempts[:-1]), entry
         assert task not in tasks, f"{task} belongs to two entries"
         tasks.add(task)

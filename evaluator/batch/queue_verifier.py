@@ -36,9 +36,7 @@ class ScorerVerifier:
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             model = options.get("model")
             roles = None if model is None else {"grader": evaluator.model_roles.get(model, model)}
-            return await evaluator.evaluate(
-                template, inputs, labels=result.labels, model_roles=roles, epoch=options.get("repeat", 1)
-            )
+            return await result.evaluate(template, inputs, model_roles=roles, epoch=options.get("repeat", 1))
 
         def recording() -> Recording | None:
             store, number = evaluator.services.store, result.outcome.task_id

@@ -122,6 +122,10 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
 @click.option("--verify", "scorers", multiple=True, metavar="SCORER", help="Accept results that this scorer passes.")
 @click.option("--grader", metavar="TEMPLATE", help="Accept results that this template grades as success.")
 @click.option("--classify", is_flag=True, help="Ask a model for the type of entries whose type is unknown.")
+@click.option(
+    "--unfinished", type=click.Choice(["ask", "repeat", "tell", "stop"]), default="stop", show_default=True,
+    help="What to do about a side effect of an interrupted attempt that was started and has no recorded end.",
+)  # fmt: skip
 @evaluator_options("library", "handler", "model", "model-role", "tasks", "root", "memory", "ask-in", "sync", "sandbox")
 @queue_option
 @json_option
@@ -132,6 +136,7 @@ def work(
     scorers: tuple[str, ...],
     grader: str | None,
     classify: bool,
+    unfinished: Any,
     options: EvaluatorOptions,
     folder: Path | None,
     as_json: bool,
@@ -156,7 +161,7 @@ def work(
             found.configure(max_concurrent=max_concurrent)
         summary = found.work_sync(
             evaluator, workers=workers, until_empty=until_empty, verifiers=verifiers, ask_model=classify,
-            on_start=show, on_end=show,
+            unfinished=unfinished, on_start=show, on_end=show,
         )  # fmt: skip
         evaluator.close()
         if as_json:

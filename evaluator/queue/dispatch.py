@@ -12,25 +12,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, RecordError, ToolError
+from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
 from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
+from evaluator.queue.attempt_runs import AttemptRuns, folder_of
 from evaluator.queue.deliverables import answer_field, delivered_file
-from evaluator.queue.entries import RELEASED, TOOL, TYPES, EntryType, QueueEntry, StrategyAttempt
+from evaluator.queue.entries import (
+    INTERRUPTED,
+    RELEASED,
+    TOOL,
+    TYPES,
+    BegunAttempt,
+    EntryType,
+    QueueEntry,
+    StrategyAttempt,
+)
 from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
 DELIVERABLES = "deliverables"
-ENTRY_LABEL, ATTEMPT_LABEL = "queue_entry", "queue_attempt"
 CLASSIFIER = "classify"
 _MAX_RESULT_CHARS, _MAX_DELIVERABLE_CHARS = 500, 2_000
 # The template does not exist, or its inputs are wrong.
 _SAME_AGAIN: tuple[FailureReason, ...] = ("input_validation_failure", "template_resolution_failure")
-# These stop the worker: each further entry would fail in the same way.
-_NOT_OF_THE_ENTRY = (ConfigurationError, MachineError, RecordError)
 
 
 class AttemptAborted(Exception):
@@ -51,7 +59,8 @@ class AttemptEnd:
 
 class Dispatcher:
     """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that is `unknown`, with
-    the template `classify`. Answers without a file of their own are written into `folder`."""
+    the template `classify`. `unfinished`: what to do about a side effect of an interrupted attempt without a recorded
+    end, see `Evaluator.resume`. Answers without a file of their own are written into `folder`."""
 
     def __init__(
         self,
@@ -61,8 +70,10 @@ class Dispatcher:
         verifiers: Sequence[Verifier] = (),
         *,
         ask_model: bool = False,
+        unfinished: OnUnfinished = "ask",
     ) -> None:
         self._evaluator = evaluator
+        self._unfinished: OnUnfinished = unfinished
         self._folder = folder / DELIVERABLES
         self._now = now
         self._verifiers = tuple(verifiers)
@@ -70,7 +81,9 @@ class Dispatcher:
 
     def choose(self, claim: Claim) -> str | None:
         """The template to try; None if none that fits is left. What an earlier round tried comes last; an attempt that
-        was stopped before its end does not count."""
+        was stopped before its end does not count, and one that can be resumed is."""
+        if claim.attempt is not None:
+            return claim.attempt.strategy
         if claim.options.template is not None:
             return claim.options.template
         tried = claim.options.tried
@@ -81,18 +94,28 @@ class Dispatcher:
         matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
         return matches[0].template.name if matches and matches[0].score >= LOW_SCORE else None
 
+    def task_files(self) -> tuple[str, int]:
+        """The folder of task files, empty without one, and the highest id in it. Raises: RecordError."""
+        store = self._evaluator.services.store
+        return folder_of(store), 0 if store is None else store.last_id()
+
     async def attempt(self, claim: Claim, strategy: str | None) -> AttemptEnd:
-        """Runs the attempt. Raises: AttemptAborted, if it could not run at all."""
-        if strategy is None:
+        """Runs the attempt, or what is left of it after an interruption.
+
+        Raises: AttemptAborted, if it could not run at all; CannotResume, if a new attempt has to begin in its place.
+        """
+        begun = claim.attempt
+        if strategy is None or begun is None:
             return AttemptEnd(lambda entry: self._nothing_to_try(claim, entry))
-        kind, started = await self._type_of(claim), self._now()
-        labels = {ENTRY_LABEL: claim.entry.id, ATTEMPT_LABEL: str(claim.next_attempt)}
+        runs = AttemptRuns(self._evaluator, claim.entry.id, begun, self._unfinished)
+        await runs.find_recorded()
+        kind = await self._type_of(claim, runs)
         inputs = self._inputs(claim, strategy)
-        outcome = await self._evaluator.evaluate_words(_words(claim), strategy, inputs, labels=labels)
-        attempt = StrategyAttempt(claim.next_attempt, strategy, TOOL, started, _result_text(outcome))
+        outcome = await runs.answer(_words(claim), strategy, inputs)
+        if runs.trouble is not None:
+            return self._trouble(claim, begun, runs.trouble)
+        attempt = StrategyAttempt(begun.number, strategy, TOOL, begun.began_at, _result_text(outcome, begun))
         if isinstance(outcome, TaskError):
-            if isinstance(outcome.cause, _NOT_OF_THE_ENTRY):
-                raise AttemptAborted(outcome.cause)
             tried = None if outcome.retryable else strategy
             final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
             return self._failed(claim, kind, attempt, outcome.message, tried, final=final)
@@ -101,8 +124,10 @@ class Dispatcher:
             file = await delivered_file(self._evaluator, outcome)
         except ToolError as error:
             failure = f"the file that the answer names as deliverable_path cannot be delivered: {error}"
-        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, labels, file)
+        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, runs.evaluate, file)
         failure = failure or await failure_of(self._verifiers, result)
+        if runs.trouble is not None:
+            return self._trouble(claim, begun, runs.trouble)
         if failure is not None:
             failure = _short(failure, _MAX_RESULT_CHARS)
             return self._failed(claim, kind, replace(attempt, verification_failure=failure), failure, strategy)
@@ -113,6 +138,29 @@ class Dispatcher:
             lambda entry: entries.complete(
                 replace(entry, type=kind), attempt, self._now(), deliverable=deliverable, path=str(path)
             )
+        )
+
+    def _trouble(self, claim: Claim, begun: BegunAttempt, outcome: TaskError) -> AttemptEnd:
+        """The end of an attempt at a side effect that is in doubt: the attempt stays open.
+
+        Raises: AttemptAborted, for any other trouble.
+        """
+        cause = outcome.cause
+        if not isinstance(cause, StepUnfinished):
+            assert isinstance(cause, EvaluatorError)
+            raise AttemptAborted(cause)
+        where, entry_id = f"TASK-{outcome.task_id}: ", claim.entry.id
+        result = f"{INTERRUPTED}: {where}{cause}"
+        attempt = StrategyAttempt(begun.number, begun.strategy, TOOL, begun.began_at, result)
+        tell = ", or --unfinished tell, which lets the model know" if cause.can_tell else ""
+        action = (
+            f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}\n"
+            f"2. Run: evaluator queue retry {entry_id}, then: evaluator queue work --unfinished repeat{tell}; "
+            "guidance for the retry begins a new attempt"
+        )
+        reason = f"an interrupted attempt had a side effect that may have taken place: {where}{cause}"
+        return AttemptEnd(
+            lambda entry: entries.block(entry, self._now(), reason=reason, action=action, attempt=attempt)
         )
 
     def _inputs(self, claim: Claim, strategy: str) -> dict[str, object]:
@@ -137,7 +185,7 @@ class Dispatcher:
         options = claim.options
         left = tried is None or (options.template is not None and not final)
         if not left and options.template is None:
-            following = replace(claim, options=replace(options, tried=(*options.tried, tried or "")))
+            following = replace(claim, attempt=None, options=replace(options, tried=(*options.tried, tried or "")))
             left = self.choose(following) is not None
         what = f"attempt {attempt.attempt} with {attempt.strategy!r} failed: {_short(reason, _MAX_RESULT_CHARS)}"
         return AttemptEnd(
@@ -152,13 +200,13 @@ class Dispatcher:
         reason = f"each template that fits was tried: {tried}" if tried else "no template fits the text"
         return entries.block(entry, self._now(), reason=reason, action=_action(entry.id))
 
-    async def _type_of(self, claim: Claim) -> EntryType:
+    async def _type_of(self, claim: Claim, runs: AttemptRuns) -> EntryType:
         """The entry's type; where it is unknown and a model may be asked, the model's answer."""
         kind = claim.entry.type
         if kind != "unknown" or not self._ask_model or CLASSIFIER not in self._evaluator.library:
             return kind
         inputs = {"text": claim.entry.description, "labels": list(TYPES)}
-        outcome = await self._evaluator.evaluate(CLASSIFIER, inputs, labels={ENTRY_LABEL: claim.entry.id})
+        outcome = await runs.evaluate(CLASSIFIER, inputs)
         answer = outcome.parsed_data if isinstance(outcome, TaskResult) else None
         label = cast("dict[str, object]", answer).get("label") if isinstance(answer, dict) else None
         return label if label in TYPES else kind
@@ -173,7 +221,8 @@ class Dispatcher:
 def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
     """The end of an attempt that was stopped with its worker."""
     result = f"{RELEASED}: the worker was stopped before the attempt ended"
-    attempt = StrategyAttempt(claim.next_attempt, strategy or "none", TOOL, now, result)
+    at = now if claim.attempt is None else claim.attempt.began_at
+    attempt = StrategyAttempt(claim.attempt_number, strategy or "none", TOOL, at, result)
     return lambda entry: entries.release(entry, attempt)
 
 
@@ -189,9 +238,11 @@ def _action(entry: str) -> str:
     )
 
 
-def _result_text(outcome: Outcome) -> str:
+def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
     task = "" if outcome.task_id is None else f"TASK-{outcome.task_id}: "
-    return task + _short(str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS)
+    text = _short(str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS)
+    times = "once" if begun.interruptions == 1 else f"{begun.interruptions} times"
+    return f"{task}{text}" + (f" (interrupted {times})" if begun.interruptions else "")
 
 
 def _short(text: str, limit: int) -> str:

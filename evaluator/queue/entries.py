@@ -66,6 +66,35 @@ class StrategyAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunAttempt:
+    """An attempt since its begin: what a worker needs to resume it after an interruption. Kept in the store only.
+
+    `key` is in the labels of its task files; they are in the folder `tasks` (absolute; empty: none are written), and
+    their ids are above `after`. `interruptions`: how often a worker was stopped in it.
+    """
+
+    number: int
+    strategy: str
+    began_at: str
+    key: str
+    tasks: str
+    after: int
+    interruptions: int = 0
+
+    def is_open(self, entry: QueueEntry) -> bool:
+        """Whether the attempt is the last one of the entry and was interrupted, so that it can be resumed."""
+        last = entry.strategies_tried[-1] if entry.strategies_tried else None
+        return last is not None and not last.has_ended and (last.attempt, last.strategy) == (self.number, self.strategy)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> BegunAttempt:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
 class QueueEntry:
     """An entry as `task-queue.json` shows it; the names of its fields are those of the file, except `max_retries`.
 
@@ -196,6 +225,13 @@ def release(entry: QueueEntry, attempt: StrategyAttempt) -> QueueEntry:
     return _end_attempt(entry, "pending", attempt)
 
 
+def give_up_attempt(entry: QueueEntry, reason: str) -> QueueEntry:
+    """The entry with the reason why its last attempt, which was interrupted, is not resumed."""
+    *earlier, last = entry.strategies_tried
+    last = replace(last, result=f"{last.result}; not resumed: {reason}")
+    return replace(entry, strategies_tried=(*earlier, last))
+
+
 def skip(entry: QueueEntry, now: str) -> QueueEntry:
     """pending → skipped."""
     _check(entry, "skipped", "only a pending entry can be skipped")
@@ -215,8 +251,12 @@ def _end_attempt(entry: QueueEntry, status: EntryStatus, attempt: StrategyAttemp
     if entry.status != "running":
         raise UsageError(f"{entry.id} is {entry.status}, not running")
     _check(entry, status)
-    tried = () if attempt is None else (attempt,)
-    return replace(entry, status=status, subagent_session=None, strategies_tried=entry.strategies_tried + tried)
+    tried = entry.strategies_tried
+    if attempt is not None:
+        if tried and tried[-1].attempt == attempt.attempt and not tried[-1].has_ended:
+            tried = tried[:-1]  # the attempt was resumed
+        tried += (attempt,)
+    return replace(entry, status=status, subagent_session=None, strategies_tried=tried)
 
 
 def _check(entry: QueueEntry, status: EntryStatus, rule: str | None = None) -> None:

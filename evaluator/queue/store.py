@@ -19,6 +19,7 @@ from evaluator.queue.document import parse_entry
 from evaluator.queue.entries import (
     INTERRUPTED,
     TOOL,
+    BegunAttempt,
     EntryOptions,
     EntryType,
     QueueEntry,
@@ -41,16 +42,20 @@ _IS_READY = (
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A running entry and the lease under which its worker may change it."""
+    """A running entry and the lease under which its worker may change it.
+
+    `attempt` is the one that runs under this lease; before it begins, the one that was interrupted and can be resumed.
+    """
 
     entry: QueueEntry
     options: EntryOptions
     lease: str
+    attempt: BegunAttempt | None = None
 
     @property
-    def next_attempt(self) -> int:
+    def attempt_number(self) -> int:
         """The number of the attempt that runs under this lease."""
-        return len(self.entry.strategies_tried) + 1
+        return len(self.entry.strategies_tried) + 1 if self.attempt is None else self.attempt.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class QueueStore(QueueTables):
         """Starts the pending entry that is next: highest priority, then lowest id; None if there is none.
 
         At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the queue first. The
-        claim is on the disk when `note_strategy` returns, which is before the attempt begins.
+        claim is on the disk when `begin_attempt` returns, which is before the attempt begins.
         """
         with self.transaction(sync=False) as db:
             self.recover()
@@ -135,19 +140,21 @@ class QueueStore(QueueTables):
             if running >= limit:
                 return None
             row = db.execute(
-                f"SELECT number, document, options FROM entry WHERE {_IS_READY} ORDER BY priority DESC, number LIMIT 1",
+                f"SELECT number, document, options, begun FROM entry WHERE {_IS_READY}"
+                " ORDER BY priority DESC, number LIMIT 1",
                 (self.clock(),),
             ).fetchone()
             if row is None:
                 return None
             owner, lease = current_owner(), secrets.token_hex(8)
             entry = entries.start(parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now())
+            begun = _open_attempt(row[3], entry)
             self.put(row[0], entry)
             db.execute(
-                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, strategy = NULL WHERE number = ?",
-                (lease, self.clock() + lease_s, json.dumps(asdict(owner)), row[0]),
+                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, begun = ? WHERE number = ?",
+                (lease, self.clock() + lease_s, json.dumps(asdict(owner)), begun and begun.to_json(), row[0]),
             )
-        return Claim(entry, EntryOptions.from_json(row[2]), lease)
+        return Claim(entry, EntryOptions.from_json(row[2]), lease, begun)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """Renews the lease. False: it is lost, and the attempt has to stop."""
@@ -158,14 +165,32 @@ class QueueStore(QueueTables):
             )
         return done.rowcount == 1
 
-    def note_strategy(self, claim: Claim, strategy: str) -> bool:
-        """Stores what the attempt tries, for the case that its process ends. False: the lease is lost."""
+    def begin_attempt(self, claim: Claim, strategy: str, tasks: str = "", after: int = 0) -> Claim | None:
+        """Stores the attempt that begins or is resumed, for the case that its process ends. None: the lease is lost.
+
+        `tasks` and `after`: see `BegunAttempt`.
+        """
+        begun = claim.attempt
+        if begun is None:
+            number, key = claim.attempt_number, secrets.token_hex(8)
+            begun = BegunAttempt(number, strategy, self._now(), key, tasks, after)
         with self.transaction() as db:
             done = db.execute(
-                "UPDATE entry SET strategy = ? WHERE number = ? AND lease = ? AND status = 'running'",
-                (strategy, entry_number(claim.entry.id), claim.lease),
+                "UPDATE entry SET begun = ? WHERE number = ? AND lease = ? AND status = 'running'",
+                (begun.to_json(), entry_number(claim.entry.id), claim.lease),
             )
-        return done.rowcount == 1
+        return replace(claim, attempt=begun) if done.rowcount == 1 else None
+
+    def give_up_attempt(self, claim: Claim, reason: str) -> Claim | None:
+        """Lets a new attempt follow the interrupted one, which cannot be resumed. None: the lease is lost."""
+        number = entry_number(claim.entry.id)
+        with self.transaction() as db:
+            if not self._is_held(db, number, claim):
+                return None
+            entry = entries.give_up_attempt(self.get(number).entry, reason)
+            self.put(number, entry)
+            db.execute("UPDATE entry SET begun = NULL WHERE number = ?", (number,))
+        return replace(claim, entry=entry, attempt=None)
 
     def end(
         self, claim: Claim, change: Callable[[QueueEntry], QueueEntry], *, tried: str | None = None
@@ -180,7 +205,7 @@ class QueueStore(QueueTables):
             return old if tried is None or tried in old.tried else replace(old, tried=(*old.tried, tried))
 
         with self.transaction() as db:
-            if not db.execute("SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)).fetchone():
+            if not self._is_held(db, number, claim):
                 return None
             return self._change(number, change, options=options)
 
@@ -188,21 +213,21 @@ class QueueStore(QueueTables):
         """Returns entries to the queue whose lease is over or whose process is gone; the attempt counts as failed."""
         found: list[QueueEntry] = []
         with self.transaction() as db:
-            rows = db.execute(
-                "SELECT number, lease_until, owner, strategy FROM entry WHERE status = 'running'"
-            ).fetchall()
-            for number, until, owner, strategy in rows:
+            rows = db.execute("SELECT number, lease_until, owner, begun FROM entry WHERE status = 'running'").fetchall()
+            for number, until, owner, text in rows:
                 gone = owner is None or is_gone(Owner(**json.loads(owner)))
                 if gone or until <= self.clock():
                     what = "the worker's process ended" if gone else "the worker did not renew its lease"
-                    found.append(self._change(number, lambda entry, w=what, s=strategy: self._lose(entry, w, s)))
+                    begun = None if text is None else BegunAttempt.from_json(text)
+                    found.append(self._change(number, lambda entry, w=what, b=begun: self._lose(entry, w, b)))
         return found
 
-    def _lose(self, entry: QueueEntry, what: str, strategy: str | None) -> QueueEntry:
-        now = self._now()
-        attempt = StrategyAttempt(
-            len(entry.strategies_tried) + 1, strategy or "unknown", TOOL, now, f"{INTERRUPTED}: {what}"
-        )
+    def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:
+        now, result = self._now(), f"{INTERRUPTED}: {what}"
+        if begun is None:
+            attempt = StrategyAttempt(len(entry.strategies_tried) + 1, "unknown", TOOL, now, result)
+        else:
+            attempt = StrategyAttempt(begun.number, begun.strategy, TOOL, begun.began_at, result)
         return entries.fail(
             entry, attempt, now, reason=f"{what} in the last of {entry.retries + 1} attempts",
             action=f"1. Find out why workers end (memory, time limits)\n2. Run: evaluator queue retry {entry.id}",
@@ -210,6 +235,10 @@ class QueueStore(QueueTables):
 
     def _now(self) -> str:
         return timestamp(self.clock())
+
+    def _is_held(self, db: sqlite3.Connection, number: int, claim: Claim) -> bool:
+        found = db.execute("SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)).fetchone()
+        return found is not None
 
     def _check_exists(self, number: int) -> None:
         if self.archived_month(number) is None:
@@ -233,17 +262,22 @@ class QueueStore(QueueTables):
         change: Callable[[QueueEntry], QueueEntry],
         options: Callable[[EntryOptions], EntryOptions] = lambda old: old,
     ) -> QueueEntry:
-        """A transition: reads the entry, changes it, and ends its lease, in one transaction."""
+        """A transition: reads the entry, changes it, and ends its lease, in one transaction. An attempt that was
+        interrupted stays open."""
         with self.transaction() as db:
             stored = self.get(number)
+            text = db.execute("SELECT begun FROM entry WHERE number = ?", (number,)).fetchone()[0]
             entry, kept = change(stored.entry), options(stored.options)
             if entry.status in ("done", "blocked") and kept.every is not None:
                 self._recur(entry, kept)
                 kept = replace(kept, every=None)
             self.put(number, entry, kept)
+            begun = _open_attempt(text, entry)
+            if begun is not None and stored.entry.status == "running":
+                begun = replace(begun, interruptions=begun.interruptions + 1)
             db.execute(
-                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, strategy = NULL WHERE number = ?",
-                (number,),
+                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, begun = ? WHERE number = ?",
+                (begun and begun.to_json(), number),
             )
         return entry
 
@@ -252,3 +286,9 @@ class QueueStore(QueueTables):
         assert options.every is not None
         following = replace(options, not_before=next_time(options.every, self.clock()), tried=(), needs=())
         self.add(entry.description, entry.goal, entry.type, following, entry.max_retries)
+
+
+def _open_attempt(text: str | None, entry: QueueEntry) -> BegunAttempt | None:
+    """The attempt in the column `begun`, if it was interrupted and can be resumed."""
+    begun = None if text is None else BegunAttempt.from_json(text)
+    return begun if begun is not None and begun.is_open(entry) else None

@@ -4,7 +4,8 @@ SQLite in WAL mode; a change that was reported as done survives a loss of power.
 
     queue       one row: the last number given, the settings of the file, what was published
     entry       `document` is the entry as the file shows it; the other columns are for choosing and for leases;
-                `base` is the published document of an entry that has changed since
+                `base` is the published document of an entry that has changed since; `begun` is the attempt that runs
+                or was interrupted
     dependency  the entries that an entry waits for
     archived    the numbers, states and months of entries in the archive
     entry_key   the keys with which entries were added, archived ones included
@@ -48,7 +49,7 @@ INSERT INTO queue VALUES (0, 2, 3, 7, '', 0, -1, '', '');
 CREATE TABLE entry (
     number INTEGER PRIMARY KEY, status TEXT NOT NULL, priority INTEGER NOT NULL, not_before REAL NOT NULL,
     completed REAL, document TEXT NOT NULL, options TEXT NOT NULL, revision INTEGER NOT NULL, base TEXT,
-    lease TEXT, lease_until REAL, owner TEXT, strategy TEXT
+    lease TEXT, lease_until REAL, owner TEXT, begun TEXT
 );
 CREATE INDEX entry_order ON entry (status, priority DESC, number);
 CREATE TABLE dependency (number INTEGER, needs INTEGER, PRIMARY KEY (number, needs)) WITHOUT ROWID;
@@ -56,7 +57,7 @@ CREATE TABLE archived (number INTEGER PRIMARY KEY, status TEXT NOT NULL, month T
 CREATE TABLE entry_key (key TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID
 """
 FORMAT = database.Format(
-    "queue", 0x45767131, 2, _TABLES, "export it with the older version and import it into a new one"
+    "queue", 0x45767131, 3, _TABLES, "export it with the older version and import it into a new one"
 )
 
 

@@ -16,6 +16,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive, archived_entry
@@ -252,6 +253,7 @@ class TaskQueue:
         until_empty: bool = False,
         verifiers: Sequence[Verifier] = (),
         ask_model: bool = False,
+        unfinished: OnUnfinished = "ask",
         lease_s: float = LEASE_S,
         on_start: Callable[[QueueEntry], None] = lambda entry: None,
         on_end: Callable[[QueueEntry], None] = lambda entry: None,
@@ -260,7 +262,9 @@ class TaskQueue:
 
         An entry has the evaluator's authority and no more. `until_empty`: ends when no entry runs and none could.
         `verifiers` check each result. `ask_model`: unknown types are asked of a model. Cancelling releases what runs;
-        an entry of a killed process, or one whose lease of `lease_s` seconds was not renewed, returns to the queue.
+        an entry of a killed process, or one whose lease of `lease_s` seconds was not renewed, returns to the queue. The
+        next worker resumes the attempt from its task file; `unfinished` is what to do about a side effect without a
+        recorded end, see `Evaluator.resume`.
 
         Raises: UsageError, for more workers than `maxConcurrent`; EvaluatorError, if attempts cannot run at all.
         """
@@ -271,10 +275,12 @@ class TaskQueue:
                 f"{workers} workers, but the queue runs at most {limit} entries at once (maxConcurrent); "
                 "change one of them"
             )
+        if unfinished not in ON_UNFINISHED:
+            raise UsageError(f"unfinished is {unfinished!r:.60}, expected one of {', '.join(ON_UNFINISHED)}")
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
         evaluator = evaluator.without_files([*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))])
         now = lambda: timestamp(self._store.clock())  # noqa: E731
-        dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model)
+        dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model, unfinished=unfinished)
         worker = QueueWorker(
             self._store, dispatcher, self._hourly_archive(), lease_s=lease_s, on_start=on_start, on_end=on_end
         )

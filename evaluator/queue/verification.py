@@ -6,14 +6,14 @@ A result that no check refuses is verified if its task is COMPLETE; its declared
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.machine import machine_error
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.nodes import Function, Task
@@ -22,17 +22,30 @@ from evaluator.queue.entries import QueueEntry
 _MAX_FILE_CHARS = 100_000
 
 
+class Evaluate(Protocol):
+    """Evaluates a template for a check, as `Evaluator.evaluate` does."""
+
+    def __call__(
+        self,
+        template: str,
+        inputs: Mapping[str, Any],
+        *,
+        model_roles: Mapping[str, str] | None = None,
+        epoch: int = 1,
+    ) -> Awaitable[Outcome]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ResultToVerify:
-    """The result of an attempt. `labels` belong into the task files of evaluations that a check makes. `file`: the file
-    that is delivered, None if the answer is all that there is."""
+    """The result of an attempt. `evaluate`: as `Evaluator.evaluate`, for evaluations that a check makes; after an
+    interruption they are resumed. `file`: the file that is delivered, None if the answer is all that there is."""
 
     entry: QueueEntry
     template: str
     inputs: Mapping[str, Any]
     outcome: TaskResult
     evaluator: Evaluator
-    labels: Mapping[str, str]
+    evaluate: Evaluate
     file: Path | None = None
 
 
@@ -74,7 +87,7 @@ class GraderVerifier:
         inputs: dict[str, Any] = {name: values[name] for name in self._inputs if name in values}
         if "file" in self._inputs:
             inputs["file"] = "" if result.file is None else await asyncio.to_thread(_text_of, result, result.file)
-        graded = await result.evaluator.evaluate(self.template, inputs, labels=result.labels)
+        graded = await result.evaluate(self.template, inputs)
         if isinstance(graded, TaskError):
             return f"the grader {self.template!r} failed: {graded}"
         evaluation, _ = evaluation_of(graded)

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from evaluator.queue.attempt_runs import CannotResume
 from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released
 from evaluator.queue.entries import EntryStatus, QueueEntry, timestamp
 from evaluator.queue.store import Claim, QueueStore
@@ -94,24 +95,48 @@ class QueueWorker:
         self._has_ended.clear()
 
     async def _work_on(self, claim: Claim) -> None:
+        """Runs an attempt of the entry. In place of one that cannot be resumed, a new one begins at once."""
+        while True:
+            try:
+                return self._count(await self._attempt(claim))
+            except CannotResume as error:
+                following = self._store.give_up_attempt(claim, str(error))
+                if following is None:
+                    return self._count(None)
+                claim = following
+
+    async def _attempt(self, claim: Claim) -> QueueEntry | None:
+        """The entry after an attempt; None if the lease is lost. Raises: CannotResume."""
         strategy = self._dispatcher.choose(claim)
-        if strategy is not None and not self._store.note_strategy(claim, strategy):
-            return self._count(None)
-        attempt = asyncio.create_task(self._dispatcher.attempt(claim, strategy))
-        beat = asyncio.create_task(self._keep_lease(claim, attempt))
         try:
-            end = await attempt
+            if strategy is not None:
+                begun = self._store.begin_attempt(claim, strategy, *self._dispatcher.task_files())
+                if begun is None:
+                    return None
+                claim = begun
+            return await self._run(claim, strategy)
+        except CannotResume:
+            raise
         except BaseException as error:
-            task = asyncio.current_task()
-            if beat.done() and isinstance(error, asyncio.CancelledError) and not (task and task.cancelling()):
-                return self._count(None)  # `beat` cancelled the attempt, because the lease is lost
             self._store.end(claim, released(claim, strategy, timestamp(self._store.clock())))
             if isinstance(error, AttemptAborted):
                 raise error.reason from error
             raise
+
+    async def _run(self, claim: Claim, strategy: str | None) -> QueueEntry | None:
+        """Runs the attempt while its lease is renewed; None if the lease is lost."""
+        attempt = asyncio.create_task(self._dispatcher.attempt(claim, strategy))
+        beat = asyncio.create_task(self._keep_lease(claim, attempt))
+        try:
+            end = await attempt
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if beat.done() and not (task and task.cancelling()):
+                return None  # `beat` cancelled the attempt, because the lease is lost
+            raise
         finally:
             beat.cancel()
-        return self._count(self._store.end(claim, end.change, tried=end.tried))
+        return self._store.end(claim, end.change, tried=end.tried)
 
     async def _keep_lease(self, claim: Claim, attempt: asyncio.Task[AttemptEnd]) -> None:
         while True:

@@ -94,7 +94,7 @@ def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
         process = start("queue", "work", "--handler", "wire")
         assert server.asked.wait(200)
         with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as db:
-            wait_until(lambda: db.execute("SELECT strategy FROM entry").fetchone() == ("summarise",))
+            wait_until(lambda: db.execute("SELECT begun FROM entry").fetchone() != (None,))
         process.send_signal(number)
         process.communicate(timeout=200)
         assert process.returncode == (-9 if number == signal.SIGKILL else 130)
@@ -103,5 +103,6 @@ def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
     first, second = entry.strategies_tried
     killed = number == signal.SIGKILL
     assert first.result.startswith("interrupted: the worker's process ended" if killed else "released: ")
+    assert first.result.endswith("; not resumed: TASK-1 was begun with another handler")
     assert (first.strategy, second.strategy) == ("summarise", "summarise")
     assert (entry.status, entry.retries) == ("done", 1 if killed else 0)

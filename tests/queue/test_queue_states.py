@@ -63,7 +63,7 @@ class Queue(RuleBasedStateMachine):
                 self.move(number, self.store.get(number).entry.status, 1)
 
     def attempt(self, claim) -> StrategyAttempt:
-        return StrategyAttempt(claim.next_attempt, "s", "evaluator", entries.timestamp(self.now), "r")
+        return StrategyAttempt(claim.attempt_number, "s", "evaluator", entries.timestamp(self.now), "r")
 
     @rule(priority=st.integers(0, 2), retries=st.integers(1, 2), needs=st.none() | picks)
     def add(self, priority, retries, needs):

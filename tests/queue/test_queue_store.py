@@ -25,7 +25,7 @@ def add(store, text="do it", max_retries=None, **options):
 
 
 def attempt(claim, strategy="summarise", failure=None):
-    return StrategyAttempt(claim.next_attempt, strategy, "evaluator", NOW, "result", failure)
+    return StrategyAttempt(claim.attempt_number, strategy, "evaluator", NOW, "result", failure)
 
 
 def finish(store, claim):
@@ -128,7 +128,7 @@ def test_a_user_cannot_change_a_running_entry(store, verb, message):
 def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, clock):
     add(store)
     lost = store.claim(60)
-    assert store.note_strategy(lost, "translate")
+    assert store.begin_attempt(lost, "translate") is not None
     clock.now += 59
     assert store.extend(lost, 60) and store.recover() == []
     clock.now += 60
@@ -140,7 +140,7 @@ def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, c
         1,
     )
     # The worker that comes back has lost the entry and changes nothing.
-    assert finish(store, lost) is None and not store.extend(lost, 60) and not store.note_strategy(lost, "x")
+    assert finish(store, lost) is None and not store.extend(lost, 60) and store.begin_attempt(lost, "x") is None
     assert store.get(1).entry == claim.entry
 
 

@@ -259,7 +259,9 @@ def test_a_worker_that_is_cancelled_releases_what_runs(queue, make_evaluator, tm
     assert (entry.status, entry.retries, entry.subagent_session) == ("pending", 0, None)
     assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
     work(queue, make_evaluator(XML))
-    assert [a.strategy for a in queue.list()[0].strategies_tried] == ["summarise_text", "summarise_text"]
+    first, second = queue.list()[0].strategies_tried
+    assert (first.strategy, second.strategy) == ("summarise_text", "summarise_text")
+    assert first.result.startswith("released: ") and "; not resumed: TASK-1: turn[1]: " in first.result
 
 
 def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_evaluator, tmp_path):

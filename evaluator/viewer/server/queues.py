@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.queue import QueueBoard, QueueEntry, StrategyAttempt, TaskQueue
-from evaluator.queue.dispatch import ENTRY_LABEL
+from evaluator.queue.attempt_runs import ENTRY_LABEL
 from evaluator.queue.task_queue import DATABASE, entry_details
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page, mapping
