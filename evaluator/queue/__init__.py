@@ -12,6 +12,7 @@ from evaluator.queue.store import StoredEntry as StoredEntry
 from evaluator.queue.tables import EntrySummary as EntrySummary
 from evaluator.queue.task_queue import QueueStats as QueueStats
 from evaluator.queue.task_queue import TaskQueue as TaskQueue
+from evaluator.queue.verification import EvaluateForVerifier as EvaluateForVerifier
 from evaluator.queue.verification import GraderVerifier as GraderVerifier
 from evaluator.queue.verification import ResultToVerify as ResultToVerify
 from evaluator.queue.verification import Verifier as Verifier

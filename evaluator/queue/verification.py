@@ -22,7 +22,7 @@ from evaluator.queue.entries import QueueEntry
 _MAX_FILE_CHARS = 100_000
 
 
-class Evaluate(Protocol):
+class EvaluateForVerifier(Protocol):
     """Evaluates a template for a check, as `Evaluator.evaluate` does."""
 
     def __call__(
@@ -45,7 +45,7 @@ class ResultToVerify:
     inputs: Mapping[str, Any]
     outcome: TaskResult
     evaluator: Evaluator
-    evaluate: Evaluate
+    evaluate: EvaluateForVerifier
     file: Path | None = None
 
 
