@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.library import TemplateLibrary
+from evaluator.library import TemplateLibrary, index
 from evaluator.library.matching import LOW_SCORE, LexicalRanker, Match
 from evaluator.nodes import (
     Atomic,
@@ -229,6 +229,28 @@ def test_unknown_words_count_in_full() -> None:
     ]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > 2 * scores[2]
+
+
+def test_a_long_text_is_no_stronger_evidence_than_a_short_one_with_the_same_share() -> None:
+    held = [f"held{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(60)]
+    templates = [*LIBRARY, atomic("wide", " ".join(held))]
+
+    def score(count: int) -> float:
+        unheld = [f"unheld{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(5 * count)]
+        return LexicalRanker(templates).rank(" ".join(["the", *held[:count], *unheld]))[0].score
+
+    assert score(9) - score(5) < 0.05
+
+
+def test_skipping_the_postings_of_common_words_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    vocabulary = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(50)]
+    many = [atomic(f"t{i}", " ".join(rng.sample(vocabulary, 8))) for i in range(700)]
+    requests = [" ".join(rng.sample(vocabulary, 8)) for _ in range(30)]
+    fast = LexicalRanker(many)
+    found = [fast.rank(request) for request in requests]
+    monkeypatch.setattr(index, "_LOOKED_UP", 10**9)
+    assert found == [fast.rank(request) for request in requests]
 
 
 def test_one_word_of_a_phrase_is_not_the_phrase() -> None:
