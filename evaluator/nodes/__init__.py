@@ -276,7 +276,7 @@ class Atomic(Task):
     asks_model: ClassVar[bool] = True
 
     turns: tuple[Turn, ...] = part(Turn, "turns", default=())
-    tools_from: Expression | None = expression(of="tools", name="from")
+    tools_from: Expression | None = expression(of="tools", name="from", default=None)
 
     def queries(self) -> Repeats:
         later = self.later_turns()

@@ -140,9 +140,9 @@ def condition(*, default: Any, binds: Mapping[str, Binding]) -> Any:
     return _declare("text", "condition", default, element="", binds=binds)
 
 
-def expression(*, of: str, name: str) -> Any:
+def expression(*, of: str, name: str, default: None) -> Any:
     """An optional expression in the attribute `name` of the child element `of`."""
-    return _declare("text", "expression", None, element=of, attribute=name)
+    return _declare("text", "expression", default, element=of, attribute=name)
 
 
 def setting(
