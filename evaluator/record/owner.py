@@ -18,9 +18,15 @@ def _owner_of(pid: int) -> Owner:
 
 
 def _start_of(pid: int) -> int:
+    """Raises: FileNotFoundError, also if the process has ended and its parent has not asked for its exit status, as
+    the first process of many containers never does."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field, the program's name in brackets, may hold anything; the start is the 22nd.
-        return int(file.read().rpartition(b")")[2].split()[19])
+        # The second field, the program's name in brackets, may hold anything. The next one, the third, is the state;
+        # the 20th is the number of threads, and the 22nd the start.
+        after_name = file.read().rpartition(b")")[2].split()
+    if after_name[0] in (b"Z", b"X") and int(after_name[17]) <= 1:
+        raise FileNotFoundError(f"process {pid} has ended")
+    return int(after_name[19])
 
 
 @lru_cache(maxsize=1)

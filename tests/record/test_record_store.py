@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
 from evaluator.record import store as store_module
-from evaluator.record.owner import current_owner
+from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 
@@ -354,6 +355,19 @@ def test_the_owner_is_this_process_and_not_its_number_alone() -> None:
     started, boot_id = child.stdout.split()
     assert boot_id == owner.boot_id
     assert int(started) > owner.started > 0
+
+
+def test_a_process_whose_end_nobody_has_asked_for_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with open(f"/proc/{child.pid}/stat", "rb") as file:
+            owner = replace(current_owner(), pid=child.pid, started=int(file.read().rpartition(b")")[2].split()[19]))
+        assert not is_gone(owner) and is_gone(replace(owner, started=owner.started + 1))
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{child.pid}").exists() and is_gone(owner)
+    finally:
+        child.communicate()
 
 
 def test_an_unknown_sync_policy_is_refused(root: Path) -> None:
