@@ -41,7 +41,8 @@ class ConsolidationLock:
         if descriptor is None:
             return False
         try:
-            return (time.time() if now is None else now) - os.fstat(descriptor).st_mtime > DUE_S
+            # A time in the future is from a clock that was wrong.
+            return abs((time.time() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
         finally:
             os.close(descriptor)
 

@@ -19,7 +19,8 @@ async def deliver(
 ) -> list[str]:  # fmt: skip
     """Claims the notifications of `task` and passes each to the task's command and to `callback`.
 
-    Without either, they stay for the session that started the task. Returns: a warning for each failed command.
+    Without either, they stay for the session that started the task. Returns: a warning for each failed command; the
+    last one is also in the task's state.
     """
     if task.notify_command is None and callback is None:
         return []
@@ -32,8 +33,11 @@ async def deliver(
         try:
             result = await run_script(task.notify_command, stdin=notice.xml, timeout_s=COMMAND_S)
         except ToolError as error:
-            warnings.append(f"the notification command of {task.id} cannot be run: {error}")
+            warnings.append(f"the notification command cannot be run: {error}")
         else:
             if result.exit_code != 0:
-                warnings.append(f"the notification command of {task.id} failed: {result.stderr.strip()[:500]}")
-    return warnings
+                why = result.stderr.strip()[:500] or f"exit code {result.exit_code}"
+                warnings.append(f"the notification command failed: {why}")
+    if warnings:
+        store.set_notify_error(task.id, warnings[-1])
+    return [f"{task.id}: {warning}" for warning in warnings]

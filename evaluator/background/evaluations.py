@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 from evaluator.background.output import Output
 from evaluator.background.tasks import End, Work
-from evaluator.errors.results import Outcome, TaskError
+from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.model_caller import OnMessage
+from evaluator.interpreter.frame import OnBegin
 from evaluator.nodes import Atomic, Node, TopLevel
 from evaluator.record.redact import Redactor
 
 _SUMMARY_CHARS = 500
-Evaluate = Callable[[OnMessage], Awaitable[Outcome]]
+Evaluate = Callable[[OnMessage, OnBegin], Awaitable[Outcome]]
 EvaluationType = Literal["a", "w", "t"]
 
 
@@ -31,7 +32,8 @@ def type_of(node: Node | TopLevel) -> Literal["a", "w"]:
 
 
 class EvaluationWork(Work):
-    """Evaluates one task: `evaluate` gets the callback for messages and returns the outcome."""
+    """Evaluates one task: `evaluate` gets the callbacks for messages and for the id of its task file, and returns the
+    outcome."""
 
     def __init__(self, kind: EvaluationType, evaluate: Evaluate, redactor: Redactor) -> None:
         self.type = kind
@@ -39,6 +41,7 @@ class EvaluationWork(Work):
         self._redactor = redactor
         self._evaluation: asyncio.Future[Outcome] | None = None
         self._is_killed = False
+        self._task_file: str | None = None
         self._inputs: dict[str, int | None] = {}
         self._outputs: list[int | None] = []
 
@@ -46,6 +49,10 @@ class EvaluationWork(Work):
     def tokens(self) -> tuple[int | None, int | None]:
         """Input tokens of the last request of each session, summed; output tokens of all turns. None: unknown."""
         return _sum(self._inputs.values()), _sum(self._outputs)
+
+    @property
+    def task_file(self) -> str | None:
+        return self._task_file
 
     async def run(self, output: Output) -> End:
         """Evaluates the task to its end."""
@@ -59,7 +66,7 @@ class EvaluationWork(Work):
                 self._outputs.append(usage["output_tokens"])
             self.write(output, {"type": "message", "path": path, **message})
 
-        evaluation = self._evaluation = asyncio.ensure_future(self._evaluate(note))
+        evaluation = self._evaluation = asyncio.ensure_future(self._evaluate(note, self._begin))
         try:
             await asyncio.wait([evaluation])
         except asyncio.CancelledError:
@@ -68,7 +75,7 @@ class EvaluationWork(Work):
         if evaluation.cancelled():
             self.write(output, {"type": "aborted"})
             used, made = self.tokens
-            return End("killed", input_tokens=used, output_tokens=made)
+            return End("killed", task_file=self._task_file, input_tokens=used, output_tokens=made)
         outcome = evaluation.result()
         self.write(output, {"type": "outcome", **outcome.to_dict()})
         return self._end(outcome)
@@ -77,6 +84,11 @@ class EvaluationWork(Work):
         self._is_killed = True
         if self._evaluation is not None:
             self._evaluation.cancel()
+
+    def _begin(self, task_id: TaskId) -> None:
+        self._task_file = f"TASK-{task_id}"
+        if self.on_task_file is not None:
+            self.on_task_file()
 
     def _end(self, outcome: Outcome) -> End:
         used, made = self.tokens

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +44,7 @@ class _Running:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     flood: bool = False
     tokens: tuple[int | None, int | None] = (None, None)
+    task_file: str | None = None
     activity: Activity | None = None
     delivery: asyncio.Task[None] | None = None
 
@@ -113,6 +117,7 @@ class BackgroundTasks:
             output.path.unlink()
             raise
         running = _Running(task_id, work, output, StallWatch(self._clock.time()), session)
+        work.on_task_file = partial(self._note_at_once, running)
         self._running[task_id] = running
         self._create(self._run(running))
         if self._watcher is None or self._watcher.done():
@@ -274,9 +279,21 @@ class BackgroundTasks:
             task = self.store.get(task_id)
             self.store.set_event(task, running_notice(task, f"{task.description!r}: {event}"))
             self._deliver_soon(running, task)
+        self._note_task_file(running)
         if work.activity != running.activity:
             running.activity = work.activity
             self.store.set_activity(task_id, work.activity)
+
+    def _note_task_file(self, running: _Running) -> None:
+        task_file = running.work.task_file
+        if task_file is not None and task_file != running.task_file:
+            self.store.set_task_file(running.task_id, task_file)
+            running.task_file = task_file
+
+    def _note_at_once(self, running: _Running) -> None:
+        """Before a call is made: with the task file it can be continued if this process dies."""
+        with contextlib.suppress(sqlite3.Error):  # the watcher tries again, and reports the error
+            self._note_task_file(running)
 
     def _check(self, running: _Running) -> None:
         if running.work.is_watched:

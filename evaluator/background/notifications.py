@@ -49,7 +49,15 @@ def end_summary(task: BackgroundTask) -> str:
     line = (
         f"{task.description!r} {'was killed' if task.status == 'killed' else task.status}{f' ({how})' if how else ''}"
     )
-    return f"{line}\n{task.summary}" if task.summary else line
+    return "\n".join(part for part in (line, task.summary, _continuation(task)) if part)
+
+
+def _continuation(task: BackgroundTask) -> str:
+    """How the user continues an evaluation that has not completed. One that a model started continues with its task."""
+    if task.status == "completed" or task.task_file is None or task.session is not None:
+        return ""
+    number = task.task_file.removeprefix("TASK-")
+    return f"Continue it with: evaluator {'chat --resume' if task.type == 't' else 'tasks resume'} {number}"
 
 
 def _xml(task: BackgroundTask, status: str | None, summary: str) -> str:

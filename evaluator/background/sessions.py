@@ -15,19 +15,24 @@ from evaluator.background.tasks import Activity, End
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.chat import ChatReply
+from evaluator.interpreter.frame import OnBegin
 from evaluator.record.redact import Redactor
 
-Converse = Callable[[Callable[[], Awaitable[str | None]], Callable[[ChatReply], None], OnMessage], Awaitable[Outcome]]
+Converse = Callable[
+    [Callable[[], Awaitable[str | None]], Callable[[ChatReply], None], OnMessage, OnBegin], Awaitable[Outcome]
+]
 
 
 class SessionWork(EvaluationWork):
     """A session: `converse` gets the functions that give the next query and take a reply, as those of
-    `Evaluator.chat`, and the callback for messages."""
+    `Evaluator.chat`, and the callbacks for messages and for the id of the task file."""
 
     priority = "next"
 
     def __init__(self, converse: Converse, redactor: Redactor) -> None:
-        super().__init__("t", lambda on_message: converse(self._ask, self._show, on_message), redactor)
+        super().__init__(
+            "t", lambda on_message, on_begin: converse(self._ask, self._show, on_message, on_begin), redactor
+        )
         self._inbox: asyncio.Queue[str | None] = asyncio.Queue()
         self._output: Output | None = None
         self._activity: Activity = "active"

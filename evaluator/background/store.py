@@ -46,7 +46,7 @@ CREATE INDEX notice_open ON notice (session) WHERE claimed IS NULL;
 CREATE INDEX notice_task ON notice (task_id);
 CREATE TABLE message (number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, text TEXT)
 """
-FORMAT = database.Format("background tasks", 0x45764267, 2, _TABLES, "name another folder")
+FORMAT = database.Format("background tasks", 0x45764267, 3, _TABLES, "name another folder")
 FILE_NAME = "background.sqlite"
 GONE = "the process that ran it is gone; its output up to then is kept"
 KEPT_ENDED = 10_000
@@ -56,6 +56,8 @@ KEPT_TOLD_S, KEPT_S = 7 * 24 * 3600.0, 30 * 24 * 3600.0
 MAX_MESSAGES = 100
 MAX_MESSAGE_CHARS = 1_000_000
 _BUSY_S = 30.0
+_NOTED = ("task_file", "input_tokens", "output_tokens")
+"""What was noted while a task ran, and stays if its end does not say."""
 _NOTICE = "number, task_id, kind, session, priority, xml"
 Requested = Literal["requested", "killed", "ended"]
 
@@ -131,6 +133,14 @@ class BackgroundStore:
         sql = "UPDATE task SET input_tokens = ?, output_tokens = ? WHERE id = ?"
         self._connection.execute(sql, (input_tokens, output_tokens, task_id))
 
+    def set_task_file(self, task_id: str, task_file: str) -> None:
+        """Notes the task file of an evaluation, with which it can be resumed if its process dies."""
+        self._connection.execute("UPDATE task SET task_file = ? WHERE id = ?", (task_file, task_id))
+
+    def set_notify_error(self, task_id: str, error: str) -> None:
+        """Notes that the notification command of a task failed."""
+        self._connection.execute("UPDATE task SET notify_error = ? WHERE id = ?", (error, task_id))
+
     def set_activity(self, task_id: str, activity: Activity | None) -> None:
         """Notes whether a session is answering. It is not idle while a message to it has not been taken."""
         sql = (
@@ -152,6 +162,7 @@ class BackgroundStore:
 
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
         values = {**asdict(end), "ended_at": self._now(), "is_waiting": False, "activity": None}
+        values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
         if task.kill_reason is not None:
             values |= {"status": "killed", "reason": task.kill_reason}
         names = ", ".join(f"{name} = ?" for name in values)

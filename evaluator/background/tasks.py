@@ -13,7 +13,7 @@ import re
 import secrets
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -78,7 +78,8 @@ class BackgroundTask:
     `session` identifies what started the task and gets its notifications; `tool_use_id` is the call of a model.
     `kill_reason` is set as soon as somebody asks to kill the task. `is_waiting`: its output stopped growing at a
     prompt. `activity` is that of a running session: idle as soon as everything that was sent to it is answered.
-    `notify_command` gets its notifications on standard input; without one, the session gets them.
+    `notify_command` gets its notifications on standard input; without one, the session gets them. `notify_error` says
+    why that command failed the last time.
     """
 
     id: str
@@ -104,6 +105,7 @@ class BackgroundTask:
     output_tokens: int | None = None
     is_waiting: bool = False
     activity: Activity | None = None
+    notify_error: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -125,6 +127,8 @@ class Work(ABC):
     """That of its notifications."""
     is_watched: bool = False
     """Whether a prompt at the end of an output that stopped growing is worth a notice."""
+    on_task_file: Callable[[], None] | None = None
+    """Called as soon as `task_file` is known."""
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
@@ -134,6 +138,11 @@ class Work(ABC):
     @property
     def activity(self) -> Activity | None:
         """Whether a session is answering; None for everything else."""
+        return None
+
+    @property
+    def task_file(self) -> str | None:
+        """The task file of an evaluation, as soon as there is one."""
         return None
 
     def take_event(self) -> str:

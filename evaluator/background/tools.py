@@ -28,6 +28,7 @@ from evaluator.errors.results import Outcome
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
 from evaluator.interpreter.chat import Chat, spec_of
+from evaluator.interpreter.frame import OnBegin
 from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool
@@ -120,8 +121,8 @@ class _Session:
     async def start_subtask(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         request = read_request(arguments)
 
-        async def evaluate(on_message: OnMessage) -> Outcome:
-            return await self._spawner.spawn(request, context, on_message)
+        async def evaluate(on_message: OnMessage, on_begin: OnBegin) -> Outcome:
+            return await self._spawner.spawn(request, context, on_message, on_begin)
 
         library, name = self._spawner.run.services.library, request.template
         kind = "a" if name is None or name not in library else type_of(library.get(name).node)
@@ -135,8 +136,8 @@ class _Session:
         remembers the earlier ones. Returns its task_id at once; wait_background waits for its answer, read_background
         reads it."""
 
-        async def converse(ask: Any, show: Any, on_message: OnMessage) -> Outcome:
-            return await self._spawner.converse(spec_of(Chat(ask, show)), context, on_message)
+        async def converse(ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin) -> Outcome:
+            return await self._spawner.converse(spec_of(Chat(ask, show)), context, on_message, on_begin)
 
         work = SessionWork(converse, self._spawner.run.services.redactor)
         started = self._start(work, message, context)

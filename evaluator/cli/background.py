@@ -46,8 +46,11 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json([task.to_dict() for task in found])
         return
-    rows = [[task.id, task.type, _state(task), _duration(task), _tokens(task), task.description] for task in found]
-    print_table(["id", "type", "status", "time", "tokens", "description"], rows)
+    rows = [
+        [task.id, task.type, _state(task), _duration(task), _tokens(task), task.description, _remark(task)]
+        for task in found
+    ]
+    print_table(["id", "type", "status", "time", "tokens", "description", "remark"], rows)
 
 
 def _state(task: BackgroundTask) -> str:
@@ -59,9 +62,15 @@ def _state(task: BackgroundTask) -> str:
     return f"{task.status}{code}"
 
 
+def _remark(task: BackgroundTask) -> str:
+    """Why it ended so, or what went wrong with its notification."""
+    return "; ".join(text for text in (task.reason, task.notify_error) if text)
+
+
 def _duration(task: BackgroundTask) -> str:
     if task.started_at is None:
         return "-"
+    # A clock that was set back does not make it negative.
     return duration_text(max(0, (task.ended_at or time.time()) - task.started_at))
 
 
@@ -177,6 +186,8 @@ def _report(found: list[BackgroundTask], as_json: bool) -> None:
         return
     for task in found:
         echo(f"{task.id}: {end_summary(task) if task.has_ended else _state(task)}")
+        if task.notify_error is not None:
+            echo(f"{task.id}: {task.notify_error}", err=True)
 
 
 def read_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:

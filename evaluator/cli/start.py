@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import shlex
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
 @click.option(
     "--notify",
     metavar="COMMAND",
-    help="Gets each notification on standard input, as XML; the last one is the end.",
+    help="A program and its arguments, which gets each notification on standard input, as XML; the last is the end.",
 )
 @click.option(
     "--max-output",
@@ -109,13 +110,26 @@ def _start_detached(
     make: Callable[[], tuple[Work, str]], options: EvaluatorOptions, notify: str | None, max_output: int
 ) -> str:
     """Runs the work that `make` makes in a process of its own. Returns: the id of its task."""
-    notify_command = None if notify is None else shlex.split(notify)
+    notify_command = None if notify is None else _words(notify)
     folder = options.tasks_dir / BACKGROUND_FOLDER
 
     def run(ready: Callable[[str], None]) -> None:
         asyncio.run(_host(make, folder, notify_command, max_output, ready))
 
     return detach(run)
+
+
+def _words(notify: str) -> list[str]:
+    """The notification command. Raises: UsageError, if it cannot be run: nobody would see that later."""
+    try:
+        words = shlex.split(notify)
+    except ValueError as error:
+        raise UsageError(f"--notify {notify!r} cannot be split into words ({error}); close the quotation") from error
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"--notify {notify!r} does not begin with a program; name one that is on the PATH, or its path"
+        )
+    return words
 
 
 async def _state_of(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
@@ -147,9 +161,9 @@ def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOption
         raise UsageError(f"{template!r} is a function; only tasks can be started")
     values = read_inputs(inputs, node)
 
-    async def evaluate(on_message: Any) -> Any:
+    async def evaluate(on_message: Any, on_begin: Any) -> Any:
         try:
-            return await evaluator.evaluate(template, values, on_message=on_message)
+            return await evaluator.evaluate(template, values, on_message=on_message, on_begin=on_begin)
         finally:
             await evaluator.aclose()
 
@@ -161,9 +175,9 @@ def _session(options: EvaluatorOptions) -> tuple[Work, str]:
 
     evaluator = options.make_evaluator()
 
-    async def converse(ask: Any, show: Any, on_message: Any) -> Any:
+    async def converse(ask: Any, show: Any, on_message: Any, on_begin: Any) -> Any:
         try:
-            return await evaluator.chat(ask, show, on_message=on_message)
+            return await evaluator.chat(ask, show, on_message=on_message, on_begin=on_begin)
         finally:
             await evaluator.aclose()
 

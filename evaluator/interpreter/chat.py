@@ -76,7 +76,9 @@ class Chat:
                 raise UsageError(f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume {task_id}")
             services = recorded_services(header, services)
             options = recorded_options(header, services)
-            options = replace(options, on_text=callbacks.on_text, on_message=callbacks.on_message)
+            options = replace(
+                options, on_text=callbacks.on_text, on_message=callbacks.on_message, on_begin=callbacks.on_begin
+            )  # fmt: skip
             steps = StepLog(journal, ResumedSteps(recording, _tell), store.redactor)
             return await record_run(services, spec_of(self), options, steps=steps)
 

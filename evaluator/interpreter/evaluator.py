@@ -23,7 +23,7 @@ from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, RunOptions, Services, Shots
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, OnBegin, RunOptions, Services, Shots
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
@@ -305,6 +305,7 @@ class Evaluator:
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
         on_message: OnMessage | None = None,
+        on_begin: OnBegin | None = None,
     ) -> Outcome:
         """Evaluates a template's name, a request in words, a task as XML text, or a node.
 
@@ -319,7 +320,8 @@ class Evaluator:
         simulated model gives. `epoch`, from 1, distinguishes repetitions for the cache. `labels` are written into the
         task file's header. `shots` are few-shot examples, each the inputs and the answer of an earlier turn of an
         atomic task. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start;
-        `on_message` `(path, message)` each message of a conversation with a model.
+        `on_message` `(path, message)` each message of a conversation with a model; `on_begin` the id of the task file
+        as soon as there is one.
 
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
@@ -332,6 +334,7 @@ class Evaluator:
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
             ask_model, labels, _given_shots(shots), on_text, on_event, on_message,
+            on_begin,
         )  # fmt: skip
         return await self._run(lambda values: spec_of(services.library, request, values, ask_model), inputs, options)
 
@@ -458,6 +461,7 @@ class Evaluator:
         resume: int | None = None,
         on_text: Callable[[str], None] | None = None,
         on_message: OnMessage | None = None,
+        on_begin: OnBegin | None = None,
         on_start: Callable[[Chat], None] | None = None,
     ) -> Outcome:
         """Runs an interactive session in one Handler, with the profile's tools.
@@ -465,8 +469,8 @@ class Evaluator:
         The profile's limits hold for each query. Memory adds context that is relevant to a query.
 
         `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the session, whose
-        `cancel_answer` cancels the answer in progress. `on_text` and `on_message` are as for `evaluate`. `resume`
-        continues the session of a task file and first shows its recorded replies.
+        `cancel_answer` cancels the answer in progress. `on_text`, `on_message` and `on_begin` are as for
+        `evaluate`. `resume` continues the session of a task file and first shows its recorded replies.
 
         Returns: the outcome of the session; its content is the last answer.
         """
@@ -474,10 +478,11 @@ class Evaluator:
         if on_start is not None:
             on_start(session)
         try:
-            callbacks = RunOptions(on_text=on_text, on_message=on_message)
+            callbacks = RunOptions(on_text=on_text, on_message=on_message, on_begin=on_begin)
             if resume is not None:
                 return await session.resume(self.services, resume, callbacks)
-            return await session.start(self.services, replace(self._options, on_text=on_text, on_message=on_message))
+            options = replace(self._options, on_text=on_text, on_message=on_message, on_begin=on_begin)
+            return await session.start(self.services, options)
         except Exception as error:
             return to_task_error(error)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.errors.results import Outcome, TaskResult
+from evaluator.errors.results import Outcome, TaskId, TaskResult
 from evaluator.files.user_folder import user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_caller import OnMessage
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_DEPTH = 5
 EventCallback = Callable[[str, str], None]
+OnBegin = Callable[[TaskId], None]
 Shots = Sequence[tuple[Mapping[str, Any], str]]
 """Few-shot examples: the inputs of each, and its answer."""
 
@@ -55,11 +56,12 @@ class RunOptions:
     on_text: Callable[[str], None] | None = None
     on_event: EventCallback | None = None
     on_message: OnMessage | None = None
+    on_begin: OnBegin | None = None
 
     def inner(self, target: str | None = None) -> RunOptions:
-        """The options of a task inside this run: its text is not streamed, it has no few-shot examples, and `target` is
-        its own."""
-        return replace(self, on_text=None, target=target, shots=())
+        """The options of a task inside this run: its text is not streamed, its beginning not reported, it has no
+        few-shot examples, and `target` is its own."""
+        return replace(self, on_text=None, on_begin=None, target=target, shots=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ async def record_run(
         steps = opened
         run = _make_run(services, steps, budget, spec, options, parent)
         task_id = _task_id(steps)
+        if options.on_begin is not None and task_id is not None:
+            options.on_begin(task_id)
         started = time.perf_counter()
         if link is not None:
             await _begin_link(link, steps, task_id)

@@ -17,7 +17,7 @@ from evaluator.errors.messages import listed
 from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
-from evaluator.interpreter.frame import Run
+from evaluator.interpreter.frame import OnBegin, Run
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.runs import Parent, RunSpec, identity_of, record_run
 from evaluator.language.scopes import Scope
@@ -106,9 +106,11 @@ class Spawner:
         return self.run.session(self.prepared.frame.path)
 
     async def spawn(
-        self, request: SubtaskRequest, context: ToolContext, on_message: OnMessage | None = None
-    ) -> Outcome:
-        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its conversation.
+        self, request: SubtaskRequest, context: ToolContext, on_message: OnMessage | None = None,
+        on_begin: OnBegin | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its conversation, and
+        `on_begin` the id of its task file.
 
         Raises: ToolError, for a request that is refused, with the reason for the model.
         """
@@ -128,14 +130,16 @@ class Spawner:
             arguments={k: v for k, v in request.inputs.items() if k in declared},
             scope=Scope(dict(request.inputs)), match_score=chosen.score,
         )  # fmt: skip
-        return await self._run(spec, identity, max_depth, authority, context, on_message)
+        return await self._run(spec, identity, max_depth, authority, context, on_message, on_begin)
 
-    async def converse(self, spec: RunSpec, context: ToolContext, on_message: OnMessage) -> Outcome:
+    async def converse(
+        self, spec: RunSpec, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
+    ) -> Outcome:  # fmt: skip
         """Runs an interactive session (see `chat.spec_of`) below this task, as `spawn` runs a subtask."""
         if (refusal := self._depth_refusal()) is not None:
             return refusal
         identity = identity_of(spec.request, context.step_path, {})
-        return await self._run(spec, identity, self.run.max_depth, self.authority(), context, on_message)
+        return await self._run(spec, identity, self.run.max_depth, self.authority(), context, on_message, on_begin)
 
     def _depth_refusal(self) -> TaskError | None:
         depth, limit = self.run.depth + 1, self.run.max_depth
@@ -146,14 +150,14 @@ class Spawner:
 
     async def _run(
         self, spec: RunSpec, identity: str, max_depth: int, authority: Authority, context: ToolContext,
-        on_message: OnMessage | None,
+        on_message: OnMessage | None, on_begin: OnBegin | None,
     ) -> Outcome:  # fmt: skip
         run, prepared = self.run, self.prepared
         parent = Parent(
             run, context.step_path, prepared.budget, prepared.context.items, identity, max_depth,
             prepared.frame.sandbox, authority,
         )  # fmt: skip
-        options = replace(run.options.inner(), on_message=on_message)
+        options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
         outcome = await record_run(run.services, spec, options, parent=parent)
         if run.budget.refused is not None:
             # The outcome is not an answer, and nothing may continue from it.

@@ -54,6 +54,7 @@ def test_it_merges_folders_and_prunes_what_is_gone(index, tmp_path):
     assert lock.is_due()
     assert asyncio.run(work()) == {str(tmp_path / "kept"): 2}
     assert not lock.is_due() and lock.is_due(time.time() + DUE_S + 60)
+    assert lock.is_due(time.time() - DUE_S - 60)  # the clock was wrong when it completed
 
 
 class Endless(ConsolidationWork):

@@ -28,8 +28,8 @@ SLOW = """<task name="slow" type="sequential"><description>Slow</description><st
 def work_for(evaluator, name, inputs=None):
     node = evaluator.library.get(name).node
 
-    async def evaluate(on_message):
-        return await evaluator.evaluate(name, inputs, on_message=on_message)
+    async def evaluate(on_message, on_begin):
+        return await evaluator.evaluate(name, inputs, on_message=on_message, on_begin=on_begin)
 
     return EvaluationWork(type_of(node), evaluate, evaluator.services.redactor)
 
@@ -58,7 +58,7 @@ def test_a_template_leaves_a_transcript_and_its_outcome(make_evaluator, tmp_path
 
 
 def test_input_tokens_are_those_of_the_last_request_of_a_session_and_output_tokens_are_summed(tmp_path):
-    async def evaluate(on_message):
+    async def evaluate(on_message, on_begin):
         for path, used, made in (("a", 10, 1), ("a", 30, 2), ("b", 5, 4)):
             usage = {"input_tokens": used, "output_tokens": made}
             on_message(path, {"role": "assistant", "content": "", "usage": usage})

@@ -206,6 +206,22 @@ def test_a_command_gets_the_notification(tmp_path):
     assert "<status>failed</status>" in told and "a &amp; b" in told
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["sh", "-c", "echo nobody home >&2; exit 1"], "failed: nobody home"), (["sh", "-c", "exit 3"], "failed: exit code 3"),
+     (["/nowhere"], "cannot be run")],
+)  # fmt: skip
+def test_a_notification_command_that_fails_is_named_in_the_state_of_its_task(tmp_path, command, says):
+    async def work():
+        noticed = []
+        async with BackgroundTasks(tmp_path, notice=noticed.append) as tasks:
+            ended = await tasks.wait(tasks.start(ScriptWork("exit 0"), "x", notify_command=command).id)
+            assert ended.status == "completed" and says in (ended.notify_error or "")
+            assert noticed == [f"{ended.id}: {ended.notify_error}"]
+
+    run(work())
+
+
 def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
     async def work():
         clock = FakeClock()

@@ -20,8 +20,8 @@ WORK = '<task name="work" type="atomic"><description>Work</description><instruct
 
 
 def session_of(evaluator):
-    async def converse(ask, show, on_message):
-        return await evaluator.chat(ask, show, on_message=on_message)
+    async def converse(ask, show, on_message, on_begin):
+        return await evaluator.chat(ask, show, on_message=on_message, on_begin=on_begin)
 
     return SessionWork(converse, evaluator.services.redactor)
 

@@ -61,7 +61,7 @@ def test_a_task_whose_process_is_gone_is_reported_with_its_output(cli, tmp_path)
     until_written(Path(task.output_file))
     os.kill(task.owner.pid, signal.SIGKILL)
     ran = cli("wait", task_id)
-    assert ran.code == 1 and "is gone" in ran.out
+    assert ran.code == 1 and "is gone" in ran.out and "the process that ran it" in cli("ps").out
     assert state(tmp_path, task_id).status == "failed" and cli("logs", task_id).out == "kept\n"
 
 
@@ -144,6 +144,8 @@ def test_a_watch_is_killed_from_another_terminal(cli, tmp_path):
         (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),
         (("start", "--template", "nothing"), "there is no template 'nothing'"),
         (("start", "--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),
+        (("start", "--notify", '"', "--", "ls"), "cannot be split into words"),
+        (("start", "--notify", "nosuchprogram x", "--", "ls"), "does not begin with a program"),
         (("kill", "nothing"), "is not a background task"),
         (("logs", "b00000000"), "there is no background task b00000000"),
     ],

@@ -21,6 +21,7 @@ NOT_ON_THE_COMMAND_LINE = {
     "on_text": "the command streams to the terminal itself",
     "on_event": "the command shows the steps itself",
     "on_message": "transcripts of background tasks are written by their own process",
+    "on_begin": "the command prints the task file at the end",
 }
 # Arguments of an Evaluator that are not taken to another process.
 OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust"}
