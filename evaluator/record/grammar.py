@@ -155,6 +155,8 @@ def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None 
 
 def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
     body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
+    if start.started is not None:
+        body += f"- **Started**: {inline(start.started)}\n"
     if start.backoff_s is not None:
         body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
     body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"
@@ -507,6 +509,7 @@ def _start(name: str, fields: dict[str, Any]) -> StepStart:
         attempt=int(attempt),
         max_attempts=int(attempts),
         backoff_s=None if backoff is None else _seconds(backoff),
+        started=fields.get("Started"),
     )
 
 

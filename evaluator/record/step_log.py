@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
-from evaluator.record.journal import Journal
+from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, Summary, fingerprint
 
@@ -104,7 +104,7 @@ class StepLog:
             attempt, max_attempts = attempt + before, max_attempts + before
         if journal is None:
             return 0
-        number = journal.begin(StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s))
+        number = journal.begin(StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s, now()))
         await self._flush(journal)
         return number
 

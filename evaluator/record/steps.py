@@ -46,7 +46,8 @@ class StepStart(_Value):
 
     `path` is stable across runs of the same template. `fingerprint` identifies all inputs. `args` is a JSON value,
     None if there is nothing to show. `backoff_s` is the wait before this attempt, in seconds with microsecond
-    precision. A retry has the path of the attempt before it and `attempt` above 1.
+    precision. A retry has the path of the attempt before it and `attempt` above 1. `started` is an ISO time, UTC; None
+    for a step without an effect, which takes no time, and in files of earlier versions.
     """
 
     path: str
@@ -57,6 +58,7 @@ class StepStart(_Value):
     attempt: int = 1
     max_attempts: int = 1
     backoff_s: float | None = None
+    started: str | None = None
 
 
 # The words with which the reason of an aborted step begins. After the first two the step had no effect.

@@ -159,6 +159,7 @@ STARTS = st.builds(
     attempt=st.integers(1, 4),
     max_attempts=st.integers(1, 4),
     backoff_s=st.none() | SECONDS,
+    started=st.none() | TEXT,
 )
 ENDS = st.builds(
     StepEnd,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from evaluator.viewer.server.rendering import Page, mapping, pretty
 from evaluator.viewer.server.sources import PromptSpan, answer_sources, input_sources, line_numbers, spans
 from evaluator.viewer.server.state import State
 from evaluator.viewer.server.templates import template_id
+from evaluator.viewer.server.timeline import Bar, Timeline, enclosing, percents
 
 RUNS_PER_PAGE = 50
 MAX_FILES = 5_000
@@ -35,15 +36,15 @@ LIVE_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A line of the tree: a step, a subtask's file, or a part of a path. `share` is the part of the longest step's
-    duration, in percent."""
+    """A line of the tree: a step, a subtask's file, or a part of a path. `bar` is its place on the time axis; None
+    where it has no times."""
 
     depth: int
     label: str
     step: Step | None = None
     task: TaskNode | None = None
     anchor: str = ""
-    share: float = 0.0
+    bar: Bar | None = None
 
 
 def runs_page(state: State, query: Mapping[str, str]) -> Page:
@@ -137,7 +138,8 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     folder, store = query["folder"], project.store(query["folder"])
     recording = store.read(_task(store, query["task"]))
     tree = read_tree(store, recording)
-    rows = list(islice(_rows(tree, 0), MAX_ROWS + 1))
+    rows = list(islice(_rows(tree, 0, Timeline(recording)), MAX_ROWS + 1))
+    shown = _with_groups(rows[:MAX_ROWS])
     result = mapping(None if recording.summary is None else recording.summary.result)
     header = recording.header
     found = conversations(recording)
@@ -156,7 +158,9 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
             "findings": findings(result, project.root),
             "usage": recording.summary.usage if recording.summary else total_usage(recording.steps),
             "tree": tree,
-            "rows": _with_shares(rows[:MAX_ROWS]),
+            "rows": shown,
+            "axis_s": _axis_s(shown, recording),
+            "percents": percents,
             "is_cut": len(rows) > MAX_ROWS,
             "conversations": found,
             "template": template,
@@ -219,31 +223,40 @@ def _task(store: TaskStore, name: str) -> Any:
     raise NoSuchPage(f"{store.root}: there is no task {name[:100]!r}")
 
 
-def _rows(tree: TaskNode, depth: int) -> Iterator[StepRow]:
+def _rows(tree: TaskNode, depth: int, timeline: Timeline) -> Iterator[StepRow]:
     recording: Recording | None = tree.recording
-    steps = () if recording is None else recording.steps
+    if recording is None:
+        return
+    steps, is_running = recording.steps, recording.status == "running"
     for level, label, index in step_rows(steps):
         at = depth + level
         if index is None:
             yield StepRow(at, label)
             continue
-        yield StepRow(at, label, steps[index], anchor="" if depth else f"step-{index}")
+        bar = timeline.of_step(steps[index], is_running=is_running)
+        yield StepRow(at, label, steps[index], anchor="" if depth else f"step-{index}", bar=bar)
         child = tree.children.get(index)
         if child is not None:
-            yield StepRow(at + 1, f"TASK-{child.id}", task=child)
-            yield from _rows(child, at + 2)
+            bar = None if child.recording is None else timeline.of_task(child.recording)
+            yield StepRow(at + 1, f"TASK-{child.id}", task=child, bar=bar)
+            yield from _rows(child, at + 2, timeline)
 
 
-def _with_shares(rows: list[StepRow]) -> list[StepRow]:
-    """Adds the lengths of the bars."""
+def _with_groups(rows: list[StepRow]) -> list[StepRow]:
+    """Adds the bars of parts of paths: from the start of the first step below to the end of the last one."""
+    found: list[StepRow] = []
+    for place, row in enumerate(rows):
+        if row.step is None and row.task is None:
+            below = takewhile(lambda each, depth=row.depth: each.depth > depth, islice(rows, place + 1, None))
+            row = replace(row, bar=enclosing(each.bar for each in below if each.bar is not None))
+        found.append(row)
+    return found
 
-    def duration(row: StepRow) -> float:
-        return row.step.end.duration_s if row.step is not None and row.step.end is not None else 0.0
 
-    longest = max(map(duration, rows), default=0.0)
-    if longest <= 0:
-        return rows
-    return [
-        StepRow(row.depth, row.label, row.step, row.task, row.anchor, round(100 * duration(row) / longest, 1))
-        for row in rows
-    ]
+def _axis_s(rows: list[StepRow], recording: Recording) -> float:
+    """The length of the axis: to the end of the last bar, and of the run itself if one process ran all of it."""
+    whole = enclosing(row.bar for row in rows if row.bar is not None)
+    if whole is None:
+        return 0.0
+    is_whole = recording.summary is not None and not recording.resumptions
+    return max(whole.end_s, recording.summary.duration_s if is_whole and recording.summary else 0.0)
