@@ -1,7 +1,7 @@
 """Measures how many answers of models `parse_output` reads as a person does, and how many it reads wrongly.
 
 Usage: python bench/parse_answers.py TABLE.py… [--list]. The tables are `tests/output/answers_*.py`. A wrong value is
-counted apart from a refused one, because a caller notices a refusal.
+counted apart from a text in which no value was found, which a caller notices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def main() -> None:
         counts: Counter[str] = Counter()
         for text, kind, schema, expected in _cases(runpy.run_path(path)):
             parsed = parse_output(text, kind, schema=schema)
-            verdict = _verdict(parsed.value, parsed.error is not None, expected)
+            refused = parsed.error is not None or any("no JSON was found" in warning for warning in parsed.warnings)
+            verdict = _verdict(parsed.value, refused, expected)
             counts[verdict] += 1
             if options.list and verdict != "right":
                 print(
