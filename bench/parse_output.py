@@ -38,6 +38,9 @@ PIECES = [
     '["', '"]', '"},', '"],"', '", "', '":"', '""', '"""', "'''", '("', ")", '"//', '"/*', '"#', '"\n', ',\n"', '{"x" ',
     '"<', '" + "', "«", "「", "a b: ", '"a": "b "', "&quot;", "> ", '{\\"', "<answer>", "<!--", '"<!--', "，", "：",
     "0x", 'b"', "1 kg,", "1 2 ", "not ", "[[[[\"", '"}"',
+    '"], "', '"}, {"', '" ;', '"\n"', '"\n"a",', "- ", '\n- "', "1. ", "#fff,", "f(", "f(),", "$1,000", "a, b ",
+    '("a" ', "(1)", "{{", '{{"', "［", "、", ":a =>", "->", '[{"a":1},"a":', "\\\"", '\\"}', "...(", "1.000.",
+    "A ", "true\n", "&lt;",
 ]  # fmt: skip
 PREFIXES = [
     "",
@@ -62,6 +65,7 @@ OBJECTS = {"type": "array", "uniqueItems": True, "items": {"type": "object", "re
 XML_PIECES = [
     "<a>", "</a>", "<a/>", "<!", "<!--", "<?", "<![CDATA[", "<", "<<", "&", "&amp;", "&x;", "<think>", "</think>",
     "<a></think>", "<a b='", '<a b="c">', "<a b=c>", "<answer>", "<a>x</b>", "</", "<a ", "]]>", "-->", "<a>\n",
+    '<a b="c" d"', '<a b="c"d" ', "<a@b", "&lt;a&gt;",
 ]  # fmt: skip
 Text = tuple[str, Callable[[int], str], str, Any]
 """A name, the text of a size, the type and the schema."""
@@ -84,6 +88,11 @@ def hostile_texts() -> list[Text]:
         ("different objects under uniqueItems",
          lambda n: json.dumps([{"a": number} for number in range(n // 12)]), "json", OBJECTS),
         ("objects under a recursive union", lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150, "json", UNION),
+        ("texts that hold objects", lambda n: json.dumps(["{'a': 1}"] * (n // 12)), "json", "object[]"),
+        ("objects with broken texts", lambda n: "{},".join(['{"a":"[\'x"}'] * (n // 14)), "json", OBJECTS),
+        ("one text that holds a broken list", lambda n: json.dumps("['" * (n // 2)), "json", "array"),
+        ("an attribute of quotes", lambda n: '<a b="c' + 'x"' * (n // 2) + ">", "xml", None),
+        ("attributes without ends", lambda n: "<a " + 'b="c ' * (n // 5) + ">", "xml", None),
         ("a list under a recursive union", lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]", "json", UNION),
     ]  # fmt: skip
     texts += [

@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from evaluator.language.types import describe
+from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
 from evaluator.output.scalars import find_word, read_as
-from evaluator.output.strict import read_strict
+from evaluator.output.strict import StrictScanner, Unreadable, read_strict
 
 _MAX_REFERENCES = 32
+_MAX_STEPS = 2_000
+_STEPS_PER_TEXT = 5
 _SCALARS = frozenset({"number", "integer", "boolean"})
 
 
@@ -94,7 +97,9 @@ class Guide:
             fixed = cast(dict[str, Any], node) if isinstance(node, dict) else {}
             values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
             if isinstance(values, list) and name in held and held[name] not in values:
-                return False
+                words = [word for word in cast(list[Any], values) if isinstance(word, str)]
+                if not isinstance(held[name], str) or find_word(held[name], words) is None:
+                    return False
         return True
 
     def parts(self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
@@ -126,11 +131,12 @@ def _list(node: dict[str, Any], keyword: str) -> list[Any]:
 class Coercion:
     """One pass over a value, which it changes in place. `notes` are the changes: the places by type, in order."""
 
-    __slots__ = ("_guide", "_path", "notes")
+    __slots__ = ("_guide", "_path", "_steps", "notes")
 
     def __init__(self, guide: Guide) -> None:
         self._guide = guide
         self._path: list[str | int] = []
+        self._steps = _MAX_STEPS
         self.notes: dict[str, list[str]] = {}
 
     def apply(self, value: Any, node: Any) -> Any:
@@ -155,12 +161,44 @@ class Coercion:
         elif types & _SCALARS:
             value = read_as(text, types)
             kind = "boolean" if isinstance(value, bool) else "number"
+        if value is None and "null" in types and "string" not in types and text.strip().lower() in ("null", "none"):
+            self.notes.setdefault("null", []).append(json_path(self._path))
+            return None
         if value is None and not types & {"string", *_SCALARS}:
-            value, kind = _read_inner(text, types)
+            value, kind = self._read_inner(text, types)
         if value is None:
             return text
         self.notes.setdefault(kind, []).append(json_path(self._path))
         return self.apply(value, node) if isinstance(value, dict | list) else value
+
+    def _read_inner(self, text: str, types: frozenset[str]) -> tuple[Any, str]:
+        """The object or array that a string holds, and its type; (None, "") if it holds none.
+
+        What is not valid JSON is repaired, within one number of steps for all strings of the value.
+        """
+        text = text.strip()
+        if text[:1] not in ("{", "["):
+            return None, ""
+        try:
+            value = read_strict(text)
+        except (ValueError, RecursionError):
+            value = self._repair(text)
+        kind = describe(value)
+        return (value, kind) if kind in types else (None, "")
+
+    def _repair(self, text: str) -> Any:
+        """The container that a text is as a whole, leniently; None if it is none."""
+        if self._steps <= 0:
+            return None
+        scanner = StrictScanner(text, self._steps - _STEPS_PER_TEXT)
+        reader = BlockReader(text, 0, scanner)
+        try:
+            reader.read()
+        except Unreadable:
+            return None
+        finally:
+            self._steps = scanner.steps
+        return None if reader.cut or reader.end < len(text) else reader.value
 
     def _members(self, value: dict[str, Any], node: Any) -> None:
         parts = self._guide.parts(node, "object", value)
@@ -189,18 +227,6 @@ class Coercion:
                 self._path.append(index)
                 value[index] = self.apply(item, child)
                 self._path.pop()
-
-
-def _read_inner(text: str, types: frozenset[str]) -> tuple[Any, str]:
-    """The object or array that a string holds as JSON, and its type; (None, "") if it holds none."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None, ""
-    try:
-        value = read_strict(text.strip())
-    except (ValueError, RecursionError):
-        return None, ""
-    kind = describe(value)
-    return (value, kind) if kind in types else (None, "")
 
 
 def _member_node(parts: list[dict[str, Any]], key: str) -> Any:

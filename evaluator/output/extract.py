@@ -22,7 +22,7 @@ _TAIL = 20_000
 _FAR = 1 << 62
 _MAX_STEPS = 60_000
 _OBJECT = (
-    rf"\{{(?={WS}*+(?:[}}/#,]|<!--|{QUOTE}|{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
+    rf"\{{(?={WS}*+(?:[}}/#,]|<!--|{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
 )
 _ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
@@ -175,7 +175,7 @@ class _Scan:
         if bare and not alone:
             return
         fenced = self._fence is not None and not foreign
-        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or not alone, bare, fenced))
+        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or bare or not alone, bare, fenced))
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

@@ -34,8 +34,16 @@ QUOTED = (
 WORD = r"-?[\w$][\w$.-]{0,63}+"
 LITERAL = r"(?:true|false|null|none|nil|undefined|nan|inf(?:inity)?)\b"
 VALUE = rf"(?:{QUOTE}|[\[{{(\d$€£+.-]|(?i:{LITERAL}))"
+MARK = rf"(?:[-*•+]|\d{{1,4}}[.)])[ \t]++(?={QUOTE}|[\[{{])"
+"""The mark of an item of a Markdown list."""
+
+PUNCTUATION = "}],;)｝］，；、"
+BROKEN = rf"[ \t]*+\r?\n{WS}*+(?={QUOTED}{WS}*+(?:[,}}+]|{QUOTED}{WS}*+[,}}]))"
+"""What stands between two parts of a string that was broken in two lines."""
+
 _END = r"(?:[}\])｝］]|```|\.\.\.|…|\Z)"
-_COMMA = ",，;；"
+_COMMA = ",，、"
+_SEMICOLON = ";；"
 
 # The end of a text that lacks its closing quote: the next quote opens what follows.
 _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
@@ -43,10 +51,10 @@ _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
 _GAP_AT = re.compile(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it opens ends well.
 _BARE_MEMBER = (
-    rf"{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
-_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{_END}|\w{{1,64}}+\Z"
+_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
 _NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_MEMBER})")
 _NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_ITEM})")
 _NEXT_MEMBER_IN_QUOTES = re.compile(
@@ -61,10 +69,18 @@ _MEMBER_AFTER_GAP = re.compile(
     rf"{QUOTED}{WS}*+(?:{COLON}|=)|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
 )
 _ITEM_AFTER_GAP = re.compile(
-    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+,，}}\])]|\Z|//|/\*|\#)){QUOTE}|[\[{{]|\+{WS}*+{QUOTE}|```"
+    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+,，}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
+# After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side by side often.
+_STRICT_MEMBER = re.compile(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
+_STRICT_ITEM = re.compile(rf"{WS}*+(?:{QUOTED}{WS}*+[;；\]]|[\[{{])")
+_CLOSING_NEXT = re.compile(rf"{WS}*+(?=[}}\])｝］])")
 _BLANK_LINE = re.compile(r"[ \t]*+\r?\n[ \t]*+\r?\n")
-_LINE_KEY = re.compile(rf"[ \t]*+\r?\n{WS}*+{WORD}{WS}{{0,64}}+{COLON}")
+# On the next line: the mark of an item, a bare key or a mark of omission, the second part of a string.
+_NEXT_LINE_ITEM = re.compile(rf"[ \t]*+\r?\n{WS}*+{MARK}")
+_NEXT_LINE = re.compile(rf"[ \t]*+\r?\n{WS}*+(?:{WORD}{WS}{{0,64}}+{COLON}|\.\.\.|…)")
+_BROKEN = re.compile(BROKEN)
+_LINE_END = re.compile(r"[\s)\];,.`]*+(?:\n|\Z|```)")
 # A quote directly behind a block: the block was inside a string, unless the rest of the line only ends a call.
 _NOT_AFTER_BLOCK = re.compile(
     rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[,，]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
@@ -74,7 +90,7 @@ _WEAK_KEY_END = re.compile(rf"{_GAP}(?:[,，}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
 _OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[,，\]]|\Z)")
 _BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
-_FAR_BRACKETS = 400
+_FAR_BRACKETS = _NEAR_BRACKETS = 400
 
 
 def ends_block(text: str, at: int) -> bool:
@@ -115,40 +131,52 @@ class Lookahead:
                 return True
             char = text[at]
             if char in "}])｝］":
-                level -= self.closed_by(char, level)
+                closed = self.closed_by(char, level)
                 at += 1
+                if not closed and not _LINE_END.match(text, at):
+                    return False
+                level -= closed or 1
                 if char == ")" and not level:
                     return False
                 continue
             is_object = self.kinds[level - 1] == "{"
+            if (char in _COMMA or char in _SEMICOLON) and (closing := _CLOSING_NEXT.match(text, at + 1)):
+                at = closing.end()
+                continue
+            if char in _SEMICOLON:
+                return (_STRICT_MEMBER if is_object else _STRICT_ITEM).match(text, at + 1) is not None
             if char in _COMMA:
                 if in_quotes:
                     following = _NEXT_MEMBER_IN_QUOTES if is_object else _NEXT_ITEM_IN_QUOTES
                 else:
                     following = _NEXT_MEMBER if is_object else _NEXT_ITEM
                 return following.match(text, at + 1) is not None
-            if is_object and _LINE_KEY.match(text, start):
+            if (_NEXT_LINE if is_object else _NEXT_LINE_ITEM).match(text, start):
+                return True
+            if is_object and not in_quotes and _BROKEN.match(text, start):
                 return True
             return (_MEMBER_AFTER_GAP if is_object else _ITEM_AFTER_GAP).match(text, at) is not None
         return ends_block(text, at)
 
     def closed_by(self, char: str, level: int) -> int:
-        """The number of containers that a closing bracket ends: up to the innermost of its kind, or one."""
+        """The number of containers that a closing bracket ends: up to the innermost of its kind; 0 if there is none."""
         char = {"｝": "}", "］": "]"}.get(char, char)
         for outer in range(level, 0, -1):
             if CLOSERS[self.kinds[outer - 1]] == char:
                 return level - outer + 1
-        return 1
+        return 0
 
     def after_key(self, at: int, *, is_weak: bool = False) -> bool:
         """Whether a key may end at `at`: before a colon or, if `is_weak`, where a colon or a value is missing."""
         self.spend(at)
         return (_WEAK_KEY_END if is_weak else _KEY_END).match(self.text, at) is not None
 
-    def opens_next(self, at: int) -> bool:
-        """Whether the quote at `at` opens the next key or item, so that the string before it has no closing quote."""
+    def opens_next(self, begin: int, at: int) -> bool:
+        """Whether the quote at `at` opens the next key or item, so that the string from `begin` is not closed."""
         self.spend(at)
         text = self.text
+        if self._after_brackets(begin, at):
+            return _OPENS_MEMBER.match(text, at) is not None
         if text[at - 1] not in ", \n\t，":
             return False
         if self.kinds[-1] == "{":
@@ -156,6 +184,16 @@ class Lookahead:
         return text[max(0, at - 64) : at].rstrip(" \t")[-1:] in (",", "，", "\n") and (
             _OPENS_ITEM.match(text, at) is not None
         )
+
+    def _after_brackets(self, begin: int, at: int) -> bool:
+        """Whether brackets that close more than a string opens, and a comma, stand before the quote at `at`."""
+        before = self.text[max(begin, at - _NEAR_BRACKETS) : at].rstrip(" \t\r\n")
+        opened = before.endswith(("{", "["))
+        before = before[:-1].rstrip() if opened else before
+        if not before.endswith(",") or not before[:-1].rstrip().endswith(("}", "]")):
+            return False
+        self.spend(at, 4)
+        return before.count("}") + before.count("]") > before.count("{") + before.count("[")
 
     def unmatched(self, at: int) -> int:
         """The number of closing brackets ahead that have no opening one, as far as is looked."""

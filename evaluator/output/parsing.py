@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +18,7 @@ from evaluator.output.rewrites import rewrite
 from evaluator.output.scalars import (
     find_answer,
     find_boolean,
+    find_first_line,
     find_first_word,
     find_labelled,
     find_number,
@@ -28,7 +30,8 @@ from evaluator.output.schema import Schema, UnusableSchema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
-_NOT_BETWEEN = re.compile(r"[^\s,;]")
+_BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
+_TAG = re.compile(r"<[A-Za-z_]")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
@@ -206,6 +209,9 @@ def _read_text(inner: str, schema: Schema) -> CheckedValue:
     value = find_first_word(answer[0], values) if answer is not None else None
     if value is not None:
         return conform(value, schema, "the string was read from the beginning of the labelled answer")
+    value = find_first_line(inner, values)
+    if value is not None:
+        return conform(value, schema, "the string was read from the first line of the text")
     value = find_only_word(inner, values)
     if value is not None:
         return conform(value, schema, "the string was read from the only one of the allowed words in the text")
@@ -240,7 +246,7 @@ def _read_lines(blocks: list[Block], schema: Schema | None, body: str) -> list[A
     if types != frozenset({"array"}) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
         return None
     between = (body[first.end : second.start] for first, second in pairwise(blocks))
-    return None if any(_NOT_BETWEEN.search(part) for part in between) else [block.value for block in blocks]
+    return None if any(_BETWEEN.fullmatch(part) is None for part in between) else [block.value for block in blocks]
 
 
 def _find_around(body: str, start: int, end: int, found: Extract) -> str:
@@ -273,6 +279,9 @@ def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
 
     answer, repair = without_thinking(text)
     warnings = [MESSAGES[repair]] if repair else []
+    if "&lt;" in answer and _TAG.search(answer) is None:
+        answer = html.unescape(answer)
+        warnings.append(MESSAGES["entities"])
     read = read_elements(answer)
     warnings += read.warnings
     if read.error is not None:

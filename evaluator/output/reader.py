@@ -11,11 +11,14 @@ import re
 from typing import Any
 
 from evaluator.output.lookahead import (
+    BROKEN,
     CLOSERS,
     COLON,
     COMMENT,
     LITERAL,
+    MARK,
     OPENING,
+    PUNCTUATION,
     QUOTE,
     QUOTED,
     VALUE,
@@ -45,27 +48,43 @@ _MEMBER = re.compile(
 _RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
 _SPACE = re.compile(rf"{WS}*+")
 _COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
-_SEPARATOR = rf"(?::=|=>|{COLON}|=(?!=))"
-_BARE_KEY = re.compile(rf"({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
+_SEPARATOR = rf"(?::=|=>|->|{COLON}|=(?!=))"
+_BARE_KEY = re.compile(rf":?({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
 _WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}}){WS}*+{COLON}(?={WS}*+{VALUE})")
 _KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
 _VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
 _KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
-_COLON = re.compile(rf":=|=>|{COLON}(?:{WS}*+[:=])?|=")
-_KEY_IN_ARRAY = re.compile(rf"{QUOTED}{WS}*+{COLON}")
+_COLON = re.compile(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=")
+_KEY_IN_ARRAY = re.compile(rf"({QUOTED}){WS}*+{COLON}")
+_MARK = re.compile(MARK)
+_COLOR = re.compile(rf"{WS}*+(#[0-9a-fA-F]{{3,8}})(?=[ \t]*+[,}}\]])")
 _SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
 _TUPLE = re.compile(rf"\({WS}*+(?:{QUOTE}|[\[{{()\d-]|(?i:{LITERAL}))")
 _ESCAPED_QUOTES = re.compile(r'\\"((?:[^"\\\n]|\\(?!")){0,2000}+)\\"(?=\s*+[,}\]])')
 _PREFIX = re.compile(r"[bBrRuUfF]{1,2}(?=[\"'](?!\s*[,\]}:]))")
 _JOIN = re.compile(rf"{WS}*+\+{WS}*+(?={QUOTE})")
+_JOIN_LINES = re.compile(rf"{_JOIN.pattern}|{BROKEN}")
+_JOIN_NEXT = re.compile(rf"{_JOIN.pattern}|{WS}*+(?={QUOTE})")
 _STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
 _TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
-_MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
-_ITEM_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；)])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))")
-_BARE_MEMBER = re.compile(r"[^,;}\]\n\"{\[<`]{1,400}+(?:\"(?=[ \t]*+[,}\]]))?(?=[ \t]*+[,;}\]\n]|\Z)")
+_MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、］｝])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
+_ITEM_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、)］｝])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))")
+_CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
+# A comma in a text without quotes: no key follows.
+_PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
+# A call or an amount of money, which may hold commas.
+_ATOM = re.compile(
+    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?)"
+    rf"(?={WS}*+[,}}\]])"
+)
+_BARE_MEMBER = re.compile(
+    rf"(?:(?=[^\W\d]){_CHUNK}{_PROSE}|{_CHUNK})" r"(?:\"(?=[ \t]*+[,}\]]))?(?=[ \t]*+[,;}\]\n]|\Z)"
+)
 _BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?:\"(?=[ \t]*+[,\]]))?(?=[ \t]*+[,}\]\n]|\Z)")
 _RADIX = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
-_WIDE = str.maketrans("｝］，；", "}],;")
+_WIDE = str.maketrans("｝］，；、", "}],;,")
+_BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
+_REMARK = re.compile(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
 _BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
 _BRACKET = re.compile(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")
@@ -145,7 +164,7 @@ class BlockReader:
         if position >= len(text):
             return self._finish_cut(position)
         char = text[position]
-        if char in "}],;)｝］，；":
+        if char in PUNCTUATION:
             return self._punctuation(char, position)
         if char in OPENING and not text.startswith("```", position):
             return self._read_quoted_key(position)
@@ -232,7 +251,7 @@ class BlockReader:
         array = self._container.__class__ is list
         if array and not self._comma:
             after = self._slowly(position)
-            if after < len(text) and text[after] in "}],;)｝］，；":
+            if after < len(text) and text[after] in PUNCTUATION:
                 return self._punctuation(text[after], after)
         match = (_ITEM if array else _MEMBER).match(text, position)
         if match is not None:
@@ -254,18 +273,31 @@ class BlockReader:
                 self._put(self._number(number, fraction or exponent))
             self._comma = comma is not None
             return match.end()
+        if (color := _COLOR.match(text, position)) is not None:
+            return self._put_text(color[1], color.start(1), color.end(), array)
         position = self._slowly(position)
+        if array and (mark := _MARK.match(text, position)) is not None and self._on_new_line(position):
+            self.repairs["list_marks"] = None
+            position = mark.end()
         if position >= len(text):
             return self._finish_cut(position)
         char = text[position]
         if char in "[{":
             return self._read_container(char, position)
-        if char in "}],;)｝］，；":
+        if char in PUNCTUATION:
             return self._punctuation(char, position)
+        if char in "［｛":
+            self.repairs["wide"] = None
+            return self._open("[" if char == "［" else "{", position)
         if char in ":=" and not array:
             self.repairs["separator"] = None
             return position + 1
-        if array and self._container and self._in_object() and _KEY_IN_ARRAY.match(text, position):
+        key = _KEY_IN_ARRAY.match(text, position) if array and self._container else None
+        if key is not None and self._container[-1].__class__ is dict and key[1][1:-1] in self._container[-1]:
+            self.repairs["opening"] = None
+            self._open("{", position)
+            return position
+        if key is not None and self._in_object():
             # A key: the array before it was not closed.
             self.repairs["mismatched"] = None
             self._close()
@@ -284,7 +316,6 @@ class BlockReader:
         if text.startswith("...", position) or char == "…":
             return self._ellipsis(position, char)
         if char == "(" and _TUPLE.match(text, position):
-            self.repairs["tuple"] = None
             return self._open(char, position)
         return self._read_bare(position, array)
 
@@ -313,7 +344,8 @@ class BlockReader:
             raise Unreadable("a string without an end", position, found.end, self.evidence)
         value = found.value
         self.repairs.update(dict.fromkeys(found.repairs))
-        while not found.cut and (join := _JOIN.match(self.text, found.end)) is not None:
+        joint = _JOIN_NEXT if self._kinds[-1] == "(" else _JOIN if array else _JOIN_LINES
+        while not found.cut and (join := joint.match(self.text, found.end)) is not None:
             self._ahead.spend(join.end())
             found = ReadString(self._ahead, join.end(), is_key=False)
             self.repairs["joined"] = None
@@ -328,6 +360,8 @@ class BlockReader:
 
     def _read_bare(self, position: int, array: bool) -> int:
         text = self.text
+        if (atom := _ATOM.match(text, position)) is not None:
+            return self._put_text(atom[1], position, atom.end(), array)
         match = None if array else _GROUPED.match(text, position)
         if match is not None:
             self.repairs["number"] = None
@@ -344,7 +378,7 @@ class BlockReader:
             if mark in written and (at := written.find(mark)) > 0 and written[at - 1] in " \t":
                 written = written[:at]
         end = position + len(written)
-        written = written.rstrip().rstrip(";")
+        written = written.rstrip(_BLANKS).rstrip(";")
         if end >= len(text) and written not in _EXACT and written not in ("True", "False", "None"):
             # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
@@ -374,7 +408,14 @@ class BlockReader:
         if not written or (written[0] in "$€£¥₹0" and not written.startswith(("0.", "0_")) and written != "0"):
             return False
         number = read_number(written)
-        if number is None or "," in written or written.endswith(("$", "€", "£", "¥", "₹")):
+        if (
+            number is None
+            or "," in written
+            or "^" in written
+            or "**" in written
+            or written.count(".") > 1
+            or written.endswith(("$", "€", "£", "¥", "₹"))
+        ):
             return False
         self._put(number)
         if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", written, re.A):
@@ -444,7 +485,8 @@ class BlockReader:
         return opening.lstrip("{ \t\r\n")[:1] in OPENING and "," in opening
 
     def _close(self) -> None:
-        self._kinds.pop()
+        if self._kinds.pop() == "(":
+            self.repairs["tuple"] = None
         self._container = self._stack.pop() if self._stack else None
         self._key, self._comma = None, False
 
@@ -471,7 +513,20 @@ class BlockReader:
             raise Unreadable(f"{CLOSERS[self._kinds[-1]]} was expected", position, position + 1, False)
         return self._mismatched(plain, position)
 
+    def _close_group(self) -> None:
+        """Ends parentheses around one value, which are not a tuple."""
+        group, parent = self._container, self._stack[-1]
+        place = len(parent) - 1 if parent.__class__ is list else next(reversed(parent))
+        self._kinds[-1] = "["
+        self._close()
+        if parent[place] is group:
+            parent[place] = group[0]
+        self.repairs["parentheses"] = None
+
     def _closed(self, position: int) -> int:
+        if self._kinds[-1] == "(" and len(self._container) == 1 and not self._comma:
+            self._close_group()
+            return position + 1
         is_last = len(self._kinds) == 1 and self._kinds[0] == "{" and self.evidence
         if is_last and not ends_block(self.text, position + 1) and self._ahead.unmatched(position + 1):
             # Members follow: this bracket is one too many.
@@ -486,7 +541,7 @@ class BlockReader:
         What follows decides, and where that leaves a choice, the brackets that are still to come.
         """
         level, ahead = len(self._kinds), self._ahead
-        outer = level - ahead.closed_by(char, level)
+        outer = level - (ahead.closed_by(char, level) or 1)
         choices = list(dict.fromkeys((outer, level - 1, level)))
         fitting = [left for left in choices if ahead.after_value(position + 1, left)]
         if len(fitting) > 1:
@@ -506,7 +561,9 @@ class BlockReader:
         self.repairs["ellipsis"] = None
         if self._key is not None:
             self._drop_key()
-        after = self._skip(position + (1 if char == "…" else 3))
+        position += 1 if char == "…" else 3
+        remark = _REMARK.match(self.text, position)
+        after = self._skip(remark.end() if remark is not None else position)
         if after < len(self.text) and self.text[after] == ",":
             after += 1
         self._comma = True

@@ -6,12 +6,13 @@ import html
 import json
 import re
 
-from evaluator.output.lookahead import QUOTED, VALUE, WORD, WS
+from evaluator.output.lookahead import QUOTE, QUOTED, VALUE, WORD, WS
 
 _QUOTED_LINE = re.compile(r"^[ \t]{0,3}>[ \t]?", re.M)
 _UNQUOTED_BLOCK = re.compile(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", re.M)
 _PLAIN_QUOTE = re.compile(r'(?<!\\)"')
 _ESCAPED_BLOCK = re.compile(r'[{\[]\s*(?:\\[nrt]\s*)*\\"')
+_DOUBLED = re.compile(rf"\{{\{{{WS}*+{QUOTE}")
 _WIDE = str.maketrans("｛｝［］", "{}[]")
 _MEMBERS = re.compile(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
 _ITEMS = re.compile(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
@@ -29,13 +30,19 @@ def rewrite(text: str) -> tuple[str, list[str]]:
     if "&quot;" in text and '"' not in text:
         text = html.unescape(text)
         kinds.append("entities")
-    if '\\"' in text and _ESCAPED_BLOCK.search(text) and not _PLAIN_QUOTE.search(text):
-        start, end = (
-            min(at for at in (text.find("{"), text.find("[")) if at >= 0),
-            max(text.rfind("}"), text.rfind("]")),
-        )
+    if '\\"' in text and (block := _ESCAPED_BLOCK.search(text)) is not None:
+        start, end = block.start(), max(text.rfind("}"), text.rfind("]"))
         end = end + 1 if end > start else len(text)
-        text = text[:start] + _unescape(text[start:end]) + text[end:]
+        if not _PLAIN_QUOTE.search(text, start, end):
+            around = '"' if text[start - 1 : start] == '"' == text[end : end + 1] else ""
+            text = text[:start].removesuffix(around) + _unescape(text[start:end]) + text[end:].removeprefix(around)
+            kinds.append("escaped")
+    if (
+        text.count("{{") > 1
+        and _DOUBLED.search(text)
+        and all(text.count(one) == 2 * text.count(2 * one) for one in "{}")
+    ):
+        text = text.replace("{{", "{").replace("}}", "}")
         kinds.append("escaped")
     if "｛" in text and "{" not in text:
         text = text.translate(_WIDE)

@@ -12,11 +12,22 @@ _MAX_LENGTH = 400
 _MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")
 _CURRENCY = r"(?:US\$|[$€£¥₹₩₽]|(?:USD|EUR|GBP|JPY|CNY|INR)(?=[ \d.-]))"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
-_GROUPED = r"\d{1,3}(?:(?:,\d{3})+|(?:['_ ]\d{3})+)(?:\.\d+)?"
+_GROUPED = (
+    r"\d{1,3}(?:(?:,\d{3})+|(?:['’_ ]\d{3})+)(?:\.\d+)?"
+    r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}\.\d{3},\d+|\d{1,3}(?: \d{3})+,\d+"
+)
+_COMMA_POINT = re.compile(r"[\d ]{1,3}(?:[. ]\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}", re.A)
+_POWER = re.compile(r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", re.A)
 _NUMBER = re.compile(
     rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|USD|EUR|GBP|JPY|CNY|INR)?", re.A
 )
-_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+_BOOLEANS = {
+    "true": True, "yes": True, "ja": True, "oui": True, "sí": True, "sì": True, "да": True, "是": True, "はい": True,
+    "false": False, "no": False, "nein": False, "non": False, "нет": False, "否": False, "いいえ": False,
+}  # fmt: skip
+_STATEMENT = re.compile(
+    r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true|false)[\"'*_]{0,4}[.!]?", re.I
+)
 
 _LABEL = (
     r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision"
@@ -28,15 +39,21 @@ _EQUATION = re.compile(rf"(?<![=<>!])=(?!=){_REST}")
 _BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = re.compile(
-    rf"(?<![\w.,/%^])[-+−–﹣－]?{_CURRENCY}?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
+    rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
 )
 _FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
-_LEADING_WORD = re.compile(r"[\"'*_\s]{0,8}(yes|no|true|false)[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–\n]|-\s|\Z)(?!\s?\d)", re.I)
+_LEADING_WORD = re.compile(
+    rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})" r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)", re.I
+)
 _TAGGED = re.compile(r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I)
 _ANY_LABEL = re.compile(r"[^\n:：]{1,60}[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CLASS = re.compile(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
+_ARTICLE = re.compile(r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))")
 _NOT_WORD = re.compile(r"[\W_]+")
 _NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
 _ALTERNATIVE = re.compile(r" (?:or|and|oder|ou|to) ")
+_ARTICLES = ("a", "i")
 _MAX_MENTION = 400
 
 
@@ -51,10 +68,15 @@ def read_number(text: str) -> int | float | None:
     plain = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
     if plain != text and re.search(r"[¼½¾⅐-⅞²³¹⁰-⁹₀-₉]", text):
         return None
-    match = _NUMBER.fullmatch(plain)
+    plain = "".join(str(unicodedata.decimal(char, char)) for char in plain)
+    power = _POWER.search(plain)
+    match = _NUMBER.fullmatch(plain[: power.start()] if power is not None else plain)
     if match is None or (match[1] and match[2]):
         return None
-    digits = re.sub(r"[,'_ ]", "", match[3])
+    written = match[3]
+    if _COMMA_POINT.fullmatch(written):
+        written = written.replace(".", "").replace(",", ".")
+    digits = re.sub(r"[,'’_ ]", "", written) + (f"e{power[1]}" if power is not None else "")
     sign = "-" if "-" in (match[1], match[2]) else ""
     if digits.isdigit():
         return int(sign + digits)
@@ -100,7 +122,7 @@ def find_answer(text: str) -> tuple[str, str] | None:
     if at >= 0:
         match = _BOXED.match(text, at)
         if match is not None:
-            return _trim(match[1]), "\\boxed{…}"
+            return _trim(match[1].replace("{,}", ",").replace("\\,", " ")), "\\boxed{…}"
     tagged = _TAGGED.findall(text)
     if tagged:
         name, written = tagged[-1]
@@ -121,10 +143,26 @@ def _folded(text: str) -> str:
 
 
 def find_word(text: str, values: list[str]) -> str | None:
-    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none."""
-    folded = _folded(text[:_MAX_LENGTH])
-    found = [value for value in values if folded and _folded(value) == folded]
-    return found[0] if len(found) == 1 else None
+    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none.
+
+    `InProgress` and `Status.IN_PROGRESS` are `in_progress`.
+    """
+    text = text[:_MAX_LENGTH].strip()
+    for written in dict.fromkeys((text, _CAMEL.sub(" ", text), _CLASS.sub("", text))):
+        folded = _folded(written)
+        found = [value for value in values if folded and _folded(value) == folded]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def find_first_line(text: str, values: list[str]) -> str | None:
+    """The one of `values` that the first line of a text consists of, if no other line consists of one."""
+    first, _, rest = text.strip().partition("\n")
+    found = find_word(first, values)
+    if found is None or any(find_word(line, values) for line in rest[:_MAX_MENTION].splitlines()):
+        return None
+    return found
 
 
 def find_first_word(text: str, values: list[str]) -> str | None:
@@ -133,7 +171,8 @@ def find_first_word(text: str, values: list[str]) -> str | None:
     for value in sorted(values, key=len, reverse=True):
         word = _folded(value)
         if word and (folded + " ").startswith(word + " "):
-            return None if _ALTERNATIVE.match(folded, len(word)) else value
+            is_other = _ALTERNATIVE.match(folded, len(word)) or (word in _ARTICLES and not _ARTICLE.search(text))
+            return None if is_other else value
     return None
 
 
@@ -153,7 +192,9 @@ def find_only_word(text: str, values: list[str]) -> str | None:
         if word.strip() and word in rest:
             found.append(value)
             rest = rest.replace(word, " | ")
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1 or (found[0].casefold() in _ARTICLES and not _ARTICLE.search(text)):
+        return None
+    return found[0]
 
 
 def find_number(text: str) -> int | float | None:
@@ -169,6 +210,6 @@ def find_number(text: str) -> int | float | None:
 
 
 def find_boolean(text: str) -> bool | None:
-    """The yes or no at the beginning of a prose text, followed by punctuation (`No, because …`)."""
-    match = _LEADING_WORD.match(text)
+    """The yes or no at the beginning of a text, before punctuation (`No, because …`), or `The claim is false.`"""
+    match = _LEADING_WORD.match(text) or _STATEMENT.fullmatch(text.strip())
     return None if match is None else _BOOLEANS[match[1].lower()]

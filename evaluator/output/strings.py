@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from evaluator.output.lookahead import OPENING, QUOTE, VALUE, WS, Lookahead
+from evaluator.output.lookahead import CLOSERS, OPENING, QUOTE, VALUE, WS, Lookahead
 
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
@@ -171,9 +171,27 @@ class ReadString:
         last = _LAST_LINE.search(text, max(begin, len(text) - 400))
         if last is not None:
             return self._take(begin, last.start(), last.start(), "missing_quote").rstrip(" \t\r,")
+        if (end := self._before_closers(begin)) is not None:
+            raw = text[begin:end]
+            if raw.endswith('\\"') and raw.count('\\"') % 2:
+                # A path that ends with a backslash.
+                return self._take(begin, end - 1, end)
+            return self._take(begin, end, end, "missing_quote")
         self.cut = True
         self._mark_inner(text[begin:])
         return _without_partial(self._take(begin, len(text), len(text)))
+
+    def _before_closers(self, begin: int) -> int | None:
+        """Where the brackets begin that end the text, if they close what is open and the string opens none."""
+        rest = self._text[max(begin, len(self._text) - 64) :].rstrip().removesuffix("```").rstrip()
+        closers = "".join(CLOSERS[kind] for kind in reversed(self._ahead.kinds))
+        kept = rest.rstrip("]}) \t\r\n")
+        tail = "".join(rest[len(kept) :].split())
+        if not tail or not closers.endswith(tail):
+            return None
+        end = self._text.rindex(kept) + len(kept) if kept else begin
+        raw = self._text[begin:end]
+        return end if all(raw.count(opening) <= raw.count(closing) for opening, closing in ("{}", "[]", "()")) else None
 
     def _walk(self, begin: int, level: int, ends: str) -> tuple[str | None, int | None]:
         """The string up to the first of `ends` that may end it, and the first that may not."""
@@ -190,7 +208,7 @@ class ReadString:
                 raw = self._take(begin, stop, stop + 1)
                 self._mark_inner(raw)
                 return raw, None
-            if stop > begin and ahead.opens_next(stop):
+            if stop > begin and ahead.opens_next(begin, stop):
                 return self._before_next(begin, stop), None
             rejected = stop if rejected is None else rejected
             in_quotes ^= not _APOSTROPHE.match(text, stop - 1)
@@ -200,7 +218,11 @@ class ReadString:
     def _before_next(self, begin: int, stop: int) -> str:
         """A string without a closing quote, up to the comma before the quote that opens what follows."""
         raw = self._text[begin:stop].rstrip()
+        if raw.endswith(("{", "[")):
+            raw = raw[:-1].rstrip()
         raw = raw.removesuffix(",").removesuffix("，").rstrip()
+        if raw.endswith(("}", "]")) and raw.count("}") + raw.count("]") > raw.count("{") + raw.count("["):
+            raw = raw.rstrip("}] \t\r\n")
         self.end = begin + len(raw)
         inner = raw.find(self._quote)
         if inner > 0 and raw.count(self._quote) == 1 and raw[inner - 1] != " ":

@@ -17,14 +17,16 @@ MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
 
 MAX_MARKUP = 50_000
-"""After this many tags and stray `<` the rest is read as text."""
+"""After this many tags and stray `<` the rest is read as text, and after as many attributes of one element left out."""
 
 _NAME = r"[A-Za-z_][\w.\-:]*+"
 # No alternative passes a `<`, so all attempts together are linear.
 _TAG = re.compile(rf"""<(/?)({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>""")
-_ROUGH_TAG = re.compile(rf"<(/?)({_NAME})([^<>]*+)>")
+_ROUGH_TAG = re.compile(rf"<(/?)({_NAME})((?:\s[^<>]*+)?+)>")
 _CUT_TAG = re.compile(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
-_ATTRIBUTE = re.compile(r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?+""")
+_ATTRIBUTE = re.compile(
+    r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+(?:"(?![\s/]|\Z|[\w:.-]{1,64}+=)[^"]*+){0,8}+)"|'([^']*+)'|([^\s"'>]++)))?+"""
+)
 _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _DECLARATIONS = {"<!--": "-->", "<?": "?>", "<!DOCTYPE": ">"}
@@ -327,10 +329,15 @@ class _Reader:
 
     def _attributes(self, name: str, rest: str) -> dict[str, str]:
         found: dict[str, str] = {}
-        for match in _ATTRIBUTE.finditer(rest):
+        for count, match in enumerate(_ATTRIBUTE.finditer(rest)):
+            if count >= MAX_MARKUP:
+                self._warn(f"more than {MAX_MARKUP:,} attributes: the rest left out")
+                break
             value = next((group for group in match.groups()[1:] if group is not None), None)
             if value is None or match[4] is not None:
                 self._warn(f"an attribute of <{name}> without quotes", "unquoted")
+            if match[2] is not None and '"' in match[2]:
+                self._warn(f"an attribute of <{name}> has quotes inside its quotes", "inner")
             if match[1] in found:
                 self._warn(f"<{name}> has the attribute {match[1]!r} twice; the first one is read", "twice")
             found.setdefault(match[1], self._decode(value or ""))

@@ -1,0 +1,63 @@
+"""The two tables of answers that were written without reading the parser, and the few that it does not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import answers_blind_1 as first
+import answers_blind_2 as second
+import pytest
+
+from evaluator.output import parse_output
+
+NOT_READ = ('{**"a"**: 1, **"b"**: 2}', '{"color": <Color.RED: \'red\'>, "n": 1}', '{"a" : 1 , "b" ; 2}')
+"""Texts of the tables that are not read as a person does."""
+
+PLAIN = [(text, None, value) for text, value in (*first.PLAIN, *second.PLAIN)]
+TYPED = [*first.TYPED, *second.TYPED]
+
+
+@pytest.mark.parametrize(("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ])
+def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: Any) -> None:
+    parsed = parse_output(text, schema=schema)
+    assert (parsed.value, parsed.error) == (value, None), parsed.warnings
+    assert type(parsed.value) is type(value)
+
+
+@pytest.mark.parametrize(("text", "value"), [*first.XML, *second.XML])
+def test_elements_are_read_as_a_person_reads_them(text: str, value: Any) -> None:
+    parsed = parse_output(text, "xml")
+    assert (parsed.value, parsed.error) == (value, None), parsed.warnings
+
+
+@pytest.mark.parametrize(("text", "schema"), [*first.REFUSED, *second.REFUSED])
+def test_an_answer_without_a_reading_is_refused(text: str, schema: Any) -> None:
+    parsed = parse_output(text, schema=schema)
+    assert parsed.error is not None, parsed.value
+
+
+MARKED = [
+    ('{"a": ("x" "y")}', "parentheses around a value"),
+    ('[\n- "a"\n- "b"\n]', "marks of list items"),
+    ('{"a": ("x", "y")}', "tuples and sets"),
+    ('{"a": "x"\n "y"}', "one after the other"),
+    ('[{"a": 1}, "a": 2}]', "missing opening bracket"),
+    ('{{"a": {{"b": 1}}}}', "escaped once too often"),
+    ('{"a": ［1］}', "full-width brackets"),
+    ('{"c": #fff}', "unquoted text"),
+]
+
+
+@pytest.mark.parametrize(("text", "warning"), MARKED)
+def test_each_repair_has_a_warning(text: str, warning: str) -> None:
+    assert any(warning in one for one in parse_output(text).warnings)
+
+
+def test_text_with_dots_or_powers_stays_text_without_a_schema() -> None:
+    parsed = parse_output('{"ip": 192.168.100.200, "n": 1.000.000, "p": 3*10^4}')
+    assert parsed.value == {"ip": "192.168.100.200", "n": "1.000.000", "p": "3*10^4"}
+
+
+def test_a_string_with_quotes_over_several_lines_is_not_two_strings() -> None:
+    parsed = parse_output('{"md": "- "one"\n "two", and more", "n": 1}')
+    assert parsed.value == {"md": '- "one"\n "two", and more', "n": 1}
