@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol
 
 from evaluator.batch.fields import reader_of
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.statistics import Estimate, stratified_interval, weighted_interval
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
 
@@ -16,13 +18,23 @@ _NONE = "(none)"
 _MOST_NAMED = 5
 
 
+class Counter(Protocol):
+    """Counts results one by one, so that several averages need one pass."""
+
+    def add(self, result: SampleResult) -> None: ...
+
+    def values(self) -> Mapping[str, MetricValue]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Average:
-    """`of`: a scorer, whose values are averaged; None: whether results passed."""
+    """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the metadata field or
+    expression of related samples, as that of a batch."""
 
     type: ClassVar[str]
     name: str = ""
     of: str | None = None
+    cluster: str | None = None
 
     @property
     def values(self) -> Sequence[str]:
@@ -33,14 +45,35 @@ class _Average:
         """The metadata field or expression that it needs."""
         raise NotImplementedError
 
+    def counter(self) -> Counter:
+        raise NotImplementedError
+
+    def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
+        counter = self.counter()
+        for result in results:
+            counter.add(result)
+        return counter.values()
+
     def describe(self) -> dict[str, Any]:
         return {"type": self.type, **{each.name: getattr(self, each.name) for each in fields(self)}}
 
-    def _value(self, result: SampleResult) -> float | None:
+    def value_of(self, result: SampleResult) -> float | None:
         if self.of is None:
             return {Verdict.PASSED: 1.0, Verdict.FAILED: 0.0}.get(result.verdict)
         score = result.scores.get(self.of)
         return None if score is None or fault_of(score) is not None else score.value
+
+    def cluster_reader(self) -> Callable[[SampleResult], Hashable]:
+        """The cluster of a result: its sample, whose epochs are related, or the value of `cluster`."""
+        if self.cluster is None:
+            return lambda result: result.sample_id
+        read = reader_of(self.cluster, "cluster")
+
+        def cluster_of(result: SampleResult) -> Hashable:
+            value = read(result)
+            return ("sample", result.sample_id) if value is None else ("cluster", str(value))
+
+        return cluster_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +81,8 @@ class MacroAverage(_Average):
     """The mean over the groups of `by` of each group's mean, so that each group counts the same, whatever its size.
 
     `by`: a metadata field or an expression; None: that of `group_by`. `weights`: how much each group counts; None: all
-    the same. Without a value for some group there is no average.
+    the same. Without a value for some group there is no average. The groups are taken as given, not as drawn: the
+    interval is of the samples within them, and there is none if a cluster has samples of several groups.
     """
 
     type: ClassVar[str] = "macro"
@@ -59,29 +93,54 @@ class MacroAverage(_Average):
     def reads(self) -> str | None:
         return self.by
 
-    def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
-        read, groups, n = reader_of(self.by or "", "metrics.by"), dict[str, list[float]](), 0
-        for result in results:
-            key = read(result)
-            group = groups.setdefault(_NONE if key is None else str(key), [])
-            if (value := self._value(result)) is not None:
-                group.append(value)
-                n += 1
-        weights = dict.fromkeys(groups, 1.0) if self.weights is None else self.weights
-        error = ""
-        if empty := [name for name, values in groups.items() if not values]:
-            error = f"{len(empty)} of {len(groups)} groups of {self.by} have no value: {_some(empty)}"
-        elif missing := [name for name in groups if name not in weights]:
-            error = f"weights has no weight for {_some(missing)}"
-        elif unused := [name for name in weights if name not in groups]:
-            error = f"there are no results of {_some(unused)}, which has a weight"
-        elif not groups:
-            error = "there is no result"
-        if error:
-            return {self.name: MetricValue(None, n, error=error)}
-        means = {name: math.fsum(values) / len(values) for name, values in groups.items()}
-        value = math.fsum(weights[name] * mean for name, mean in means.items()) / math.fsum(weights.values())
-        return {self.name: MetricValue(value, n)}
+    def counter(self) -> Counter:
+        return _MacroCounter(self)
+
+
+@dataclass(slots=True)
+class _Group:
+    values: array[float] = field(default_factory=lambda: array("d"))
+    clusters: list[Hashable] = field(default_factory=list[Hashable])
+
+    def stratum(self) -> tuple[Sequence[float], Sequence[Hashable] | None]:
+        is_clustered = len(set(self.clusters)) < len(self.clusters)
+        return self.values, self.clusters if is_clustered else None
+
+
+class _MacroCounter:
+    def __init__(self, average: MacroAverage) -> None:
+        self.average = average
+        self.read, self.cluster_of = reader_of(average.by or "", "metrics.by"), average.cluster_reader()
+        self.groups: dict[str, _Group] = {}
+
+    def add(self, result: SampleResult) -> None:
+        key = self.read(result)
+        group = self.groups.setdefault(_NONE if key is None else str(key), _Group())
+        if (value := self.average.value_of(result)) is not None:
+            group.values.append(value)
+            group.clusters.append(self.cluster_of(result))
+
+    def values(self) -> Mapping[str, MetricValue]:
+        name, groups = self.average.name, self.groups
+        weights = dict.fromkeys(groups, 1.0) if self.average.weights is None else self.average.weights
+        if error := self._error(weights):
+            return {name: MetricValue(None, sum(len(group.values) for group in groups.values()), error=error)}
+        strata = [group.stratum() for group in groups.values()]
+        found = stratified_interval(strata, [weights[group] for group in groups])
+        clusters = [set(group.clusters) for group in groups.values()]
+        if sum(map(len, clusters)) > len(set[Hashable]().union(*clusters)):
+            found = replace(found, se=None, low=None, high=None)
+        return {name: _metric_value(found)}
+
+    def _error(self, weights: Mapping[str, float]) -> str:
+        groups, by = self.groups, self.average.by
+        if empty := [name for name, group in groups.items() if not group.values]:
+            return f"{len(empty)} of {len(groups)} groups of {by} have no value: {_some(empty)}"
+        if missing := [name for name in groups if name not in weights]:
+            return f"weights has no weight for {_some(missing)}"
+        if unused := [name for name in weights if name not in groups]:
+            return f"there are no results of {_some(unused)}, which has a weight"
+        return "" if groups else "there is no result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +154,36 @@ class WeightedAverage(_Average):
     def reads(self) -> str | None:
         return self.weight
 
-    def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
-        read, sums, weights = reader_of(self.weight, "metrics.weight"), list[float](), list[float]()
-        for result in results:
-            weight = _number(read(result))
-            if weight is None or not 0 <= weight < math.inf:
-                error = f"the weight of sample {result.sample_id!r:.80} is not a number of at least 0"
-                return {self.name: MetricValue(None, len(weights), error=error)}
-            if (value := self._value(result)) is not None:
-                sums.append(weight * value)
-                weights.append(weight)
-        total = math.fsum(weights)
-        if not total:
-            return {
-                self.name: MetricValue(None, len(weights), error="the weights of the results with a value add up to 0")
-            }
-        return {self.name: MetricValue(math.fsum(sums) / total, len(weights))}
+    def counter(self) -> Counter:
+        return _WeightedCounter(self)
+
+
+class _WeightedCounter:
+    def __init__(self, average: WeightedAverage) -> None:
+        self.average = average
+        self.read, self.cluster_of = reader_of(average.weight, "metrics.weight"), average.cluster_reader()
+        self.found, self.weights, self.clusters = array("d"), array("d"), list[Hashable]()
+        self.error = ""
+
+    def add(self, result: SampleResult) -> None:
+        weight = _number(self.read(result))
+        if weight is None or not 0 <= weight < math.inf:
+            self.error = self.error or f"the weight of sample {result.sample_id!r:.80} is not a number of at least 0"
+        elif (value := self.average.value_of(result)) is not None:
+            self.found.append(value)
+            self.weights.append(weight)
+            self.clusters.append(self.cluster_of(result))
+
+    def values(self) -> Mapping[str, MetricValue]:
+        name, n = self.average.name, len(self.found)
+        error = self.error or ("" if any(self.weights) else "the weights of the results with a value add up to 0")
+        if error:
+            return {name: MetricValue(None, n, error=error)}
+        return {name: _metric_value(weighted_interval(self.found, self.weights, self.clusters))}
+
+
+def _metric_value(found: Estimate) -> MetricValue:
+    return MetricValue(found.mean, found.n, se=found.se, low=found.low, high=found.high)
 
 
 def _number(value: Any) -> float | None:

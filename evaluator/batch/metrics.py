@@ -54,15 +54,29 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
     return {**metric.describe(), "name": metric.name, **values}
 
 
-def compute_metric(metric: Metric, results: Iterable[SampleResult], of: int) -> dict[str, MetricValue]:
-    """The values of a metric, of N = `of` results. An exception is the error of its values."""
-    try:
-        found = metric.compute(results)
-    except (MachineError, RecordError):
-        raise
-    except Exception as error:
-        found = {name: MetricValue(None, 0, error=exception_text(error)) for name in metric_names(metric)}
-    return {name: replace(value, of=of) for name, value in found.items()}
+def compute_metrics(
+    metrics: Sequence[Metric], read: Callable[[], Iterable[SampleResult]], of: int
+) -> dict[str, MetricValue]:
+    """The values of metrics, of N = `of` results. An exception is the error of the values of its metric.
+
+    All averages together read the results once, each function once more, and a StoredMetric never.
+    """
+    counters = {each.name: each.counter() for each in metrics if isinstance(each, MacroAverage | WeightedAverage)}
+    if counters:
+        for result in read():
+            for counter in counters.values():
+                counter.add(result)
+    values: dict[str, MetricValue] = {}
+    for metric in metrics:
+        counter = counters.get(metric.name)
+        try:
+            found = counter.values() if counter is not None else metric.compute(read())
+        except (MachineError, RecordError):
+            raise
+        except Exception as error:
+            found = {name: MetricValue(None, 0, error=exception_text(error)) for name in metric_names(metric)}
+        values |= {name: replace(value, of=of) for name, value in found.items()}
+    return values
 
 
 # -- functions -------------------------------------------------------------------------------------------------------
@@ -148,8 +162,11 @@ def _metric_value(given: Any, count: int) -> MetricValue:
     """Raises: UsageError, for anything but a finite number, None or a MetricValue."""
     if isinstance(given, MetricValue):
         value, n, error = plain_scalar(given.value), given.n, given.error
+        interval = {name: getattr(given, name) for name in ("se", "low", "high")}
+        if not all(fits(each, float | None) and (each is None or math.isfinite(each)) for each in interval.values()):
+            raise UsageError("it returned a MetricValue whose se, low or high is not a finite number")
     else:
-        value, n, error = plain_scalar(given), count, ""
+        value, n, error, interval = plain_scalar(given), count, "", {}
     if value is None:
         return MetricValue(None, n, error=error or "it returned no value")
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
@@ -158,7 +175,7 @@ def _metric_value(given: Any, count: int) -> MetricValue:
         )
     if not 0 <= n <= count:
         raise UsageError(f"it returned n={n!r}, expected 0 to {count:,}, the number of results")
-    return MetricValue(float(value), n, error=error)
+    return MetricValue(float(value), n, error=error, **interval)
 
 
 @overload
@@ -208,8 +225,10 @@ AVERAGES: Mapping[str, type[MacroAverage] | type[WeightedAverage]] = {
 }
 
 
-def make_metrics(specs: Iterable[MetricSpec], group_by: str | None = None) -> tuple[Metric, ...]:
-    """The metrics of a batch. `group_by` is the field of macro averages that name none.
+def make_metrics(
+    specs: Iterable[MetricSpec], group_by: str | None = None, cluster: str | None = None
+) -> tuple[Metric, ...]:
+    """The metrics of a batch. `group_by` is the field of macro averages that name none, `cluster` that of the clusters.
 
     A spec is a text as for scorers (`macro:by=subject`, `file.py:function`), a table with a `type`, a function or a
     Metric. Raises: UsageError, for an unknown name or argument, and for two metrics with one name; MissingExtra.
@@ -222,6 +241,8 @@ def make_metrics(specs: Iterable[MetricSpec], group_by: str | None = None) -> tu
             if group_by is None:
                 raise UsageError(f"metric {one.name!r} needs the field of its groups: by, or group_by of the batch")
             one = replace(one, by=group_by)
+        if isinstance(one, MacroAverage | WeightedAverage) and one.cluster is None:
+            one = replace(one, cluster=cluster)
         for name in metric_names(one):
             if name in names:
                 raise UsageError(f"two metrics are named {name!r}; give one a name")
@@ -267,7 +288,7 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
 
 
 def _average(kind: type[MacroAverage] | type[WeightedAverage], arguments: dict[str, Any]) -> Metric:
-    known = {"name": str, "of": str | None}
+    known = {"name": str, "of": str | None, "cluster": str | None}
     known |= {"by": str | None, "weights": Mapping[str, float] | None} if kind is MacroAverage else {"weight": str}
     for name, value in arguments.items():
         if name not in known:

@@ -115,7 +115,7 @@ def make_plan(
     is_answered = options.answers is not None
     cells = answered_cells(evaluator, names, variants) if is_answered else make_cells(evaluator, names, variants)
     parts = _scorer_parts(evaluator, scorers, cells)
-    metrics = make_metrics(options.metrics, options.group_by)
+    metrics = make_metrics(options.metrics, options.group_by, options.cluster)
     thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
     reducers = check_fit(
         thresholds,

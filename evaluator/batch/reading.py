@@ -9,9 +9,9 @@ from typing import Any
 
 from evaluator.batch.export.about import About
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.metrics import Metric, compute_metric, stored_metrics
+from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, GroupSummary, MetricValue, summarise
+from evaluator.batch.summary import BatchSummary, MetricValue, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +108,32 @@ class Batch:
         `metrics` are computed with it; None: those of the manifest. Their functions are not run: they have the values
         that the last session computed, if the results are still the same.
         """
-        manifest = self.manifest
-        summary = self._summary()
-        if metrics is None:
-            described = manifest.get("metrics") or ()
-            known = manifest.get("metric_values") or {}
-            is_current = known.get("bytes") == BatchFolder.reader(self.folder).size
-            groups = known.get("groups", ()) if is_current else ()
-            stored = {(template, variant): values for template, variant, values in groups}
-        else:
-            described, stored = (), {}
-
-        def with_metrics(group: GroupSummary) -> GroupSummary:
-            cell, of = (group.template, group.variant), group.part.counts.total
-            found: dict[str, MetricValue] = {}
-            for metric in stored_metrics(described, stored.get(cell, {})) if metrics is None else metrics:
-                found |= compute_metric(metric, self.results(cell), of)
-            return replace(group, metrics=found)
-
-        return replace(summary, groups=tuple(map(with_metrics, summary.groups)))
+        return replace(
+            summary := self._summary(),
+            groups=tuple(
+                replace(group, metrics=self._metrics((group.template, group.variant), group.part.counts.total, metrics))
+                for group in summary.groups
+            ),
+        )
 
     def metrics_of(self, cell: tuple[str, str]) -> Mapping[str, MetricValue]:
         """The metrics of a template and variant, as `summarise` has them."""
         if not self.manifest.get("metrics"):
             return {}
-        groups = self.summarise().groups
-        return next((group.metrics for group in groups if (group.template, group.variant) == cell), {})
+        of = None if self.totals is None else self.totals.get(cell)
+        return self._metrics(cell, sum(1 for _ in self.results(cell)) if of is None else of)
+
+    def _metrics(
+        self, cell: tuple[str, str], of: int, metrics: Sequence[Metric] | None = None
+    ) -> Mapping[str, MetricValue]:
+        manifest = self.manifest
+        if metrics is None:
+            known = manifest.get("metric_values") or {}
+            is_current = known.get("bytes") == BatchFolder.reader(self.folder).size
+            groups = known.get("groups", ()) if is_current else ()
+            stored = {(template, variant): values for template, variant, values in groups}
+            metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
+        return compute_metrics(metrics, lambda: self.results(cell), of)
 
     def _summary(self) -> BatchSummary:
         manifest = self.manifest

@@ -48,7 +48,7 @@ _AMOUNTS = {
 _DURATIONS = ("p50_duration", "p90_duration", "p99_duration")
 _OF_PASSED = ("accuracy", "accuracy_low", "accuracy_if_failed")
 _OF_SCORER = ("mean", "mean_low", "pass_rate", "pass_rate_low")
-_OF_METRIC = "metric"
+_OF_METRIC = ("metric", "metric_low")
 _OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
 _SHARES = (*_OF_PASSED, "pass_rate", "pass_rate_low", "error_rate")
 _TOTAL_UNKNOWN = "the total number of results is unknown"
@@ -58,7 +58,7 @@ METRICS = (
     *_OF_PASSED,
     *(f"{name}(SCORER)" for name in _OF_SCORER),
     *("pass@K", "pass^K", "pass@K(SCORER)", "pass^K(SCORER)"),
-    "metric(NAME)",
+    *(f"{name}(NAME)" for name in _OF_METRIC),
     *_OF_RESULTS,
 )
 """Every metric, as it is written in a threshold."""
@@ -151,13 +151,13 @@ def parse_threshold(text: str) -> Threshold:
         raise UsageError(f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8")
     metric, scorer = found["metric"], found["argument"] or None
     plain = _PASSES.fullmatch(metric)
-    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS, _OF_METRIC):
+    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS, *_OF_METRIC):
         raise UsageError(f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}")
     if metric in _OF_SCORER and scorer is None:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
-    if metric == _OF_METRIC and scorer is None:
+    if metric in _OF_METRIC and scorer is None:
         raise UsageError(f"{text!r}: name the metric; write metric(NAME)")
-    if scorer is not None and not plain and metric not in (*_OF_SCORER, _OF_METRIC):
+    if scorer is not None and not plain and metric not in (*_OF_SCORER, *_OF_METRIC):
         raise UsageError(f"{text!r}: {metric} takes no scorer; remove ({scorer})")
     value = float(found["value"]) / (100 if found["percent"] else 1)
     if not math.isfinite(value):
@@ -189,7 +189,7 @@ def check_fit(
     for name in reducers or ():
         _check_epochs("reducers", name, epochs)
     for threshold in thresholds:
-        if threshold.metric == _OF_METRIC:
+        if threshold.metric in _OF_METRIC:
             _check_known("metric", threshold, metrics)
         else:
             _check_judged(threshold, scorers)
@@ -197,7 +197,7 @@ def check_fit(
         if threshold.reducer is not None:
             _check_epochs(str(threshold), threshold.reducer, epochs)
             needed[threshold.reducer] = None
-        is_bounded = threshold.metric != _OF_METRIC and threshold.scorer in bounded
+        is_bounded = threshold.metric not in _OF_METRIC and threshold.scorer in bounded
         if threshold.metric in _SHARES or threshold.reducer is not None or is_bounded:
             _check_share(threshold)
     if reducers is None:
@@ -392,13 +392,14 @@ def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
         value = estimate.low if metric.endswith("_low") else estimate.mean
         unknown = _no_number(threshold, "it scored nothing")
         return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
-    if metric == _OF_METRIC:
+    if metric in _OF_METRIC:
         found = group.metrics.get(threshold.scorer or "")
         if found is None:
             raise UsageError(
                 f"{threshold}: {group.name} has no metric {threshold.scorer!r}, only {listed(group.metrics)}"
             )
-        return _Number(found.value, found.n, found.of, found.error or "it has no value")
+        value, missing = (found.value, "value") if metric == "metric" else (found.low, "interval")
+        return _Number(value, found.n, found.of, found.error or f"it has no {missing}")
     if threshold.reducer is not None:
         reduced = _reduced(group, threshold)
         return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has that many judged epochs")

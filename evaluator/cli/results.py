@@ -194,7 +194,8 @@ def export(batch: Path, kind: str, output: Path) -> None:
     check_not_record(output)
     results = found.results()
     with WorkProgress("exporting", "results", results.declared.total) as progress:
-        exported(progress.each(results), found.manifest, kind, output, total=found.totals)
+        metrics = {cell: found.metrics_of(cell) for cell in found.cells}
+        exported(progress.each(results), found.manifest, kind, output, total=found.totals, metrics=metrics)
     echo(str(output))
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from evaluator.batch import MetricValue, SampleResult, metric, open_batch
-from evaluator.batch.metrics import make_metrics, stored_metrics
+from evaluator.batch.export import export
+from evaluator.batch.metrics import compute_metrics, make_metrics, stored_metrics
 from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
+SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "export" / "junit.xsd"))
 # Eight rows of "a", of which four fail; two of "b", which pass.
 ROWS_OF = [{**row, "of": "a" if n < 8 else "b", "points": n} for n, row in enumerate(ROWS)]
 WRONG = {f"Answer in a word: What is {n} + {n}?": "wrong" for n in range(4)}
@@ -43,6 +46,60 @@ def test_averages_over_groups_and_with_weights(run: Run, calls: Calls) -> None:
     }  # fmt: skip
 
 
+def test_averages_have_a_standard_error_and_an_interval_everywhere(run: Run, calls: Calls, tmp_path: Path) -> None:
+    calls.answers.update(WRONG)
+    result = run(ROWS_OF, group_by="of", metrics=["macro", "weighted:weight=points"],
+                 thresholds=["metric_low(macro) >= 0.5", "metric(macro) >= 0.5"])  # fmt: skip
+    macro = result.summary.groups[0].metrics["macro"]
+    # Eight results with the standard deviation sqrt(2/7), and two without a spread.
+    assert macro.se == pytest.approx(0.5 * (2 / 7 / 8) ** 0.5)
+    assert macro.low is not None and macro.high is not None and 0 < macro.low < 0.5 < 0.75 < macro.high <= 1
+    assert [each.status.value for each in result.thresholds] == ["missed", "met"]
+    assert result.thresholds[0].value == macro.low
+    cells = f"macro     10 of 10    0.75   0.094  {macro.low:.4g} to {macro.high:.4g}"
+    assert " ".join(cells.split()) in " ".join(str(result.summary).split())
+    assert open_batch(result.folder).summarise().groups[0].metrics["macro"] == macro
+    batch, (group,) = open_batch(result.folder), result.summary.groups
+    assert batch.metrics_of(batch.cells[0]) == group.metrics
+    for kind, text in (
+        ("markdown", f"macro | 10 of 10 | 0.75 | 0.094 | {macro.low:.4g} to {macro.high:.4g}"),
+        ("junit", '<property name="metric.macro" value="0.75 (10 of 10)"/>'),
+    ):
+        metrics = {cell: batch.metrics_of(cell) for cell in batch.cells}
+        export(batch.results(), batch.manifest, kind, tmp_path / kind, total=batch.totals, metrics=metrics)
+        assert text in (tmp_path / kind).read_text()
+    SCHEMA.assertValid(etree.parse(tmp_path / "junit"))
+
+
+def test_epochs_and_clusters_are_not_taken_as_independent(run: Run, calls: Calls) -> None:
+    calls.answers.update(WRONG)
+    metrics = ["macro:by=of", "weighted:weight=points"]
+    once = run(ROWS_OF, metrics=metrics).summary.groups[0].metrics
+    thrice = run(ROWS_OF, metrics=metrics, epochs=3, resume=True).summary.groups[0].metrics
+    assert [value.n for value in thrice.values()] == [30, 30]
+    assert [each.se for each in thrice.values()] == [pytest.approx(each.se) for each in once.values()]
+    rows = [{**row, "text": n // 2} for n, row in enumerate(ROWS_OF)]
+    clustered = run(rows, metrics=metrics, cluster="text", epochs=1, resume=True, on_changed="run").summary
+    assert clustered.groups[0].metrics["weighted"].se != pytest.approx(once["weighted"].se)
+    crossing = [{**row, "text": n % 2} for n, row in enumerate(ROWS_OF)]
+    macro = run(crossing, metrics=metrics, cluster="text", epochs=1, resume=True).summary.groups[0].metrics["macro"]
+    assert (macro.value, macro.se, macro.low) == (0.75, None, None)
+
+
+def test_all_averages_read_the_results_once_and_each_function_once_more(run: Run) -> None:
+    reads = 0
+    batch = open_batch(run(ROWS_OF).folder)
+
+    def read() -> Iterator[SampleResult]:
+        nonlocal reads
+        reads += 1
+        return batch.results()
+
+    metrics = make_metrics(["macro:by=of", "macro:name=more,by=target", "weighted:weight=points", two])
+    assert len(compute_metrics(metrics, read, 10)) == 5 and reads == 2
+    assert compute_metrics(metrics[:3], read, 10).keys() == {"macro", "more", "weighted"} and reads == 3
+
+
 def test_errors_are_counted_and_a_group_without_a_value_is_not_left_out(run: Run, calls: Calls) -> None:
     def fail(prompt: str) -> str:
         raise RuntimeError("down")
@@ -64,7 +121,9 @@ def test_a_function_of_ones_own_is_in_summary_thresholds_and_report(run: Run, ca
     assert (result.thresholds[1].n, result.thresholds[1].of) == (9, 10)
     assert "two.share   10 of 10    0.6" in str(result.summary)
     written = json.loads((result.folder / "summary.json").read_text())
-    assert written["groups"][0]["metrics"]["two.length"] == {"value": 5.0, "n": 9, "of": 10, "error": ""}
+    assert written["groups"][0]["metrics"]["two.length"] == {
+        "value": 5.0, "n": 9, "of": 10, "error": "", "se": None, "low": None, "high": None,
+    }  # fmt: skip
 
 
 def test_a_folder_shows_stored_values_until_its_results_change_and_a_session_computes_them_again(
@@ -118,6 +177,7 @@ def test_a_manifest_that_somebody_has_changed_is_an_error_and_no_crash(described
         (None, "it returned no value"),
         (MetricValue(0.5, 11), "it returned n=11, expected 0 to 10"),
         (True, "expected a finite number"),
+        (MetricValue(0.5, 1, low=float("nan")), "se, low or high is not a finite number"),
     ],
 )
 def test_what_is_not_a_number_is_an_error_of_the_metric(run: Run, returned: Any, error: str) -> None:

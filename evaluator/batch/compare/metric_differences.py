@@ -40,9 +40,12 @@ def metric_tables(found: Sequence[MetricDifference]) -> list[Table]:
         [each.name, *_cells(each.a), *_cells(each.b), UNKNOWN if each.difference is None else f"{each.difference:+.4g}"]
         for each in found
     ]
-    head = ["metric", "a", "n of N in a", "b", "n of N in b", "b − a"]
+    head = ["metric", "a", "interval", "n of N in a", "b", "interval", "n of N in b", "b − a"]
     return [Table("Metrics", head, rows)] if rows else []
 
 
-def _cells(value: MetricValue | None) -> tuple[str, str]:
-    return (UNKNOWN, UNKNOWN) if value is None else (number(value.value), f"{value.n:,} of {value.of:,}")
+def _cells(value: MetricValue | None) -> tuple[str, str, str]:
+    if value is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    interval = UNKNOWN if value.low is None or value.high is None else f"{value.low:.4g} to {value.high:.4g}"
+    return number(value.value), interval, f"{value.n:,} of {value.of:,}"

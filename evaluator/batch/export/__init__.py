@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.export.about import About, Total
+from evaluator.batch.export.about import About, Metrics, Total
 from evaluator.batch.export.csv import write_csv
 from evaluator.batch.export.frames import to_pandas, to_polars, write_parquet
 from evaluator.batch.export.inspect import write_inspect
@@ -40,11 +40,13 @@ def export(
     path: str | Path,
     *,
     total: Total = None,
+    metrics: Metrics | None = None,
 ) -> None:
     """Writes `results` to `path`, completely or not at all; an existing file is replaced.
 
     `format` is a name in EXPORTERS. `total` is the number of results that there will be (see `summarise`): `markdown`
     counts pending ones, and `junit` has an error for them, and for a batch that its manifest calls unfinished.
+    `metrics`, by template and variant (`Batch.metrics_of`), are in `markdown` and `junit`.
 
     Raises: UsageError, for an unknown format; RecordError, where the file cannot be written; MissingExtra.
     """
@@ -52,7 +54,7 @@ def export(
     if exporter is None:
         hint = did_you_mean(format, EXPORTERS) or f"formats: {listed(EXPORTERS, len(EXPORTERS))}"
         raise UsageError(f"unknown export format {format!r}; {hint}")
-    exporter(results, About(manifest, total), Path(path))
+    exporter(results, About(manifest, total, metrics or {}), Path(path))
 
 
 __all__ = ["EXPORTERS", "About", "Exporter", "export", "to_pandas", "to_polars"]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, summarise
+from evaluator.batch.summary import BatchSummary, MetricValue, summarise
 
+Metrics = Mapping[tuple[str, str], Mapping[str, MetricValue]]
 Total = int | Mapping[tuple[str, str], int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A batch's manifest and its total number of results (see `summarise`); None where that is unknown."""
+    """A batch's manifest and its total number of results (see `summarise`); None where that is unknown. `metrics` are
+    its metrics, by template and variant."""
 
     manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
     total: Total = None
+    metrics: Metrics = field(default_factory=dict[tuple[str, str], Mapping[str, MetricValue]])
 
     @property
     def name(self) -> str:
@@ -43,5 +46,9 @@ class About:
         return f"the last session ended with: {reason or state}"
 
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
-        """The summary of `results` with the clusters of the batch. Raises: as `summarise`."""
-        return summarise(results, total=self.total, cluster=self.text("cluster") or None, unfinished=self.unfinished)
+        """The summary of `results` with the clusters and metrics of the batch. Raises: as `summarise`."""
+        found = summarise(results, total=self.total, cluster=self.text("cluster") or None, unfinished=self.unfinished)
+        groups = (
+            replace(group, metrics=self.metrics.get((group.template, group.variant), {})) for group in found.groups
+        )
+        return replace(found, groups=tuple(groups))

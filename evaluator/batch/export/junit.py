@@ -24,6 +24,7 @@ from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
+from evaluator.batch.summary import MetricValue
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COUNTED_AS = {
@@ -81,10 +82,22 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
                 if suite.started:
                     attributes += f" timestamp={_quoted(suite.started)}"
                 file.write(f"  <testsuite name={_quoted(_name(*key))} {attributes}>\n".encode())
+                file.write("".join(_metrics(about.metrics.get(key, {}))).encode())
                 suite.cases.seek(0)
                 shutil.copyfileobj(suite.cases, file)
                 file.write(b"  </testsuite>\n")
             file.write(b"</testsuites>\n")
+
+
+def _metrics(metrics: Mapping[str, MetricValue]) -> Iterator[str]:
+    """The properties of a suite: each metric with the number of results that it is of."""
+    if metrics:
+        yield "    <properties>\n"
+        for name, found in metrics.items():
+            value = f"unknown: {found.error}" if found.value is None else repr(found.value)
+            text = f"{value} ({found.n} of {found.of})"
+            yield f"      <property name={_quoted(f'metric.{name}')} value={_quoted(text)}/>\n"
+        yield "    </properties>\n"
 
 
 def _attributes(counts: Counter[str], seconds: float) -> str:

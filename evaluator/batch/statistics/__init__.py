@@ -8,6 +8,8 @@ from evaluator.batch.statistics.agreement import cohen_kappa as cohen_kappa
 from evaluator.batch.statistics.agreement import cohen_kappa_of as cohen_kappa_of
 from evaluator.batch.statistics.agreement import krippendorff_alpha as krippendorff_alpha
 from evaluator.batch.statistics.agreement import krippendorff_alpha_of as krippendorff_alpha_of
+from evaluator.batch.statistics.averages import stratified_interval as stratified_interval
+from evaluator.batch.statistics.averages import weighted_interval as weighted_interval
 from evaluator.batch.statistics.epochs import Reducer as Reducer
 from evaluator.batch.statistics.epochs import Variance as Variance
 from evaluator.batch.statistics.epochs import pass_at_k as pass_at_k

@@ -10,6 +10,7 @@ from evaluator.batch.summary.parts import (
     Amount,
     GroupSummary,
     JudgeAgreement,
+    MetricValue,
     Part,
     Percentiles,
     ScorerSummary,
@@ -32,9 +33,12 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
     if group.by:
         yield _folded(f"By {group_by}: {group.name}", group.by, group_by)
     if group.metrics:
-        rows = [[name, f"{one.n:,} of {one.of:,}", number(one.value)] for name, one in group.metrics.items()]
+        rows = [
+            [name, f"{one.n:,} of {one.of:,}", number(one.value), _error_cell(one.se), _interval(one)]
+            for name, one in group.metrics.items()
+        ]
         lines = [f"{name}: {one.error}" for name, one in group.metrics.items() if one.error]
-        yield Table(f"Metrics: {group.name}", ["metric", "n of N", "value"], rows, lines)
+        yield Table(f"Metrics: {group.name}", ["metric", "n of N", "value", "± se", "interval"], rows, lines)
     if group.reduced:
         rows = [
             [
@@ -148,7 +152,11 @@ def _scorer_row(name: str, scorer: ScorerSummary) -> list[str]:
 def _mean_cells(estimate: Estimate) -> tuple[str, str, str]:
     """The mean, its standard error (below 1 with two digits; none of one result) and its interval."""
     se = estimate.se if estimate.n > 1 else None
-    return (number(estimate.mean), number(se) if se is None or se >= 1 else f"{se:.2g}", _interval(estimate))
+    return (number(estimate.mean), _error_cell(se), _interval(estimate))
+
+
+def _error_cell(se: float | None) -> str:
+    return number(se) if se is None or se >= 1 else f"{se:.2g}"
 
 
 def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
@@ -184,5 +192,5 @@ def _percent_interval(estimate: Estimate) -> str:
     return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
 
 
-def _interval(found: Estimate | Agreement) -> str:
+def _interval(found: Estimate | Agreement | MetricValue) -> str:
     return UNKNOWN if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"

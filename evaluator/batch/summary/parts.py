@@ -109,13 +109,17 @@ class ReducedScore(JsonForm):
 class MetricValue(JsonForm):
     """A metric's value, computed from `n` of `of` results. None where it is unknown; `error` says why.
 
-    A function that returns it leaves `of` out.
+    `se`, `low` and `high` are its standard error and 95 % interval, where they are known. A function that returns it
+    leaves `of` out.
     """
 
     value: float | None
     n: int
     of: int = 0
     error: str = ""
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

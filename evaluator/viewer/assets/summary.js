@@ -143,13 +143,15 @@ function metricsTable(groups) {
         "tr",
         null,
         make("th", { scope: "row" }, `${group.name}: ${name}`),
-        make("td", { class: "number strong" }, found.value === null ? "–" : short(found.value)),
+        make("td", { class: "number strong" }, found.value === null ? UNKNOWN : short(found.value)),
+        make("td", { class: "number" }, found.low == null ? UNKNOWN : spanText(found, short)),
+        make("td", { class: "number" }, found.se == null ? UNKNOWN : `± ${short(found.se)}`),
         make("td", { class: "number" }, ofAll(found.n, found.of)),
         make("td", { class: "prose" }, found.error)
       )
     )
   );
-  return rows.length ? [make("h2", null, "Metrics"), table("Metrics", ["", right("value"), right("n of N"), ""], rows)] : [];
+  return rows.length ? [make("h2", null, "Metrics"), table("Metrics", ["", right("value"), right("95 % interval"), right("standard error"), right("n of N"), ""], rows)] : [];
 }
 
 function reducedTable(groups) {
