@@ -13,12 +13,15 @@ from evaluator import HandlerConfig, TaskError
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
+from evaluator.testing import Answer, LoopbackServer
 from evaluator.tools import PolicyRule
 from tests.background.test_background_store import a_task
 
 WORK = """<task name="work" type="atomic"><description>Work</description><instructions>Work</instructions></task>"""
 SAY = """<task name="say" type="atomic"><description>Say it</description><inputs><input name="word"/></inputs>
   <instructions>Say {{ word }}</instructions></task>"""
+KEEP = """<task name="keep" type="atomic"><description>Keep on</description><instructions>Keep on</instructions>
+  <tools><tool name="start_script"/><tool name="wait_background"/></tools></task>"""
 RUN = """<task name="run" type="script"><description>Run</description><command>touch ran</command></task>"""
 DETACHED = """
 import os, time
@@ -151,6 +154,55 @@ def test_a_subtask_in_the_background_has_no_more_authority_than_one_in_the_foreg
     ended = json.loads(told[1])
     assert ended["status"] == "failed" and "cannot be chosen here" in ended["reason"]
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_subtask_in_the_background_started_ends_with_the_task_above(run, tmp_path):
+    def say(request):
+        told = [message.content for message in request.messages if message.role == "tool"]
+        if not told:
+            return {"tool": "start_script", "arguments": {"command": [sys.executable, "-c", DETACHED]}}
+        return {"tool": "wait_background", "arguments": {"task_id": json.loads(told[0])["task_id"], "timeout_s": 600}}
+
+    outcome, _ = run(
+        ("start_subtask", {"type": "atomic", "description": "Keep on", "inputs": {}, "hints": {"template": "keep"}}),
+        ("start_script", {"command": ["sh", "-c", "until [ -e pid ]; do sleep 0.02; done"]}),
+        lambda told: ("wait_background", {"task_id": json.loads(told[1])["task_id"]}),
+        xml=WORK + KEEP, say=say,
+    )  # fmt: skip
+    assert outcome.ok
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+    found = {task.description: task for task in states(tmp_path)}
+    assert sorted(task.status for task in found.values()) == ["completed", "killed", "killed"]
+    assert found["Keep on"].task_file == "TASK-2"
+
+
+def test_a_subtask_in_the_background_spends_the_money_of_the_task_that_started_it(make_evaluator, tmp_path):
+    usage = {"prompt_tokens": 10_000, "completion_tokens": 1, "total_tokens": 10_001}
+    request = {"type": "atomic", "description": "Say it", "inputs": {"word": "tree"}, "hints": {"template": "say"}}
+    start = Answer("", "tool_calls", tool_calls=(("c1", "start_subtask", json.dumps(request)),), usage=usage)
+    look = Answer("", "tool_calls", tool_calls=(("c2", "list_background", "{}"),), usage=usage)
+    with LoopbackServer(start, default=look) as server:
+        profile = HandlerConfig(
+            name="p", backend="openai_compatible", model="gpt-4o-mini", base_url=server.base_url, max_turns=50,
+            max_cost_usd=0.005, max_output_tokens=100, tools=tuple(ToolGrant(name, "allow") for name in BACKGROUND_TOOLS),
+        )  # fmt: skip
+        evaluator = make_evaluator(
+            WORK + SAY, backend=None, handler=profile, profiles={"p": profile},
+            background=BackgroundTools(tmp_path / "tasks" / "background"),
+        )  # fmt: skip
+
+        async def work():
+            try:
+                return await evaluator.evaluate("work")
+            finally:
+                await evaluator.aclose()
+
+        outcome = asyncio.run(work())
+    assert isinstance(outcome, TaskError) and outcome.resource is not None and outcome.resource.name == "cost"
+    # 0.0015 dollars a request: there is room for three, whoever makes them.
+    assert 1 < server.posts <= 3
+    (task,) = states(tmp_path)
+    assert task.status in ("killed", "failed")
 
 
 def test_rules_of_the_profile_decide_about_scripts_in_the_background(run, tmp_path):
