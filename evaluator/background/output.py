@@ -6,6 +6,7 @@ another program created before is ever written to.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +62,18 @@ class Output:
         os.close(self.descriptor)
 
 
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, FILE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "the output was replaced by a link, which is not followed", str(path)) from error
+        raise
+
+
 def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
     """At most `max_bytes` of the file from `offset`; empty past its end. Raises: OSError, also for a link."""
-    descriptor = os.open(path, FILE)
+    descriptor = _open(path)
     try:
         return os.pread(descriptor, max_bytes, offset)
     finally:
@@ -72,7 +82,7 @@ def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
 
 def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
     """The offset of the last `messages` lines of a transcript. Reads only as much of the file as these take."""
-    with open(os.open(path, FILE), "rb") as file:
+    with open(_open(path), "rb") as file:
         start = file.seek(0, os.SEEK_END)
         seen = 0
         while start > 0:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FOLLOW_S = 0.25
 _RECENT_S = 24 * 3600.0
+_WIDTH = 40
+"""Of a description in the list, which a remark may follow."""
 _T = TypeVar("_T")
 
 ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
@@ -47,7 +49,7 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
         print_json([task.to_dict() for task in found])
         return
     rows = [
-        [task.id, task.type, _state(task), _duration(task), _tokens(task), task.description, _remark(task)]
+        [task.id, task.type, _state(task), _duration(task), _tokens(task), _short(task.description), _remark(task)]
         for task in found
     ]
     print_table(["id", "type", "status", "time", "tokens", "description", "remark"], rows)
@@ -60,6 +62,10 @@ def _state(task: BackgroundTask) -> str:
         return f"{task.status}, {task.activity}"
     code = "" if task.exit_code is None else f" ({task.exit_code})"
     return f"{task.status}{code}"
+
+
+def _short(description: str) -> str:
+    return description if len(description) <= _WIDTH else description[: _WIDTH - 1] + "…"
 
 
 def _remark(task: BackgroundTask) -> str:
