@@ -30,7 +30,7 @@ a command prints one JSON document for other programs.
 | 2 | wrong usage: an unknown option, an input that cannot be read, a template that does not exist |
 | 3 | wrong configuration: a handler profile, a key, a folder, a task file that cannot be read |
 | 4 | a threshold of a batch does not hold |
-| 5 | a batch is incomplete, or a threshold cannot be decided |
+| 5 | a batch is incomplete, a threshold cannot be decided, or entries of a queue cannot run |
 | 130 | interrupted |
 """
 

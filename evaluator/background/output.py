@@ -33,7 +33,7 @@ class Output:
     @classmethod
     def create(cls, folder: Path, name: str) -> Output:
         """Creates the file. Raises: FileExistsError; OSError; RecordError, if others may change the folder."""
-        parent = open_private_folder(folder)
+        parent = open_private_folder(folder, "folder of background tasks")
         try:
             return cls(folder / name, os.open(name, _FLAGS, 0o600, dir_fd=parent))
         finally:

@@ -70,7 +70,7 @@ class BackgroundStore:
 
     def __init__(self, folder: str | Path, *, now: Callable[[], float] = time.time) -> None:
         self.folder = Path(folder).absolute()
-        os.close(open_private_folder(self.folder))
+        os.close(open_private_folder(self.folder, "folder of background tasks"))
         self._connection = database.connect(self.folder / FILE_NAME, FORMAT, _BUSY_S)
         self._now = now
 

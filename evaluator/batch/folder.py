@@ -86,7 +86,7 @@ class BatchFolder:
         Raises: RecordError, if it is not empty, is a link, belongs to another user, or cannot be written.
         """
         path = Path(path)
-        os.close(open_private_folder(path))
+        os.close(open_private_folder(path, "folder of the batch"))
         there = sorted(name for name in os.listdir(path) if not name.startswith("."))
         if MANIFEST in there:
             raise RecordError(f"{path}: there is a batch already; resume it (--resume), or name another folder")
@@ -106,7 +106,7 @@ class BatchFolder:
         """
         path = Path(path)
         _expect_batch(path)
-        os.close(open_private_folder(path))
+        os.close(open_private_folder(path, "folder of the batch"))
         folder = cls._lock(path, create=repair)
         try:
             folder._remove_torn_line()

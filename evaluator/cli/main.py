@@ -107,7 +107,8 @@ def cli() -> None:
     """Evaluate LLM tasks written as XML templates: isolated, limited, recorded.
 
     Exit codes: 0 success; 1 the task failed or a check found errors; 2 wrong usage;
-    3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is incomplete;
+    3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is incomplete
+    or entries of a queue cannot run;
     130 interrupted (Ctrl-C or SIGTERM).
     """
 

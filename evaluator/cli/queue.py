@@ -26,12 +26,14 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
-    from evaluator.queue import QueueEntry, TaskQueue, Verifier
+    from evaluator.queue import QueueEntry, StuckEntry, TaskQueue, Verifier
 
 queue_option = click.option(
     "--queue", "folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
     help="The folder of the queue. Default: the variable TASK_RUNNER_DIR, else queue.",
 )  # fmt: skip
+EXIT_INCOMPLETE = 5
+_MAX_STUCK = 10
 _STATUSES = ("pending", "running", "done", "blocked", "skipped")
 
 
@@ -79,13 +81,16 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
     with _open(folder) as found:
         if as_json:
             print_json_text(found.list_json(status, limit=limit))
+            _warn_of_stuck(found.stuck())
             return
         entries = found.summaries(status, limit=limit)
+        stuck = found.stuck()
     if not entries:
         echo("The queue has no such entry." if status else "The queue is empty.")
     else:
         rows = [[e.id, e.status, e.type, f"{e.retries}/{e.max_retries}", e.goal] for e in entries]
         print_table(["id", "status", "type", "retries", "goal"], rows)
+        _warn_of_stuck(stuck)
 
 
 @queue.command(epilog="Example:  evaluator queue show T-03")
@@ -143,6 +148,8 @@ def work(
 ) -> None:
     """Work on the queue. Several processes may do so at once; Ctrl-C and SIGTERM return what runs to the queue.
 
+    With --until-empty, the exit code is 5 if entries are left that wait for one that was skipped or is blocked.
+
     Entries have the authority of this command: its profile, roots, sandbox and trust. The text of an entry is data.
     """
     evaluator = options.make_evaluator()
@@ -166,6 +173,10 @@ def work(
         evaluator.close()
         if as_json:
             print_json({**asdict(summary), "stats": asdict(found.stats())})
+        stuck = found.stuck() if until_empty else ()
+    if stuck:
+        _warn_of_stuck(stuck)
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
 @queue.command(epilog='Example:  evaluator queue retry T-03 "use the channel #research"')
@@ -259,9 +270,23 @@ def stats(folder: Path | None, as_json: bool) -> None:
     rows = [["status", name, f"{count:,}"] for name, count in numbers.entries.items()]
     rows += [["type", name, f"{count:,}"] for name, count in sorted(numbers.types.items())]
     rows += [["ready to run", "", f"{numbers.ready:,}"], ["attempts", "", f"{numbers.attempts:,}"]]
+    if numbers.stuck:
+        rows.insert(-1, ["wait for a skipped or blocked entry", "", f"{numbers.stuck:,}"])
     settings = (("maxConcurrent", numbers.max_concurrent), ("maxRetries", numbers.max_retries))
     rows += [["setting", name, str(value)] for name, value in (*settings, ("archiveDays", numbers.archive_days))]
     print_table(["what", "which", "number"], rows)
+
+
+def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
+    """Says on standard error which entries cannot run, and why."""
+    from evaluator.queue.task_queue import STUCK_ADVICE
+
+    for entry in stuck[:_MAX_STUCK]:
+        echo(f"{entry}", err=True)
+    if len(stuck) > _MAX_STUCK:
+        echo(f"and {len(stuck) - _MAX_STUCK:,} more", err=True)
+    if stuck:
+        echo(f"to change that: {STUCK_ADVICE}", err=True)
 
 
 def _open(folder: Path | None) -> TaskQueue:

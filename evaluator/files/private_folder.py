@@ -12,8 +12,9 @@ from evaluator.errors.machine import advice_on
 from evaluator.files.open_below import FOLDER
 
 
-def open_private_folder(path: Path) -> int:
-    """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is missing.
+def open_private_folder(path: Path, noun: str = "task folder") -> int:
+    """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is missing. Messages
+    call it `noun`.
 
     Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or cannot be written.
     """
@@ -26,12 +27,14 @@ def open_private_folder(path: Path) -> int:
             descriptor = os.open(path, FOLDER)
     except OSError as error:
         if os.path.islink(path):
-            raise RecordError(f"{path}: the task folder is a link; name the folder that it leads to") from error
-        raise not_writable(path, error) from error
+            raise RecordError(f"{path}: the {noun} is a link; name the folder that it leads to") from error
+        raise RecordNotWritten(
+            f"{path}: the {noun} cannot be opened or created: {error.strerror}; {advice_on(error)}"
+        ) from error
     problem = _problem(path, os.fstat(descriptor))
     if problem is not None:
         os.close(descriptor)
-        raise RecordNotWritten(f"{path}: the task folder {problem}")
+        raise RecordNotWritten(f"{path}: the {noun} {problem}")
     return descriptor
 
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from evaluator.errors import UsageError
 from evaluator.queue.document import read_document
 from evaluator.queue.entries import (
+    TERMINAL,
     EntryOptions,
     EntryStatus,
     QueueEntry,
     entry_id,
     entry_number,
+    parse_timestamp,
     retry,
     skip,
     timestamp,
@@ -36,11 +38,13 @@ _BY_USER: dict[EntryStatus, tuple[EntryStatus, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The ids of a file's entries by what happened to them."""
+    """The ids of a file's entries by what happened to them. `dated`: entries that have ended and lack `completed_at`,
+    which is filled in with the last time that they name."""
 
     added: Sequence[str] = ()
     changed: Sequence[str] = ()
     unchanged: Sequence[str] = ()
+    dated: Sequence[str] = ()
 
 
 def import_document(store: QueueTables, data: bytes, name: str) -> Imported:
@@ -49,14 +53,18 @@ def import_document(store: QueueTables, data: bytes, name: str) -> Imported:
     Raises: UsageError, with the place, if the file or an entry cannot be imported; nothing is changed then.
     """
     document = read_document(data, name)
-    found: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": []}
+    found: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": [], "dated": []}
     with store.transaction():
         last = 0 if (known := store.settings().last_id) is None else entry_number(known)
         for index, entry in enumerate(document.tasks):
             try:
-                found[_import_entry(store, entry, last)].append(entry.id)
+                dated = _dated(store, entry)
+                what = _import_entry(store, dated, last)
             except UsageError as error:
                 raise UsageError(f"{name}: $.tasks[{index}] {error}; nothing was imported") from error
+            found[what].append(entry.id)
+            if dated is not entry and what != "unchanged":
+                found["dated"].append(entry.id)
         store.configure(
             max_concurrent=document.max_concurrent, max_retries=document.max_retries,
             archive_days=document.archive_days, task_runner_dir=document.task_runner_dir,
@@ -64,6 +72,19 @@ def import_document(store: QueueTables, data: bytes, name: str) -> Imported:
         if document.last_id is not None:
             store.raise_last_number(entry_number(document.last_id))
     return Imported(**found)
+
+
+def _dated(store: QueueTables, entry: QueueEntry) -> QueueEntry:
+    """The entry, with the last time that it names as `completed_at` if it has ended and lacks that.
+
+    An entry that ends with this import ends now.
+    """
+    known = store.current_and_base(entry_number(entry.id))
+    ends_now = known is not None and known[0].status not in TERMINAL
+    if entry.status not in TERMINAL or entry.completed_at is not None or ends_now:
+        return entry
+    times = [entry.added_at, entry.started_at or entry.added_at, *(a.attempted_at for a in entry.strategies_tried)]
+    return replace(entry, completed_at=max(times, key=parse_timestamp))
 
 
 def _import_entry(store: QueueTables, entry: QueueEntry, last: int) -> str:

@@ -21,6 +21,7 @@ from evaluator.queue.entries import (
     TOOL,
     BegunAttempt,
     EntryOptions,
+    EntryStatus,
     EntryType,
     QueueEntry,
     StrategyAttempt,
@@ -38,6 +39,17 @@ _IS_READY = (
     "status = 'pending' AND not_before <= ?"
     f" AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND {_DONE} IS NOT 'done')"
 )
+_STATUS_OF_NEEDED = """
+    coalesce((SELECT status FROM entry WHERE entry.number = dependency.needs),
+             (SELECT status FROM archived WHERE archived.number = dependency.needs))"""
+# From the entries that will not be done up to those that wait for them, also through others that wait.
+_STUCK = f"""
+    WITH RECURSIVE stuck (number, cause, status) AS (
+        SELECT number, needs, {_STATUS_OF_NEEDED} AS status FROM dependency WHERE status IN ('skipped', 'blocked')
+        UNION SELECT dependency.number, cause, status FROM dependency JOIN stuck ON needs = stuck.number
+    )
+    SELECT stuck.number, cause, stuck.status FROM stuck JOIN entry ON entry.number = stuck.number
+    WHERE entry.status = 'pending' ORDER BY 1, 2"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,20 @@ class Claim:
     def attempt_number(self) -> int:
         """The number of the attempt that runs under this lease."""
         return len(self.entry.strategies_tried) + 1 if self.attempt is None else self.attempt.number
+
+
+@dataclass(frozen=True, slots=True)
+class StuckEntry:
+    """A pending entry that cannot run, because it needs an entry, or one that this needs, that was skipped or is
+    blocked: `cause`, which has the status `cause_status`."""
+
+    id: str
+    cause: str
+    cause_status: EntryStatus
+
+    def __str__(self) -> str:
+        is_or_was = "was" if self.cause_status == "skipped" else "is"
+        return f"{self.id} waits for {self.cause}, which {is_or_was} {self.cause_status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +131,12 @@ class QueueStore(QueueTables):
         """How many pending entries could run now: their time has come, and what they need is done."""
         with self.transaction("DEFERRED") as db:
             return db.execute(f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)).fetchone()[0]
+
+    def stuck(self) -> list[StuckEntry]:
+        """The pending entries that wait for one that was skipped or is blocked, with each such cause, by their ids."""
+        with self.transaction("DEFERRED") as db:
+            rows = db.execute(_STUCK).fetchall()
+        return [StuckEntry(entry_id(number), entry_id(cause), status) for number, cause, status in rows]
 
     def is_idle(self) -> bool:
         """Whether no entry runs and none could run now."""

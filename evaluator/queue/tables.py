@@ -53,6 +53,7 @@ CREATE TABLE entry (
 );
 CREATE INDEX entry_order ON entry (status, priority DESC, number);
 CREATE TABLE dependency (number INTEGER, needs INTEGER, PRIMARY KEY (number, needs)) WITHOUT ROWID;
+CREATE INDEX dependents ON dependency (needs);
 CREATE TABLE archived (number INTEGER PRIMARY KEY, status TEXT NOT NULL, month TEXT NOT NULL);
 CREATE TABLE entry_key (key TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID
 """

@@ -37,12 +37,14 @@ from evaluator.queue.importing import Imported, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
 from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
 from evaluator.queue.recurrence import check_expression, next_time
-from evaluator.queue.store import QueueStore, StoredEntry
+from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
 from evaluator.queue.tables import EntrySummary
 from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
+_MAX_NAMED = 10
+STUCK_ADVICE = "skip the waiting entry too, retry the blocked one, or add the waiting one again without --after"
 DATABASE = "queue.sqlite"
 DEFAULT_FOLDER = "queue"
 FOLDER_VARIABLE = "TASK_RUNNER_DIR"
@@ -52,12 +54,14 @@ FOLDER_VARIABLE = "TASK_RUNNER_DIR"
 class QueueStats:
     """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not archived, by type.
 
-    `ready`: pending entries that could run now. `attempts`: attempts of the entries that are not archived.
+    `ready`: pending entries that could run now; `stuck`: those that cannot run, see `TaskQueue.stuck`. `attempts`:
+    attempts of the entries that are not archived.
     """
 
     entries: Mapping[str, int]
     types: Mapping[str, int]
     ready: int
+    stuck: int
     attempts: int
     last_id: str | None
     max_concurrent: int
@@ -84,7 +88,7 @@ class TaskQueue:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-        os.close(open_private_folder(self.folder))
+        os.close(open_private_folder(self.folder, "folder of the queue"))
         database = self.folder / DATABASE
         is_new = not database.exists()
         self._store = QueueStore(database, clock=clock)
@@ -188,8 +192,21 @@ class TaskQueue:
         return self._store.retry(entry_number(id), None if guidance is None else checked_text(guidance, "guidance"))
 
     def skip(self, id: str) -> QueueEntry:
-        """Cancels a pending entry; a recurring one does not return. Raises: UsageError, as `retry`."""
-        return self._store.skip(entry_number(id))
+        """Cancels a pending entry; a recurring one does not return. A notice names the entries that wait for it.
+
+        Raises: UsageError, as `retry`.
+        """
+        entry = self._store.skip(entry_number(id))
+        waiting = [each.id for each in self._store.stuck() if each.cause == entry.id]
+        if waiting:
+            more = ", …" if len(waiting) > _MAX_NAMED else ""
+            names = ", ".join(waiting[:_MAX_NAMED])
+            self._notice(f"{names}{more} cannot run without {entry.id}; {STUCK_ADVICE}")
+        return entry
+
+    def stuck(self) -> Sequence[StuckEntry]:
+        """The pending entries that wait, also through others, for an entry that was skipped or is blocked."""
+        return self._store.stuck()
 
     def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
         """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month.
@@ -228,7 +245,8 @@ class TaskQueue:
         with self._store.transaction("DEFERRED"):
             (types, attempts), settings = self._store.totals(), self._store.settings()
             return QueueStats(
-                self._store.counts(), types, self._store.count_ready(), attempts,
+                self._store.counts(), types, self._store.count_ready(),
+                len({entry.id for entry in self._store.stuck()}), attempts,
                 settings.last_id, settings.max_concurrent, settings.max_retries, settings.archive_days,
             )  # fmt: skip
 

@@ -82,6 +82,8 @@ def _invalid(text: str, offset: int, is_inside: bool) -> Finding:
     character = text[offset]
     if _ILLEGAL.match(character):
         return offset, f"the character U+{ord(character):04X} is not allowed in XML", "remove it"
+    if text.startswith("--", offset - 2) and (text.rfind("<!--", 0, offset - 2) > text.rfind("-->", 0, offset - 2)):
+        return offset - 2, "`--` inside a comment", "write a single - or a dash; a comment ends with -->"
     start = text.rfind("<", 0, offset)
     if not is_inside and (start < 0 or _TAG.match(text, start, offset)):
         return _text_outside(text, offset)

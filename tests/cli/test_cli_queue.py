@@ -65,7 +65,11 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         (("import", "missing.json"), "missing.json: cannot be read"),
         (("import", "bare.json"), r"bare.json: \$ is an array"),
         (("add", "x", "--not-before", "soon"), "--not-before 'soon': expected a time"),
-        (("list", "--queue", "link"), "is a link"),
+        (("list", "--queue", "link"), "link: the folder of the queue is a link"),
+        (
+            ("list", "--queue", "bare.json/queue"),
+            "the folder of the queue cannot be opened or created: Not a directory",
+        ),
     ],
 )
 def test_a_mistake_is_an_error_that_changes_nothing(run, write, tmp_path, args, message):
@@ -83,6 +87,27 @@ def test_the_command_line_prints_a_refusal_and_ends_with_2(cli, write):
     ran = cli("queue", "import", "bare.json", "--json")
     assert ran.code == 2 and "bare.json: $ is an array" in ran.err
     assert json.loads(ran.out)["error"]["exit_code"] == 2
+
+
+def test_entries_that_cannot_run_are_named_by_every_command_that_shows_the_queue(run, cli, tmp_path):
+    def err(*args):
+        return CliRunner().invoke(cli_group, ["queue", *args], catch_exceptions=False)
+
+    run(*ADD)
+    run("queue", "add", "zzz", "--after", "T-01")
+    skipped = run("queue", "add", "yyy", "--after", "T-02") and err("skip", "T-02", "--json")
+    assert json.loads(skipped.stdout)["status"] == "skipped"
+    assert skipped.stderr.startswith("T-03 cannot run without T-02; skip the waiting entry too")
+    line = "T-03 waits for T-02, which was skipped\n"
+    for args in (("list",), ("list", "--json")):
+        shown = err(*args)
+        assert shown.stderr.startswith(line) and shown.exit_code == 0
+    assert len(json.loads(shown.stdout)) == 3
+    assert "wait for a skipped or blocked entry" in err("stats").stdout
+    assert json.loads(err("stats", "--json").stdout)["stuck"] == 1
+    ended = cli("queue", "work", "--until-empty", "--handler", "offline", "--json")
+    assert ended.code == 5 and line in ended.err
+    assert json.loads(ended.out)["stats"]["stuck"] == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

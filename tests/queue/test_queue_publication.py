@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import UsageError
-from evaluator.queue.document import document_bytes, read_document
+from evaluator.queue.archive import archive
+from evaluator.queue.document import document_bytes, parse_entries, read_document
 from evaluator.queue.entries import EntryOptions
 from evaluator.queue.importing import import_document
 from evaluator.queue.publication import Publisher
@@ -48,6 +49,20 @@ def test_an_imported_file_is_published_with_equal_fields(store, publisher):
     assert publisher.publish() and publisher.path.read_bytes() == EXAMPLE
     assert import_document(store, EXAMPLE, "x").unchanged == ["T-01", "T-02", "T-03"]
     assert add(store) == "T-04"
+
+
+def test_an_ended_entry_without_completed_at_gets_the_last_time_that_it_names(store, publisher):
+    value = json.loads(EXAMPLE)
+    for task in value["tasks"]:
+        del task["completed_at"]
+    value["tasks"][0]["started_at"] = "2026-03-07T12:00:00+01:00"  # the latest one, in another zone
+    data = json.dumps(value).encode()
+    assert import_document(store, data, "x").dated == ["T-01", "T-02", "T-03"]
+    found = [entry.completed_at for entry in parse_entries(store.documents())]
+    assert found == ["2026-03-07T12:00:00+01:00", "2026-03-07T09:16:00Z", "2026-03-08T10:40:00Z"]
+    again = import_document(store, data, "x")
+    assert (again.unchanged, again.dated) == (["T-01", "T-02", "T-03"], [])
+    assert list(archive(store, publisher.path.parent, days=0).values()) == [["T-01", "T-02"]]
 
 
 def test_a_refused_file_changes_nothing(store, publisher):

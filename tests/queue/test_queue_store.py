@@ -95,6 +95,31 @@ def test_what_needs_a_skipped_or_missing_entry_does_not_run(store):
     assert add(store) == "T-03"  # the refused one took no id
 
 
+def test_what_waits_for_an_entry_that_will_not_be_done_is_stuck(store, tmp_path, clock):
+    add(store, priority=1)
+    add(store)
+    add(store, needs=("T-01",))
+    add(store, needs=("T-03", "T-02"))
+    add(store, needs=("T-04",))
+    add(store)
+    store.skip(2)
+    assert [(e.id, e.cause, e.cause_status) for e in store.stuck()] == [
+        ("T-04", "T-02", "skipped"), ("T-05", "T-02", "skipped"),
+    ]  # fmt: skip
+    fail(store, store.claim(60), final=True)
+    assert [str(e) for e in store.stuck()] == [
+        "T-03 waits for T-01, which is blocked", "T-04 waits for T-01, which is blocked",
+        "T-04 waits for T-02, which was skipped", "T-05 waits for T-01, which is blocked",
+        "T-05 waits for T-02, which was skipped",
+    ]  # fmt: skip
+    store.retry(1)
+    store.skip(4)
+    assert [(e.id, e.cause) for e in store.stuck()] == [("T-05", "T-02"), ("T-05", "T-04")]
+    clock.now += 1
+    archive(store, tmp_path, days=0)
+    assert [(e.id, e.cause, e.cause_status) for e in store.stuck()] == [("T-05", "T-04", "skipped")]
+
+
 def test_an_attempt_that_fails_leads_to_the_next_until_the_entry_is_blocked_and_retried(store):
     add(store, max_retries=2)
     assert fail(store, store.claim(60)).status == "pending"
