@@ -32,10 +32,8 @@ from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import unlock
 from evaluator.record import blobs
-from evaluator.record.grammar import (
+from evaluator.record.encoding import (
     STATUS_HINTS,
-    JournalState,
-    content_text,
     encode_begin,
     encode_end,
     encode_header,
@@ -43,6 +41,7 @@ from evaluator.record.grammar import (
     encode_resumption,
     encode_summary,
 )
+from evaluator.record.grammar import JournalState, content_text
 from evaluator.record.steps import FinalStatus, Header, Resumption, Scrub, StepEnd, StepStart, Summary
 
 # A result's content is not repeated where a step has it, unless it is shorter than the reference.

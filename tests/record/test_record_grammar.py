@@ -13,20 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
-from evaluator.record.grammar import (
+from evaluator.record.encoding import (
     STATUS_HINTS,
-    decode,
     encode_begin,
     encode_end,
     encode_header,
     encode_note,
     encode_resumption,
     encode_summary,
-    ends_with_summary,
-    peek_header,
-    peek_summary,
-    scan,
 )
+from evaluator.record.grammar import decode, ends_with_summary, peek_header, peek_summary, scan
 from evaluator.record.steps import (
     Header,
     Owner,

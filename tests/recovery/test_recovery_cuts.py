@@ -18,7 +18,7 @@ from recovery_harness import Lab, files_of, recordings, result_of, snapshot
 from evaluator import CorruptRecord, ModelRequest, ModelResponse, ProviderError, TaskError
 from evaluator.errors import TaskNotBegun
 from evaluator.models.chat_wire import read_completion, request_body
-from evaluator.record import grammar
+from evaluator.record import encoding, grammar
 from evaluator.record.steps import Recording
 
 SMALL = BY_NAME["atomic with read_file"]
@@ -256,7 +256,7 @@ def test_a_flipped_bit_is_refused_and_nothing_is_changed(lab):
     whole = bench.files["done/TASK-1.md"]
     end, last = boundaries(whole)[-4], boundaries(whole)[-5]
     state = grammar.scan(whole)
-    hint = range(state.hint_offset, state.hint_offset + len(grammar.STATUS_HINTS["running"]))
+    hint = range(state.hint_offset, state.hint_offset + len(encoding.STATUS_HINTS["running"]))
     refused = 0
     for at in (n for n in range(0, last, 3) if n not in hint):
         data = bytearray(whole[:end])

@@ -9,7 +9,7 @@ import pytest
 from recovery_cases import BY_NAME, COMPOSITE, Case
 from recovery_harness import Lab, Place, Reference, recordings, result_of, root_of, snapshot
 
-from evaluator.record import grammar
+from evaluator.record import encoding, grammar
 
 
 def killed_in_the_middle(lab: Lab, case: Case, share: float) -> tuple[Place, int]:
@@ -50,7 +50,7 @@ def _records(place: Place, number: int) -> bytes:
     path = next(place.tasks.glob(f"*/TASK-{number}.md"))
     data = path.read_bytes()
     state = grammar.scan(data, str(path))
-    return data[state.hint_offset + len(grammar.STATUS_HINTS["running"]) : state.offset]
+    return data[state.hint_offset + len(encoding.STATUS_HINTS["running"]) : state.offset]
 
 
 def numbers(said: dict[str, Any]) -> Iterator[int]:

@@ -15,7 +15,7 @@ from recovery_child import evaluator_for
 from recovery_harness import Place, files_of, recordings, result_of, root_of, snapshot, store_of
 
 from evaluator import TaskBusy
-from evaluator.record import grammar
+from evaluator.record import encoding
 from evaluator.record.journal import now
 from evaluator.record.owner import current_owner
 from evaluator.record.steps import Header
@@ -147,7 +147,7 @@ def test_another_process_is_not_mistaken_for_the_owner(lab, changes):
         1, now(), case.request, {}, case.request, template.sha256, owner=replace(current_owner(), **changes),
         extra={"handler": "sweep", "root": str(place.folder)},
     )  # fmt: skip
-    record, _ = grammar.encode_header(header)
+    record, _ = encoding.encode_header(header)
     (place.tasks / "active").mkdir(parents=True, mode=0o700)
     (place.tasks / "active" / "TASK-1.md").write_bytes(record.data)
     evaluator = evaluator_for(case, str(place.folder))

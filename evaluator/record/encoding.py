@@ -1,0 +1,209 @@
+"""Writes the records of a task file; see `grammar` for the format and for reading them back."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, get_args
+from zlib import crc32
+
+from evaluator.errors import UsageError
+from evaluator.record.payload import inline, json_field, text_field, value_field
+from evaluator.record.steps import (
+    FinalStatus,
+    Header,
+    Owner,
+    Resumption,
+    RunStatus,
+    Scrub,
+    StepEnd,
+    StepStart,
+    Summary,
+)
+
+RULE = b"\n---\n\n"
+"""What a record that is a new section begins with."""
+_HINT_WIDTH = len("interrupted")
+STATUS_HINTS: dict[RunStatus, bytes] = {
+    status: b"- **Status**: " + status.ljust(_HINT_WIDTH).encode() + b"\n"
+    for status in ("running", *get_args(FinalStatus))
+}
+
+
+class Encoded(NamedTuple):
+    """A record's bytes, and the checksum that the next record is chained to."""
+
+    data: bytes
+    chain: int
+
+
+def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain: int) -> Encoded:
+    data = body.encode()
+    line = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
+    chain = crc32(line, chain)
+    return Encoded(b"%b%b%08x -->\n%b" % (lead, line, chain, data), chain)
+
+
+def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, int]:
+    """The file's first record, and the offset of its status line (see `STATUS_HINTS`)."""
+    parts = [f"- **Created**: {inline(header.created)}\n"]
+    for label, text in (
+        ("Template", header.template),
+        ("Template SHA-256", header.template_sha256),
+        ("Template Version", header.template_version),
+        ("Model", header.model),
+    ):
+        if text is not None:
+            parts.append(text_field(label, text))
+    if header.parent is not None:
+        parts.append(f"- **Parent**: TASK-{header.parent}\n")
+    if header.owner is not None:
+        parts.append(_owner_field(header.owner))
+    if header.extra:
+        parts.append(value_field("Extra", header.extra, scrub))
+    if header.request:
+        parts.append(text_field("Request", header.request, scrub))
+    if header.inputs:
+        parts.append(value_field("Inputs", header.inputs, scrub))
+    data = "".join(parts).encode()
+    mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
+    line = f"# TASK-{header.task_id} {mark}".encode()
+    chain = crc32(line)
+    top = b"%b%08x -->\n\n" % (line, chain)
+    return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+
+
+@lru_cache(maxsize=4)
+def _owner_field(owner: Owner) -> str:
+    text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
+    return f"- **Owner**: {inline(text)}\n"
+
+
+def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
+    """The record that a process took over the run."""
+    body = f"\n- **At**: {inline(resumption.at)}\n"
+    if resumption.owner is not None:
+        body += _owner_field(resumption.owner)
+    if resumption.cut_bytes:
+        body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
+    if resumption.allowed is not None:
+        body += text_field("Allowed", resumption.allowed)
+    return _record(RULE, "## Resumed ", "resume", 0, body, chain)
+
+
+def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
+    """The record that a step begins, which is a new section.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: "
+    body = _begin_body(start, None)
+    if scrub is None or not scrub.suspects(f"{start.name}\n{body}"):
+        return _record(RULE, f"{heading}{inline(start.name)} ", "begin", number, body, chain)
+    name = inline(scrub.redact(start.name))
+    return _record(RULE, f"{heading}{name} ", "begin", number, _begin_body(start, scrub), chain)
+
+
+def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
+    body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
+    if start.started is not None:
+        body += f"- **Started**: {inline(start.started)}\n"
+    if start.backoff_s is not None:
+        body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
+    body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"
+    if start.fingerprint:
+        body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
+    if start.args is not None:
+        body += value_field("Args", start.args, scrub)
+    return body
+
+
+def encode_end(
+    number: int, end: StepEnd, chain: int, scrub: Scrub | None = None, *, restate: str | None = None
+) -> Encoded:
+    """The record that a step has ended. `restate` is the step's name where other records come between.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    body = _end_body(end, None)
+    if scrub is not None and scrub.suspects(body):
+        body = _end_body(end, scrub)
+    if restate is None:
+        return _record(b"", "", "end", number, body, chain)
+    if scrub is not None and scrub.suspects(restate):
+        restate = scrub.redact(restate)
+    return _record(RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
+
+
+def encode_note(number: int, start: StepStart, end: StepEnd, chain: int, scrub: Scrub | None = None) -> Encoded:
+    """One record for a step that begins and ends at once, because it has no effect.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    name, body = start.name, _begin_body(start, None) + _end_body(end, None)
+    if scrub is not None and scrub.suspects(f"{name}\n{body}"):
+        name, body = scrub.redact(name), _begin_body(start, scrub) + _end_body(end, scrub)
+    return _record(RULE, f"## Step {number}: {inline(name)} ", "note", number, body, chain)
+
+
+def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
+    body = ""
+    if end.output is not None:
+        body = value_field("Output", end.output, scrub)
+    body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
+    if end.error is not None:
+        body += text_field("Reason" if end.status == "aborted" else "Error", end.error, scrub)
+    if end.usage is not None:
+        body += json_field("Usage", end.usage, scrub)
+    if end.extra is not None:
+        body += value_field("Extra", end.extra, scrub)
+    return body
+
+
+def encode_summary(
+    summary: Summary, chain: int, scrub: Scrub | None = None, *, content_of: int | None = None
+) -> Encoded:
+    """The records that end a run: the result, then a short summary that ends the file.
+
+    `content_of` is the step that has the result's content (see `grammar.content_text`), which is then not repeated.
+
+    Raises: UsageError, if a value in it is not JSON.
+    """
+    first = b""
+    if summary.result is not None:
+        result = summary.result
+        lead = "\n"
+        if content_of is not None:
+            lead = f"\n- **Content**: see step {content_of}\n"
+            result = {key: value for key, value in result.items() if key != "content"}
+        body = lead + value_field("Result", result)
+        if scrub is not None and scrub.suspects(body):
+            body = lead + value_field("Result", result, scrub)
+        first, chain = _record(RULE, "## Result ", "result", 0, body, chain)
+    total = f"{summary.steps}"
+    if summary.planned is not None:
+        total += f" of {summary.planned} planned"
+    if summary.retries:
+        total += f" ({summary.retries} {'retry' if summary.retries == 1 else 'retries'})"
+    body = (
+        f"\n- **Total Steps**: {total}\n- **Total Duration**: {_milliseconds(summary.duration_s)}\n"
+        f"- **Final Status**: {summary.status}\n"
+    )
+    if summary.models:
+        body += json_field("Models", list(summary.models), scrub)
+    if summary.reason is not None:
+        body += text_field("Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub)
+    if summary.usage is not None:
+        body += json_field("Usage", summary.usage, scrub)
+    body += f"<!-- {len(body.encode())} bytes of summary end here -->\n"
+    last, chain = _record(RULE, "## Summary ", "summary", 0, body, chain)
+    return Encoded(first + last, chain)
+
+
+def _milliseconds(seconds: float) -> str:
+    try:
+        whole, part = divmod(round(seconds * 1e6), 1000)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"a duration must be a finite number of seconds, not {seconds!r}") from error
+    if whole < 0:
+        raise UsageError(f"a duration cannot be negative: {seconds!r}")
+    return f"{whole}.{part:03d}ms" if part else f"{whole}ms"
