@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from evaluator.errors import ConfigurationError, RecordError, UsageError
-from evaluator.errors.logs import LOGGER
-from evaluator.errors.messages import type_of, visible
+from evaluator.errors import RecordError, UsageError
+from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
-from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.logged import LoggedTracer
 from evaluator.handler.model_caller import OnMessage
@@ -22,12 +20,24 @@ from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
+from evaluator.interpreter.evaluator_arguments import (
+    EvaluatorArguments,
+    check_arguments,
+    check_flag,
+    check_types,
+    given_cache,
+    given_roots,
+    given_shots,
+    given_tools,
+    given_tracer,
+    log_notice,
+)
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, OnBegin, RunOptions, Services, Shots
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
-from evaluator.interpreter.requests import is_request_type, spec_of, spec_of_words
+from evaluator.interpreter.requests import spec_of, spec_of_words
 from evaluator.interpreter.runs import RunSpec, record_run
 from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
@@ -53,31 +63,6 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 MAX_REPORTED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatorArguments:
-    """The arguments with which another process can make an equal Evaluator; library and profiles are loaded.
-
-    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own. Neither is
-    `trust`: the profiles are loaded.
-    """
-
-    library: TemplateLibrary
-    handler: HandlerConfig | str | None
-    model: str | None
-    model_roles: Mapping[str, str]
-    backend: Backend | None
-    memory: Memory | None
-    tools: tuple[Tool, ...]
-    roots: tuple[str, ...]
-    asker: Asker | None
-    max_depth: int
-    reparse: bool
-    sync: Sync
-    profiles: Mapping[str, HandlerConfig]
-    sandbox: Sandbox | None
-    background: BackgroundService | None
 
 
 class Evaluator:
@@ -155,57 +140,26 @@ class Evaluator:
         tracer: trace.Tracer | Literal[True] | None = None,
         background: BackgroundService | None = None,
     ) -> None:
-        _check_arguments(
+        check_arguments(
             {"handler": handler, "model": model, "model_roles": model_roles, "backend": backend, "memory": memory,
              "asker": asker, "max_depth": max_depth, "cache": cache, "profiles": profiles, "sandbox": sandbox,
              "trust": trust}
         )  # fmt: skip
         profiles = load_profiles(trust=trust) if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
-        if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"tools is {type_of(tools)}, expected a list of tools")
-        tools = tuple(tools)
-        for tool in tools:
-            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
-        notice = notice or _log_notice
+        notice = notice or log_notice
         if isinstance(profiles, Profiles) and default.name in profiles.replacing and default is profiles[default.name]:
             notice(f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not the shipped one")
-        secrets = {name for profile in (default, *profiles.values()) for name in profile.secret_variables()}
-        redactor = Redactor.from_environment(also=secrets)
-        store = None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync)
-        folders = [os.path.abspath(root) for root in _given_roots(roots) or default.roots or [Path.cwd()]]
+        folders = tuple(os.path.abspath(root) for root in given_roots(roots) or default.roots or [Path.cwd()])
         if not isinstance(library, TemplateLibrary):
             library = TemplateLibrary.load(*([] if library is None else [library]))
         self.init_args = EvaluatorArguments(
-            library, handler, model, dict(model_roles or {}), backend, memory, tools, tuple(folders), asker, max_depth,
-            reparse, sync, profiles, Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
+            library, handler, model, dict(model_roles or {}), backend, memory, given_tools(tools), folders, asker,
+            max_depth, reparse, sync, profiles, Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
             background,
         )  # fmt: skip
-        root, cache = Path(folders[0]), _given_cache(cache, notice)
-        self.services = Services(
-            library=library,
-            chooser=ModelChooser(backend=backend, notice=notice, cache=cache),
-            profiles=profiles,
-            default_profile=default,
-            tools=builtin_tools().with_tools(*tools),
-            files=FileAccess(folders),
-            root=root,
-            asker=asker,
-            memory=memory,
-            store=store,
-            mcp=McpConnections(root, notice=notice),
-            evaluate=evaluate_node,
-            redactor=redactor,
-            notice=notice,
-            cache=cache,
-            max_depth=max_depth,
-            reparse=reparse,
-            trust=trust,
-            tracer=LoggedTracer(UNTRACED if tracer is None else _given_tracer(tracer, redactor), redactor),
-            resume=resume_within,
-            sandbox=self.init_args.sandbox,
-            background=background,
+        self.services = _make_services(
+            self.init_args, default, tasks_dir=tasks_dir, cache=cache, notice=notice, trust=trust, tracer=tracer
         )
         self._reports_interrupted = True
 
@@ -230,7 +184,7 @@ class Evaluator:
         evaluator closes the connections of both.
         """
         services = self.services
-        cache = services.cache if cache is None else _given_cache(cache, services.notice)
+        cache = services.cache if cache is None else given_cache(cache, services.notice)
         services = replace(
             services,
             chooser=services.chooser.with_limiter(limiter, cache),
@@ -326,14 +280,14 @@ class Evaluator:
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
         """
-        _check_types(request, inputs)
+        check_types(request, inputs)
         if type(epoch) is not int or epoch < 1:
             raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         self._report_interrupted()
         services = self.services
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
-            ask_model, labels, _given_shots(shots), on_text, on_event, on_message,
+            ask_model, labels, given_shots(shots), on_text, on_event, on_message,
             on_begin,
         )  # fmt: skip
         return await self._run(lambda values: spec_of(services.library, request, values, ask_model), inputs, options)
@@ -351,7 +305,7 @@ class Evaluator:
         Inputs that the template needs and `inputs` lacks are extracted from the words by the model. `labels` and the
         result are as for `evaluate`.
         """
-        _check_types(words, inputs)
+        check_types(words, inputs)
         self._report_interrupted()
         library, options = self.services.library, replace(self._options, labels=labels)
         return await self._run(lambda values: spec_of_words(library, words, template, values), inputs, options)
@@ -408,9 +362,9 @@ class Evaluator:
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
-        _check_types("", inputs)
-        _check_flag("allow_changed", allow_changed)
-        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=_given_shots(shots))
+        check_types("", inputs)
+        check_flag("allow_changed", allow_changed)
+        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
             return await resume(self.services, task_id, values, unfinished, allow_changed, callbacks)
@@ -427,7 +381,7 @@ class Evaluator:
         Raises: RecordError, if there is no such task or it cannot be read; UsageError or TemplateError, if its
         template is missing.
         """
-        _check_flag("template_changes", template_changes)
+        check_flag("template_changes", template_changes)
         return await replay(self.services, Path(task) if isinstance(task, str) else task, template_changes)
 
     async def compile(
@@ -590,79 +544,41 @@ class Evaluator:
         return f"Evaluator({len(self.library.templates)} templates, handler={self.services.default_profile.name!r})"
 
 
-def _has(*methods: str) -> Callable[[object], bool]:
-    return lambda value: all(callable(getattr(value, method, None)) for method in methods)
-
-
-_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "handler": (lambda value: isinstance(value, (str, HandlerConfig)), "a profile or its name"),
-    "model": (lambda value: isinstance(value, str), "a model's id as text"),
-    "model_roles": (lambda value: isinstance(value, Mapping), "a mapping of roles to models"),
-    "backend": (lambda value: isinstance(value, Backend), "an object with name, complete and aclose"),
-    "memory": (_has("get_relevant_context_for"), "a Memory"),
-    "asker": (_has("ask"), "an object with ask, such as CallbackAsker"),
-    "cache": (lambda value: isinstance(value, (str, Path)) or _has("close")(value), "a file or a ResponseCache"),
-    "profiles": (lambda value: isinstance(value, Mapping), "a mapping of names to profiles"),
-    "sandbox": (lambda value: isinstance(value, (str, Sandbox)), "a kind of sandbox, such as 'bubblewrap'"),
-    "trust": (lambda value: isinstance(value, bool), "True or False"),
-}
-
-
-def _check_arguments(given: Mapping[str, object]) -> None:
-    for name, (fits, expected) in _ARGUMENTS.items():
-        if given[name] is not None and not fits(given[name]):
-            raise UsageError(f"{name} is {type_of(given[name])}, expected {expected}")
-    max_depth = given["max_depth"]
-    if not isinstance(max_depth, int) or max_depth < 0:
-        raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
-
-
-def _log_notice(line: str) -> None:
-    LOGGER.warning("%s", visible(line))
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} is {value!r}, expected True or False")
-
-
-def _check_types(request: object, inputs: object) -> None:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
-    if not is_request_type(request):
-        raise UsageError(f"request is {type_of(request)}, expected text or a node")
-
-
-def _given_shots(shots: Shots) -> Shots:
-    """Raises: UsageError, for anything but pairs of inputs and answer."""
-    for shot in shots:
-        if not isinstance(shot, (tuple, list)) or len(shot) != 2 or not isinstance(shot[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
-            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
-    return tuple((cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots)
-
-
-def _given_roots(roots: Iterable[str | Path]) -> list[Path]:
-    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such folder."""
-    if isinstance(roots, (str, Path)):
-        raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
-    if not isinstance(roots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"roots is {type_of(roots)}, expected a list of folders")
-    folders = [given_path(root, "a root") for root in roots]
-    for folder in folders:
-        if not os.path.isdir(folder):
-            raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
-    return folders
-
-
-def _given_tracer(tracer: object, redactor: Redactor) -> Any:
-    from evaluator.handler.otel import open_tracer
-
-    return open_tracer(tracer, redactor)
-
-
-def _given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:
-    if not isinstance(cache, (str, Path)):
-        return cache
-    from evaluator.models.cache import ResponseCache
-
-    return ResponseCache(cache, notice=notice)
+def _make_services(
+    init_args: EvaluatorArguments,
+    default: HandlerConfig,
+    *,
+    tasks_dir: str | Path | None,
+    cache: ResponseCache | str | Path | None,
+    notice: Callable[[str], None],
+    trust: bool,
+    tracer: trace.Tracer | Literal[True] | None,
+) -> Services:
+    """The services of this process, for arguments that other processes may share."""
+    secrets = {name for profile in (default, *init_args.profiles.values()) for name in profile.secret_variables()}
+    redactor = Redactor.from_environment(also=secrets)
+    root, cache = Path(init_args.roots[0]), given_cache(cache, notice)
+    return Services(
+        library=init_args.library,
+        chooser=ModelChooser(backend=init_args.backend, notice=notice, cache=cache),
+        profiles=init_args.profiles,
+        default_profile=default,
+        tools=builtin_tools().with_tools(*init_args.tools),
+        files=FileAccess(init_args.roots),
+        root=root,
+        asker=init_args.asker,
+        memory=init_args.memory,
+        store=None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=init_args.sync),
+        mcp=McpConnections(root, notice=notice),
+        evaluate=evaluate_node,
+        redactor=redactor,
+        notice=notice,
+        cache=cache,
+        max_depth=init_args.max_depth,
+        reparse=init_args.reparse,
+        trust=trust,
+        tracer=LoggedTracer(UNTRACED if tracer is None else given_tracer(tracer, redactor), redactor),
+        resume=resume_within,
+        sandbox=init_args.sandbox,
+        background=init_args.background,
+    )

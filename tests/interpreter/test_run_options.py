@@ -8,7 +8,8 @@ from typing import Any
 
 from evaluator.cli.evaluator_options import EvaluatorOptions
 from evaluator.cli.run import run as run_command
-from evaluator.interpreter.evaluator import Evaluator, EvaluatorArguments
+from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.evaluator_arguments import EvaluatorArguments
 from evaluator.interpreter.frame import RunOptions
 
 # Options of a run that `evaluator run` does not have, each with the reason.

@@ -1,0 +1,152 @@
+"""The arguments of an Evaluator: what another process needs to make an equal one, and their checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from evaluator.errors import ConfigurationError, UsageError
+from evaluator.errors.logs import LOGGER
+from evaluator.errors.messages import type_of, visible
+from evaluator.files.given_path import given_path
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.frame import Shots
+from evaluator.interpreter.requests import is_request_type
+from evaluator.language.scopes import plain
+from evaluator.library import TemplateLibrary
+from evaluator.memory import Memory
+from evaluator.models.backend import Backend
+from evaluator.processes.sandboxes import Sandbox
+from evaluator.record.journal import Sync
+from evaluator.record.redact import Redactor
+from evaluator.tools import Asker, Tool
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.background import BackgroundService
+    from evaluator.models.cache import ResponseCache
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorArguments:
+    """The arguments with which another process can make an equal Evaluator; library and profiles are loaded.
+
+    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own. Neither is
+    `trust`: the profiles are loaded.
+    """
+
+    library: TemplateLibrary
+    handler: HandlerConfig | str | None
+    model: str | None
+    model_roles: Mapping[str, str]
+    backend: Backend | None
+    memory: Memory | None
+    tools: tuple[Tool, ...]
+    roots: tuple[str, ...]
+    asker: Asker | None
+    max_depth: int
+    reparse: bool
+    sync: Sync
+    profiles: Mapping[str, HandlerConfig]
+    sandbox: Sandbox | None
+    background: BackgroundService | None
+
+
+def _has(*methods: str) -> Callable[[object], bool]:
+    return lambda value: all(callable(getattr(value, method, None)) for method in methods)
+
+
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "handler": (lambda value: isinstance(value, (str, HandlerConfig)), "a profile or its name"),
+    "model": (lambda value: isinstance(value, str), "a model's id as text"),
+    "model_roles": (lambda value: isinstance(value, Mapping), "a mapping of roles to models"),
+    "backend": (lambda value: isinstance(value, Backend), "an object with name, complete and aclose"),
+    "memory": (_has("get_relevant_context_for"), "a Memory"),
+    "asker": (_has("ask"), "an object with ask, such as CallbackAsker"),
+    "cache": (lambda value: isinstance(value, (str, Path)) or _has("close")(value), "a file or a ResponseCache"),
+    "profiles": (lambda value: isinstance(value, Mapping), "a mapping of names to profiles"),
+    "sandbox": (lambda value: isinstance(value, (str, Sandbox)), "a kind of sandbox, such as 'bubblewrap'"),
+    "trust": (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
+def check_arguments(given: Mapping[str, object]) -> None:
+    """Raises: UsageError, for an argument of the wrong Python type."""
+    for name, (fits, expected) in _ARGUMENTS.items():
+        if given[name] is not None and not fits(given[name]):
+            raise UsageError(f"{name} is {type_of(given[name])}, expected {expected}")
+    max_depth = given["max_depth"]
+    if not isinstance(max_depth, int) or max_depth < 0:
+        raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
+
+
+def log_notice(line: str) -> None:
+    """Logs a line for the user as a warning."""
+    LOGGER.warning("%s", visible(line))
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises: UsageError, for anything but True and False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}, expected True or False")
+
+
+def check_types(request: object, inputs: object) -> None:
+    """Raises: UsageError, if these cannot be a request and its inputs."""
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
+    if not is_request_type(request):
+        raise UsageError(f"request is {type_of(request)}, expected text or a node")
+
+
+def given_shots(shots: Shots) -> Shots:
+    """Few-shot examples as plain data.
+
+    Raises: UsageError, for anything but pairs of inputs and answer.
+    """
+    for shot in shots:
+        if not isinstance(shot, (tuple, list)) or len(shot) != 2 or not isinstance(shot[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
+            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
+    return tuple((cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots)
+
+
+def given_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """Raises: UsageError, for anything but tools."""
+    if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"tools is {type_of(tools)}, expected a list of tools")
+    tools = tuple(tools)
+    for tool in tools:
+        if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
+    return tools
+
+
+def given_roots(roots: Iterable[str | Path]) -> list[Path]:
+    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such folder."""
+    if isinstance(roots, (str, Path)):
+        raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
+    if not isinstance(roots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"roots is {type_of(roots)}, expected a list of folders")
+    folders = [given_path(root, "a root") for root in roots]
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
+    return folders
+
+
+def given_tracer(tracer: object, redactor: Redactor) -> Any:
+    """The tracer for the argument `tracer`, which exports redacted spans."""
+    from evaluator.handler.otel import open_tracer
+
+    return open_tracer(tracer, redactor)
+
+
+def given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:
+    """The cache itself, or the one in that file."""
+    if not isinstance(cache, (str, Path)):
+        return cache
+    from evaluator.models.cache import ResponseCache
+
+    return ResponseCache(cache, notice=notice)
