@@ -8,21 +8,16 @@ the raw response is read instead. `litellm_guard` holds it to one POST, one host
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import logging
 import math
-import os
-import threading
-import warnings
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
+from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.chat_wire import read_completion, request_body
@@ -33,18 +28,14 @@ from evaluator.models.failures import (
     failure,
     limited_time,
     malformed,
-    message_of,
-    retry_after,
 )
 from evaluator.models.key_transport import refuse_plain_http
-from evaluator.models.litellm_guard import NO_KEY, CallGuard, Redirected, ResponseRefused, install
+from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
+from evaluator.models.litellm_guard import NO_KEY, CallGuard, Redirected, ResponseRefused, load_litellm
 from evaluator.models.prices import cost_usd
 from evaluator.models.raw_stream import RawStream, reason_of
 from evaluator.models.stream import Assembly
 
-_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
-_lock = threading.Lock()
-_loaded: list[Any] = []
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of these.
 _active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
 
@@ -183,8 +174,8 @@ class LiteLLMBackend:
             try:
                 result = await self._litellm.acompletion(**self._arguments(request))
             except Exception as exc:
-                error = self._refused(guard) or self._mapped(exc)
-                if guard.refused is None and guard.answered and error.kind in _OF_LITELLM:
+                error = self._refused(guard) or provider_error(exc, self._secrets)
+                if guard.refused is None and guard.answered and error.kind in READ_FAILURES:
                     # An answer came, and LiteLLM failed to read it.
                     if (answer := self._read_raw(guard)) is not None:
                         return answer
@@ -246,7 +237,7 @@ class LiteLLMBackend:
                 if (refused := self._refused(guard)) is not None:
                     refused.partial = assembly.partial or None
                     raise refused from exc
-                if not guard.answered or exc.kind not in _OF_LITELLM:
+                if not guard.answered or exc.kind not in READ_FAILURES:
                     raise
                 # Some servers do not stream, or stream only an error.
                 answer = (None if assembly.partial else self._read_raw(guard)) or self._read_events(
@@ -264,7 +255,7 @@ class LiteLLMBackend:
         try:
             stream = await self._litellm.acompletion(**arguments)
         except Exception as exc:
-            raise self._mapped(exc) from exc
+            raise provider_error(exc, self._secrets) from exc
         try:
             async for chunk in self._chunks(stream):
                 reset_idle()
@@ -293,7 +284,7 @@ class LiteLLMBackend:
             except StopAsyncIteration:
                 return
             except Exception as exc:
-                error = self._mapped(exc)
+                error = provider_error(exc, self._secrets)
                 error.maybe_billed = True
                 raise error from exc
             yield chunk
@@ -310,117 +301,6 @@ class LiteLLMBackend:
             return None
         return answer if answer.content.startswith(partial) else None
 
-    def _mapped(self, exc: Exception) -> ProviderError:
-        """The error for an exception of LiteLLM, of the OpenAI SDK or of what these call.
-
-        Their classes say little (a refused connection, broken JSON and a missing module all become a 500), so
-        the chain of causes decides, outermost first.
-        """
-        message = clean(getattr(exc, "message", None) or str(exc), self._secrets) or type(exc).__name__
-        names = _class_names(exc)
-        status = getattr(exc, "status_code", None)
-        # An answer with an error status is never a broken connection, even if the exception says so.
-        answered = isinstance(status, int) and not names.isdisjoint(_ANSWERED)
-        for kind, retryable, billed, causes in _KINDS:
-            if not names.isdisjoint(causes) and not (answered and kind in _ON_THE_WAY):
-                return ProviderError(message, kind=kind, retryable=retryable, maybe_billed=billed)
-        if "invalid response from LLM endpoint" in message and not answered:
-            return malformed(message, retryable=False)
-        if not isinstance(status, int) or status < 400:
-            return ProviderError(message, kind="other", maybe_billed=True)
-        headers = getattr(exc, "litellm_response_headers", None)
-        headers = headers or getattr(getattr(exc, "response", None), "headers", None)
-        provider_message, code = _provider_message(exc)
-        return failure(
-            status,
-            provider_message or message,
-            code=code or str(getattr(exc, "code", None) or ""),
-            retry_after_s=retry_after(headers) if headers else None,
-            secrets=self._secrets,
-        )
-
-
-# Classes by name: they come from four packages that are not imported for this. The first row that names one of an
-# exception's causes decides: kind, retryable, maybe billed.
-_KINDS: tuple[tuple[ProviderErrorKind, bool, bool, frozenset[str]], ...] = (
-    ("context_length", False, False, frozenset({"ContextWindowExceededError"})),
-    ("content_filter", False, False, frozenset({"ContentPolicyViolationError"})),
-    ("timeout", True, True, frozenset({"Timeout", "APITimeoutError"})),
-    ("connection", True, False, frozenset({"ClientConnectorError", "ConnectionRefusedError", "gaierror"})),
-    (
-        "connection", True, True,
-        frozenset({
-            "ReadError", "WriteError", "RemoteProtocolError", "ConnectError", "ServerDisconnectedError",
-            "ClientOSError", "ClientPayloadError", "ConnectionResetError",
-        }),
-    ),
-    (
-        "malformed_response", True, True,
-        frozenset({
-            "JSONDecodeError", "UnicodeDecodeError", "APIResponseValidationError",
-            "JSONSchemaValidationError",
-        }),
-    ),
-    ("other", False, False, frozenset({"ImportError"})),
-)  # fmt: skip
-# One of these causes carries the provider's own answer with an error status.
-_ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
-_ON_THE_WAY = frozenset({"connection", "malformed_response"})
-# An error of these kinds although an answer came without an error status: LiteLLM failed to read the answer.
-_OF_LITELLM = frozenset({"bad_request", "server", "other", "malformed_response"})
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and what caused it, outermost first."""
-    cause: BaseException | None = exc
-    for _ in range(10):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _class_names(exc: BaseException) -> set[str]:
-    """The class names of an exception and of its causes, with their bases."""
-    return {kind.__name__ for cause in _causes(exc) for kind in type(cause).__mro__}
-
-
-def _provider_message(exc: BaseException) -> tuple[str, str]:
-    """The provider's own message and code, from the answer that an exception carries; ("", "") without one."""
-    for cause in _causes(exc):
-        # The content of a response that was not read to its end raises.
-        with suppress(Exception):
-            body: Any = cause.response.content  # type: ignore[attr-defined]
-            if isinstance(body, bytes) and body:
-                return message_of(body)
-    return "", ""
-
-
-def load_litellm() -> Any:
-    """The litellm module, imported once with telemetry, downloads and printing off. Takes seconds; any thread.
-
-    Raises: ProviderError, where it cannot be imported.
-    """
-    with _lock:
-        if _loaded:
-            return _loaded[0]
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        try:
-            litellm: Any = importlib.import_module("litellm")
-        except Exception as exc:
-            raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
-        install(litellm)
-        litellm.telemetry = False
-        # A model may repeat itself; LiteLLM would end the stream.
-        litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 62
-        litellm.suppress_debug_info = True
-        # Pydantic warns about LiteLLM's own models, which callers cannot change.
-        warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
-        for name in _LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        _loaded.append(litellm)
-        return litellm
-
 
 async def embed_texts(model: str, texts: list[str], timeout_s: float) -> tuple[list[list[float]], Usage]:
     """The vectors of `texts` by an embedding model, in one call of LiteLLM's that is not retried, and its usage.
@@ -434,7 +314,7 @@ async def embed_texts(model: str, texts: list[str], timeout_s: float) -> tuple[l
         except Exception as error:
             if guard.failure is not None:
                 raise guard.failure from error
-            if any(isinstance(cause, ResponseRefused) for cause in _causes(error)):
+            if any(isinstance(cause, ResponseRefused) for cause in causes(error)):
                 # The guard refused a retry of LiteLLM's; that error hides the first answer.
                 raise ProviderError(f"{model} answered with a server error", kind="server", retryable=True) from error
             raise

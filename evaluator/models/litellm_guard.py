@@ -13,6 +13,11 @@ providers that bring an SDK of their own (boto3, google-auth).
 
 from __future__ import annotations
 
+import importlib
+import logging
+import os
+import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -20,13 +25,17 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakMethod
 
-from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES
+from evaluator.errors import ProviderError
+from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES, clean
 from evaluator.models.key_transport import is_key_header, may_carry_keys
 
 if TYPE_CHECKING:
     import httpx
 
 Send = Callable[["httpx.Request"], Awaitable["httpx.Response"]]
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+_lock = threading.Lock()
+_loaded: list[Any] = []
 NO_KEY = "no-key"
 """Sent in place of a key to an address that has none."""
 _guard: ContextVar[CallGuard | None] = ContextVar("evaluator_litellm_guard", default=None)
@@ -199,7 +208,33 @@ def _limited(guard: CallGuard, response: httpx.Response) -> httpx.AsyncByteStrea
     return Limited()
 
 
-def install(litellm: Any) -> None:
+def load_litellm() -> Any:
+    """The litellm module, imported once with telemetry, downloads and printing off. Takes seconds; any thread.
+
+    Raises: ProviderError, where it cannot be imported.
+    """
+    with _lock:
+        if _loaded:
+            return _loaded[0]
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        try:
+            litellm: Any = importlib.import_module("litellm")
+        except Exception as exc:
+            raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
+        _install(litellm)
+        litellm.telemetry = False
+        # A model may repeat itself; LiteLLM would end the stream.
+        litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 62
+        litellm.suppress_debug_info = True
+        # Pydantic warns about LiteLLM's own models, which callers cannot change.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        _loaded.append(litellm)
+        return litellm
+
+
+def _install(litellm: Any) -> None:
     """Wraps the functions with which LiteLLM makes its HTTP clients. Called once a process.
 
     Raises: ImportError or AttributeError, for a version of LiteLLM that makes its clients elsewhere.

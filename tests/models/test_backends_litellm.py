@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from evaluator.errors import ProviderError
-from evaluator.models.litellm_backend import LiteLLMBackend, load_litellm
-from evaluator.models.litellm_guard import CallGuard, ResponseRefused
+from evaluator.models.litellm_backend import LiteLLMBackend
+from evaluator.models.litellm_guard import CallGuard, ResponseRefused, load_litellm
 from evaluator.testing import KEY, HttpReply, LoopbackServer, a_request, error_reply, json_reply
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")

@@ -14,7 +14,8 @@ from evaluator import Evaluator, ProviderError, TemplateLibrary
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.models.backend import Backend
-from evaluator.models.litellm_backend import LiteLLMBackend, load_litellm
+from evaluator.models.litellm_backend import LiteLLMBackend
+from evaluator.models.litellm_guard import load_litellm
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.replay import ReplayBackend
 from evaluator.record.json_difference import first_difference
