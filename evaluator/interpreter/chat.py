@@ -23,7 +23,8 @@ from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import hints_for
 from evaluator.interpreter.recovery import reopened
 from evaluator.interpreter.requests import recorded_options, recorded_services
-from evaluator.interpreter.runs import RunSpec, record_run
+from evaluator.interpreter.run_spec import RunSpec
+from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandboxes, sandbox_of
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.scopes import Scope

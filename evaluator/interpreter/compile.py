@@ -16,7 +16,8 @@ from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import Allowance, describe, may_call, read_allowed
 from evaluator.interpreter.internal import INTERNAL, internal_template
-from evaluator.interpreter.runs import RunSpec, record_run
+from evaluator.interpreter.run_spec import RunSpec
+from evaluator.interpreter.runs import record_run
 from evaluator.library import CallBound, Template
 from evaluator.library.bounds import bound
 from evaluator.nodes import Function, Node, Task

@@ -38,7 +38,8 @@ from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import spec_of, spec_of_words
-from evaluator.interpreter.runs import RunSpec, record_run
+from evaluator.interpreter.run_spec import RunSpec
+from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain

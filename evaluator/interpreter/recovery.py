@@ -21,7 +21,8 @@ from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
 from evaluator.interpreter.frame import RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
-from evaluator.interpreter.runs import record_run, recorded_outcome, recorded_shots
+from evaluator.interpreter.run_files import recorded_outcome, recorded_shots
+from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget

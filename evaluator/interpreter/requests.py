@@ -16,7 +16,7 @@ from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services, Shots
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.runs import RunSpec
+from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary

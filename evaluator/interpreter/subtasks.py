@@ -19,7 +19,8 @@ from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.frame import OnBegin, Run
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.runs import Parent, RunSpec, identity_of, record_run
+from evaluator.interpreter.run_spec import Parent, RunSpec, identity_of
+from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE

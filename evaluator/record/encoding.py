@@ -8,17 +8,7 @@ from zlib import crc32
 
 from evaluator.errors import UsageError
 from evaluator.record.payload import inline, json_field, text_field, value_field
-from evaluator.record.steps import (
-    FinalStatus,
-    Header,
-    Owner,
-    Resumption,
-    RunStatus,
-    Scrub,
-    StepEnd,
-    StepStart,
-    Summary,
-)
+from evaluator.record.steps import FinalStatus, Header, Owner, Resumption, RunStatus, Scrub, StepEnd, StepStart, Summary
 
 RULE = b"\n---\n\n"
 """What a record that is a new section begins with."""

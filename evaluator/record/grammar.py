@@ -26,11 +26,7 @@ from zlib import crc32
 
 from evaluator.errors import CorruptRecord, RecordError
 from evaluator.record.encoding import RULE, STATUS_HINTS
-from evaluator.record.payload import (
-    loads,
-    read_fields,
-    read_inline,
-)
+from evaluator.record.payload import loads, read_fields, read_inline
 from evaluator.record.steps import (
     FORMAT_VERSION,
     EndStatus,
