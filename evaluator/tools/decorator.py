@@ -8,7 +8,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from evaluator.errors import ToolError, UsageError
@@ -97,22 +97,9 @@ def tool(
                 schema_of_parameter["description"] = notes[key]
             schema_of_parameter |= _default(parameters[key].default)
 
-        def bind(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-            values = convert(arguments)
-            return values if context_name is None else {**values, context_name: context}
-
-        async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
-            return await target(**bind(arguments, context))
-
-        async def run_sync(arguments: dict[str, Any], context: ToolContext) -> Any:
-            values = bind(arguments, context)
-            value = await in_thread(lambda: target(**values))
-            # A plain function may wrap an async one.
-            return await value if inspect.isawaitable(value) else value
-
         return FunctionTool(
             ToolSpec(title, description or text, schema),
-            run_async if _is_async(target) else run_sync,
+            _runner(target, convert, context_name),
             policy=policy,
             retryable=retryable,
             effect=effect,
@@ -120,6 +107,27 @@ def tool(
         )
 
     return make if function is None else make(function)
+
+
+def _runner(
+    target: Callable[..., Any], convert: Convert, context_name: str | None
+) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
+    """Calls `target` with converted arguments; `context_name` is its parameter for the context."""
+
+    def bind(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        values = convert(arguments)
+        return values if context_name is None else {**values, context_name: context}
+
+    async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return await target(**bind(arguments, context))
+
+    async def run_sync(arguments: dict[str, Any], context: ToolContext) -> Any:
+        values = bind(arguments, context)
+        value = await in_thread(lambda: target(**values))
+        # A plain function may wrap an async one.
+        return await value if inspect.isawaitable(value) else value
+
+    return run_async if _is_async(target) else run_sync
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

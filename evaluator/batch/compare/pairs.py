@@ -11,6 +11,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from evaluator.batch.compare.comparison import Comparison, Side
 from evaluator.batch.compare.other_differences import other_differences
@@ -68,58 +69,81 @@ def compare(
     """
     key, keys = key_of(by), Interner()
     declared = [side.declared if isinstance(side, Results) else None for side in (a, b)]
-    own = [None if each is None else each.cluster for each in declared]
-    is_own = cluster is None
-    is_at_odds = is_own and None not in declared and own[0] != own[1]
-    cluster = (own[0] if own[0] == own[1] else None) if cluster is None else cluster or None
+    clustering = _clustering(cluster, *declared)
     side_a, side_b = (
-        SideSamples(name, keys, key, scorer, cluster, each) for name, each in zip("ab", declared, strict=True)
+        SideSamples(name, keys, key, scorer, clustering.field, each) for name, each in zip("ab", declared, strict=True)
     )
     for side, results in ((side_a, a), (side_b, b)):
         for result in results:
             side.add(result)
         side.close()
-    both = (number for number in range(len(keys)) if number in side_a and number in side_b)
-    shared = array("i", sorted(both, key=side_a.encoded_id))
+    return _compared(side_a, side_b, len(keys), by, scorer, clustering, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clustering:
+    """The field that pairs are clustered by; `is_own`: it is that of the batches; `at_odds`: how they differ."""
+
+    field: str | None
+    is_own: bool
+    at_odds: str = ""
+
+
+def _clustering(cluster: str | None, a: Declared | None, b: Declared | None) -> _Clustering:
+    if cluster is not None:
+        return _Clustering(cluster or None, is_own=False)
+    by_a, by_b = (None if each is None else each.cluster for each in (a, b))
+    if by_a == by_b:
+        return _Clustering(by_a, is_own=True)
+    return _Clustering(None, True, "" if a is None or b is None else clusters_differ(by_a, by_b))
+
+
+def _compared(
+    a: SideSamples, b: SideSamples, of: int, by: str, scorer: str | None, clustering: _Clustering, seed: int
+) -> Comparison:
+    """The comparison of two sides with `of` samples in either, for the question that the other arguments ask."""
+    both = (number for number in range(of) if number in a and number in b)
+    shared = array("i", sorted(both, key=a.encoded_id))
     pairs, a_values, b_values = array("i"), array("d"), array("d")
     for number in shared:
-        a_value, b_value = side_a.value(number), side_b.value(number)
+        a_value, b_value = a.value(number), b.value(number)
         if a_value is not None and b_value is not None:
             pairs.append(number)
             a_values.append(a_value)
             b_values.append(b_value)
-    sides = _side_of(side_a, shared, a_values), _side_of(side_b, shared, b_values)
+    sides = _side_of(a, shared, a_values), _side_of(b, shared, b_values)
+    cluster = clustering.field
     notes = [
-        f"side {name} is not complete: {side.unfinished}"
-        for name, side in zip("ab", sides, strict=True)
-        if side.unfinished
+        f"side {name} is not complete: {each.unfinished}"
+        for name, each in zip("ab", sides, strict=True)
+        if each.unfinished
     ]
-    notes += other_differences(side_a, side_b, shared)
-    if is_at_odds:
-        notes.append(clusters_differ(*own))
-    clusters = None if cluster is None else _clusters(side_a, pairs)
+    notes += other_differences(a, b, shared)
+    if clustering.at_odds:
+        notes.append(clustering.at_odds)
+    clusters = None if cluster is None else _clusters(a, pairs)
     if cluster is not None:
-        found = [side_a.cluster(number) for number in pairs]
-        notes += _cluster_warnings(cluster, found, len(set(clusters or ())), side_a.fields, is_own)
+        found = [a.cluster(number) for number in pairs]
+        notes += _cluster_warnings(cluster, found, len(set(clusters or ())), a.fields, clustering.is_own)
     difference = _difference(a_values, b_values, clusters, seed)
     notes += _disagreement(difference)
-    undecided = [number for number in shared if _is_undecided(side_a, side_b, number)]
+    undecided = [number for number in shared if _is_undecided(a, b, number)]
     if_worst = if_best = difference
     if undecided:
-        is_bounded = _is_bounded(side_a, side_b, scorer, (a_values, b_values))
-        everything = sorted({*pairs, *undecided}, key=side_a.encoded_id) if is_bounded else ()
-        if_worst, if_best = _at_both_ends(side_a, side_b, everything, cluster, seed)
+        is_bounded = _is_bounded(a, b, scorer, (a_values, b_values))
+        everything = sorted({*pairs, *undecided}, key=a.encoded_id) if is_bounded else ()
+        if_worst, if_best = _at_both_ends(a, b, everything, cluster, seed)
     plain = mean_difference(_subtracted(a_values, b_values))
-    gained = [number for number in shared if _flipped(side_a, side_b, number)]
-    lost = [number for number in shared if _flipped(side_b, side_a, number)]
+    gained = [number for number in shared if _flipped(a, b, number)]
+    lost = [number for number in shared if _flipped(b, a, number)]
     return Comparison(
         by=by,
         scorer=scorer,
         cluster=cluster,
-        is_at_odds=is_at_odds,
+        is_at_odds=bool(clustering.at_odds),
         seed=seed,
         n=len(pairs),
-        of=len(keys),
+        of=of,
         a=sides[0],
         b=sides[1],
         difference=difference,
@@ -128,10 +152,10 @@ def compare(
         if_best=if_best,
         spread=None if plain.se is None else plain.se * math.sqrt(plain.n),
         design_effect=None if cluster is None else _design_effect(difference, plain),
-        gained=tuple(map(side_a.id, gained)),
-        lost=tuple(map(side_a.id, lost)),
+        gained=tuple(map(a.id, gained)),
+        lost=tuple(map(a.id, lost)),
         warnings=tuple(notes),
-        labels={side_a.id(number): label for number in (*gained, *lost) if (label := side_a.label(number))},
+        labels={a.id(number): label for number in (*gained, *lost) if (label := a.label(number))},
     )
 
 

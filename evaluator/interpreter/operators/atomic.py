@@ -17,7 +17,7 @@ from evaluator.handler.session import Handler, HandlerAnswer
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
-from evaluator.interpreter.offered_functions import offered_functions
+from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text, later_messages
@@ -36,11 +36,7 @@ from evaluator.tools import ToolContext
 
 async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     frame, services = prepared.frame, run.services
-    if task.output is not None and task.output.schema is not None:
-        # Checked before the call, because an answer to an unusable schema would cost money and be lost.
-        problem = schema_problem(task.output.schema)
-        if problem is not None:
-            raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
+    _check_schema(task)
     messages = await build_messages(run, task, prepared)
     later = await later_messages(run, task, prepared)
     named = None if task.model is None else await _named_model(task.model, prepared)
@@ -89,8 +85,23 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
             await tools.aclose()
     if isinstance(outcome, TaskError):
         return outcome
+    return _read_answer(run, task, prepared, outcome, functions)
+
+
+def _check_schema(task: Atomic) -> None:
+    """Raises: TemplateError, for an unusable schema, before a call would cost money."""
+    if task.output is not None and task.output.schema is not None:
+        problem = schema_problem(task.output.schema)
+        if problem is not None:
+            raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
+
+
+def _read_answer(
+    run: Run, task: Atomic, prepared: PreparedTask, answer: HandlerAnswer, functions: OfferedFunctions | None
+) -> Outcome:
+    """The outcome of a task whose conversation ended with `answer`, with its notes."""
     notes = prepared.notes()
-    content, reasoning = outcome.content, outcome.reasoning
+    content, reasoning = answer.content, answer.reasoning
     if is_plain_text(task.output):
         thought, content = split_thinking(content)
         reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
@@ -101,25 +112,25 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     notes["summary"] = found.summary or summary_of(content)
     if found.data_usage is not None:
         notes["data_usage"] = found.data_usage
-    if outcome.finish_reason in ("content_filter", "refusal"):
-        what = "was stopped by a content filter" if outcome.finish_reason == "content_filter" else "is a refusal"
+    if answer.finish_reason in ("content_filter", "refusal"):
+        what = "was stopped by a content filter" if answer.finish_reason == "content_filter" else "is a refusal"
         return TaskError(
             "TASK_FAILURE", f"the model's answer {what}", "provider_failure", location=task.span,
-            content=outcome.content, notes=notes, usage=outcome.usage,
+            content=answer.content, notes=notes, usage=answer.usage,
         )  # fmt: skip
-    if outcome.finish_reason == "unknown":
+    if answer.finish_reason == "unknown":
         notes["warnings"].append("the provider gave no known reason for ending: the answer may be incomplete")
     if functions is not None:
-        calls = functions.calls(outcome.tool_calls)
+        calls = functions.calls(answer.tool_calls)
         content = json.dumps(calls, ensure_ascii=False) if calls or not content.strip() else content
-        return TaskResult(Status.COMPLETE, content, calls, notes, outcome.usage)
+        return TaskResult(Status.COMPLETE, content, calls, notes, answer.usage)
     if not content.strip():
         return TaskError(
             "INVALID_OUTPUT", "the model returned nothing", "output_format_failure", location=task.span,
-            content=outcome.content, notes=notes, usage=outcome.usage, retryable=True,
+            content=answer.content, notes=notes, usage=answer.usage, retryable=True,
         )  # fmt: skip
-    result = TaskResult(Status.COMPLETE, content, None, notes, outcome.usage)
-    return read_output(run, result, task.output, frame.path)
+    result = TaskResult(Status.COMPLETE, content, None, notes, answer.usage)
+    return read_output(run, result, task.output, prepared.frame.path)
 
 
 async def _converse(
