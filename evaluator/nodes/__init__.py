@@ -9,6 +9,7 @@ functions of `declare`: each says what walks do with the value (a text, a settin
 which element or attribute XML has it, its range, and for a child the names that its scope gains (`binds`), with their
 shapes. What is not a field is a class variable (`default_context`, `asks_model`, `runs_process`) or a short method:
 `repeats` says how often the child nodes run, `result` which shape the result has, `doubts` what is probably a mistake.
+What every operator has (`Task`), and the nodes that are not operators, are in `tree`.
 
 Everything else is generic over these declarations: reading and writing XML (`xml.build_task`, `xml.write`), variables
 in scope (`library.scoping`), call bounds (`library.bounds`), `ref` (`library.resolve`), settings with placeholders
@@ -26,23 +27,20 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
 from evaluator.nodes.declare import (
     FIELDS,
     OPERATORS,
     Binding,
     Known,
-    attribute,
     child,
-    choice,
     condition,
     declared,
     declared_by_name,
     expression,
     flag,
     inner,
-    literal,
     names,
     operator,
     part,
@@ -51,127 +49,24 @@ from evaluator.nodes.declare import (
 )
 from evaluator.nodes.spans import Expression, Span, Text
 from evaluator.nodes.spans import Mark as Mark
+from evaluator.nodes.tree import AccumulationFormat as AccumulationFormat
+from evaluator.nodes.tree import Argument as Argument
+from evaluator.nodes.tree import BoolSetting as BoolSetting
+from evaluator.nodes.tree import Call as Call
+from evaluator.nodes.tree import Case as Case
+from evaluator.nodes.tree import Cond as Cond
+from evaluator.nodes.tree import ContextSettings, Doubt, FloatSetting, IntSetting, Node, Repeats, Task
+from evaluator.nodes.tree import Example as Example
+from evaluator.nodes.tree import FilePaths as FilePaths
+from evaluator.nodes.tree import FreshContext as FreshContext
+from evaluator.nodes.tree import Function as Function
+from evaluator.nodes.tree import HandlerSpec as HandlerSpec
+from evaluator.nodes.tree import InheritContext as InheritContext
+from evaluator.nodes.tree import Input as Input
+from evaluator.nodes.tree import OutputFormat as OutputFormat
+from evaluator.nodes.tree import Param as Param
+from evaluator.nodes.tree import TopLevel as TopLevel
 from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, NULL, STRING, TYPE_NAMES, Shape, record, value_shape
-
-InheritContext = Literal["full", "subset", "none"]
-AccumulationFormat = Literal["notes_only", "full_output"]
-FreshContext = Literal["enabled", "disabled"]
-
-IntSetting: TypeAlias = int | Text
-FloatSetting: TypeAlias = float | Text
-BoolSetting: TypeAlias = bool | Text
-
-
-@declared
-class ContextSettings:
-    """The context settings of a template; a setting is None if the template does not have it."""
-
-    inherit_context: InheritContext | None = choice({"full": "full", "subset": "subset", "none": "none"}, default=None)
-    accumulate_data: bool | None = choice({"true": True, "false": False, "1": True, "0": False}, default=None)
-    accumulation_format: AccumulationFormat | None = choice(
-        {"notes_only": "notes_only", "full_output": "full_output", "minimal": "notes_only", "full": "full_output"},
-        default=None,
-    )
-    fresh_context: FreshContext | None = choice({"enabled": "enabled", "disabled": "disabled"}, default=None)
-    span: Span = Span()
-
-
-@declared
-class HandlerSpec:
-    """The `<handler>` element: a profile's name and overrides; an absent value is None. For `stop` and `extra_body` see
-    `sampling`."""
-
-    ref: str | None = attribute(default=None)
-    max_turns: IntSetting | None = setting("integer", default=None, attribute="max_turns", least=1)
-    max_context_fraction: FloatSetting | None = setting(
-        "decimal", default=None, attribute="max_context_fraction", above=0, most=1
-    )
-    max_output_tokens: IntSetting | None = setting("integer", default=None, attribute="max_output_tokens", least=1)
-    timeout_s: FloatSetting | None = setting("decimal", default=None, attribute="timeout", above=0)
-    max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
-    script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
-    sandbox: str | None = attribute(default=None)
-    temperature: FloatSetting | None = setting("decimal", default=None, attribute="temperature", least=0)
-    top_p: FloatSetting | None = setting("decimal", default=None, attribute="top_p", above=0, most=1)
-    top_k: IntSetting | None = setting("integer", default=None, attribute="top_k", least=0)
-    seed: IntSetting | None = setting("integer", default=None, attribute="seed")
-    stop: tuple[str, ...] | None = literal("stop", default=None)
-    extra_body: Mapping[str, Any] | None = literal("extra_body", default=None)
-    span: Span = Span()
-
-
-@declared
-class FilePaths:
-    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description.
-
-    With `shell` the command is one text for `/bin/sh -c`.
-    """
-
-    source: Literal["literal", "glob", "command", "description"]
-    items: tuple[Text, ...] = inner("text")
-    span: Span
-    shell: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
-    """`type` and `schema` as declared; `schema` may also be inline JSON Schema text."""
-
-    type: Literal["text", "json", "xml"]
-    schema: str | None
-    span: Span
-
-
-@declared
-class Input:
-    """A named input. `source` is its `from` expression, `task` a nested task whose result it is."""
-
-    name: str
-    type: str
-    required: bool
-    default: Text | None = inner("text")
-    source: Expression | None = inner("text")
-    task: Node | None = inner("node")
-    description: str
-    span: Span
-
-    @property
-    def is_given(self) -> bool:
-        """Whether its value comes from the caller: neither from an expression nor from a nested task."""
-        return self.source is None and self.task is None
-
-    @property
-    def must_be_given(self) -> bool:
-        """Whether a caller has to give its value."""
-        return self.required and self.default is None and self.is_given
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Sample inputs and the output they should give; values are data, never rendered."""
-
-    inputs: Mapping[str, str]
-    output: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A parameter of a function; its default is text that is read as its type."""
-
-    name: str
-    default: str | None = None
-    type: str = "any"
-
-
-@declared
-class Argument:
-    """An `<arg>`: a variable if one has that name, else text. `name` None means by position."""
-
-    name: str | None
-    value: Text = inner("text")
-    span: Span
-
 
 _CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING))
 
@@ -185,85 +80,6 @@ class Turn:
     node: Node | None = inner("node", default=None, binds={"turns": _CONVERSATION})
     most: IntSetting = setting("integer", default=1, attribute="max", least=1)
     span: Span = Span()
-
-
-@declared
-class Case:
-    """A branch of a cond: `body` runs if `test` holds."""
-
-    test: Expression = inner("text")
-    body: Node = inner("node")
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why` says it in words."""
-
-    least: int
-    most: int | None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A finding about one task alone: an error, or a setting that is legal but probably a mistake."""
-
-    severity: Literal["error", "warning"]
-    code: str
-    message: str
-    hint: str | None = None
-
-
-@declared_by_name
-class Task:
-    """The fields that every operator has. The subclass determines the operator."""
-
-    type: ClassVar[str]
-    default_context: ClassVar[ContextSettings] = ContextSettings("full", False, "notes_only", "disabled")
-    """The context settings of a task that states none."""
-    asks_model: ClassVar[bool] = False
-    """Whether the task itself has a conversation with a model."""
-    runs_process: ClassVar[bool] = False
-    """Whether the task itself runs a process, which reads its inputs and sees no context."""
-
-    name: str | None = attribute(default=None)
-    subtype: str | None = attribute(default=None)
-    version: str | None = attribute(default=None)
-    ref: str | None = attribute(default=None)
-    description: Text = text()
-    instructions: Text | None = text(default=None)
-    system: Text | None = text(default=None)
-    model: Text | None = text(default=None, form="model")
-    model_role: str | None = attribute(default=None, of="model", name="role")
-    criteria: Text | None = text(default=None, resolved=False)
-    handler: HandlerSpec | None = part(HandlerSpec, "fields", default=None)
-    inputs: tuple[Input, ...] = part(Input, "inputs", default=())
-    tools: tuple[str, ...] = part(None, "tools", default=())
-    examples: tuple[Example, ...] = part(None, "examples", default=())
-    shots: bool = flag(default=False, of="examples")
-    context: ContextSettings = part(ContextSettings, "fields", default=ContextSettings(), element="context_management")
-    file_paths: FilePaths | None = part(FilePaths, "file_paths", default=None)
-    output: OutputFormat | None = part(None, "output_format", default=None, element="output_format")
-    manual_xml: BoolSetting = setting("boolean", default=False, element="manual_xml")
-    disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
-    span: Span = Span()
-
-    def queries(self) -> Repeats:
-        """The number of messages that the task sends to its model one after another, each for an answer."""
-        return Repeats(1, 1)
-
-    def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
-        return Repeats(1, 1)
-
-    def result(self, known: Known) -> Shape:
-        """The shape of the parsed result of a task that declares no output format; NULL where it is text only."""
-        return ANY
-
-    def doubts(self) -> Iterator[Doubt]:
-        """Findings about this task alone that its XML form does not exclude."""
-        return iter(())
 
 
 @operator("atomic")
@@ -571,42 +387,6 @@ class DirectorEvaluatorLoop(Task):
         if self.termination_condition is None and most == 5:
             message = "the loop has no termination_condition: it ends when the evaluator reports success, or after 5"
             yield Doubt("warning", "loop-by-default", message, "add <termination_condition> or <max_iterations>")
-
-
-@declared
-class Call:
-    """A call of a function or a named task; `name` is the step's name in a sequence."""
-
-    template: str
-    args: tuple[Argument, ...] = inner("part", of=Argument)
-    name: str | None
-    span: Span
-
-
-@declared
-class Cond:
-    """The first case whose test holds, else `default`, else an empty COMPLETE result."""
-
-    cases: tuple[Case, ...] = inner("part", of=Case)
-    default: Node | None = inner("node")
-    name: str | None
-    span: Span
-
-
-@declared
-class Function:
-    """A `<template>`: `body` sees `params` and nothing else. `returns` is an output schema name or None."""
-
-    name: str
-    params: tuple[Param, ...]
-    returns: str | None
-    body: Node = inner("node")
-    description: str
-    span: Span
-
-
-Node: TypeAlias = Task | Call | Cond
-TopLevel: TypeAlias = Task | Function
 
 
 def operators_with(element: str | None, attribute: str | None = None) -> tuple[str, ...]:

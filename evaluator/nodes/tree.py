@@ -1,0 +1,257 @@
+"""What every node has: `Task`, which each operator extends, with its parts; `Call`, `Cond` and `Function`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from evaluator.nodes.declare import (
+    Known,
+    attribute,
+    choice,
+    declared,
+    declared_by_name,
+    flag,
+    inner,
+    literal,
+    part,
+    setting,
+    text,
+)
+from evaluator.nodes.spans import Expression, Span, Text
+from evaluator.nodes.values import ANY, Shape
+
+InheritContext = Literal["full", "subset", "none"]
+AccumulationFormat = Literal["notes_only", "full_output"]
+FreshContext = Literal["enabled", "disabled"]
+
+IntSetting: TypeAlias = int | Text
+FloatSetting: TypeAlias = float | Text
+BoolSetting: TypeAlias = bool | Text
+
+
+@declared
+class ContextSettings:
+    """The context settings of a template; a setting is None if the template does not have it."""
+
+    inherit_context: InheritContext | None = choice({"full": "full", "subset": "subset", "none": "none"}, default=None)
+    accumulate_data: bool | None = choice({"true": True, "false": False, "1": True, "0": False}, default=None)
+    accumulation_format: AccumulationFormat | None = choice(
+        {"notes_only": "notes_only", "full_output": "full_output", "minimal": "notes_only", "full": "full_output"},
+        default=None,
+    )
+    fresh_context: FreshContext | None = choice({"enabled": "enabled", "disabled": "disabled"}, default=None)
+    span: Span = Span()
+
+
+@declared
+class HandlerSpec:
+    """The `<handler>` element: a profile's name and overrides; an absent value is None. For `stop` and `extra_body` see
+    `sampling`."""
+
+    ref: str | None = attribute(default=None)
+    max_turns: IntSetting | None = setting("integer", default=None, attribute="max_turns", least=1)
+    max_context_fraction: FloatSetting | None = setting(
+        "decimal", default=None, attribute="max_context_fraction", above=0, most=1
+    )
+    max_output_tokens: IntSetting | None = setting("integer", default=None, attribute="max_output_tokens", least=1)
+    timeout_s: FloatSetting | None = setting("decimal", default=None, attribute="timeout", above=0)
+    max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
+    script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
+    sandbox: str | None = attribute(default=None)
+    temperature: FloatSetting | None = setting("decimal", default=None, attribute="temperature", least=0)
+    top_p: FloatSetting | None = setting("decimal", default=None, attribute="top_p", above=0, most=1)
+    top_k: IntSetting | None = setting("integer", default=None, attribute="top_k", least=0)
+    seed: IntSetting | None = setting("integer", default=None, attribute="seed")
+    stop: tuple[str, ...] | None = literal("stop", default=None)
+    extra_body: Mapping[str, Any] | None = literal("extra_body", default=None)
+    span: Span = Span()
+
+
+@declared
+class FilePaths:
+    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description.
+
+    With `shell` the command is one text for `/bin/sh -c`.
+    """
+
+    source: Literal["literal", "glob", "command", "description"]
+    items: tuple[Text, ...] = inner("text")
+    span: Span
+    shell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """`type` and `schema` as declared; `schema` may also be inline JSON Schema text."""
+
+    type: Literal["text", "json", "xml"]
+    schema: str | None
+    span: Span
+
+
+@declared
+class Input:
+    """A named input. `source` is its `from` expression, `task` a nested task whose result it is."""
+
+    name: str
+    type: str
+    required: bool
+    default: Text | None = inner("text")
+    source: Expression | None = inner("text")
+    task: Node | None = inner("node")
+    description: str
+    span: Span
+
+    @property
+    def is_given(self) -> bool:
+        """Whether its value comes from the caller: neither from an expression nor from a nested task."""
+        return self.source is None and self.task is None
+
+    @property
+    def must_be_given(self) -> bool:
+        """Whether a caller has to give its value."""
+        return self.required and self.default is None and self.is_given
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Sample inputs and the output they should give; values are data, never rendered."""
+
+    inputs: Mapping[str, str]
+    output: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a function; its default is text that is read as its type."""
+
+    name: str
+    default: str | None = None
+    type: str = "any"
+
+
+@declared
+class Argument:
+    """An `<arg>`: a variable if one has that name, else text. `name` None means by position."""
+
+    name: str | None
+    value: Text = inner("text")
+    span: Span
+
+
+@declared
+class Case:
+    """A branch of a cond: `body` runs if `test` holds."""
+
+    test: Expression = inner("text")
+    body: Node = inner("node")
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why` says it in words."""
+
+    least: int
+    most: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A finding about one task alone: an error, or a setting that is legal but probably a mistake."""
+
+    severity: Literal["error", "warning"]
+    code: str
+    message: str
+    hint: str | None = None
+
+
+@declared_by_name
+class Task:
+    """The fields that every operator has. The subclass determines the operator."""
+
+    type: ClassVar[str]
+    default_context: ClassVar[ContextSettings] = ContextSettings("full", False, "notes_only", "disabled")
+    """The context settings of a task that states none."""
+    asks_model: ClassVar[bool] = False
+    """Whether the task itself has a conversation with a model."""
+    runs_process: ClassVar[bool] = False
+    """Whether the task itself runs a process, which reads its inputs and sees no context."""
+
+    name: str | None = attribute(default=None)
+    subtype: str | None = attribute(default=None)
+    version: str | None = attribute(default=None)
+    ref: str | None = attribute(default=None)
+    description: Text = text()
+    instructions: Text | None = text(default=None)
+    system: Text | None = text(default=None)
+    model: Text | None = text(default=None, form="model")
+    model_role: str | None = attribute(default=None, of="model", name="role")
+    criteria: Text | None = text(default=None, resolved=False)
+    handler: HandlerSpec | None = part(HandlerSpec, "fields", default=None)
+    inputs: tuple[Input, ...] = part(Input, "inputs", default=())
+    tools: tuple[str, ...] = part(None, "tools", default=())
+    examples: tuple[Example, ...] = part(None, "examples", default=())
+    shots: bool = flag(default=False, of="examples")
+    context: ContextSettings = part(ContextSettings, "fields", default=ContextSettings(), element="context_management")
+    file_paths: FilePaths | None = part(FilePaths, "file_paths", default=None)
+    output: OutputFormat | None = part(None, "output_format", default=None, element="output_format")
+    manual_xml: BoolSetting = setting("boolean", default=False, element="manual_xml")
+    disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
+    span: Span = Span()
+
+    def queries(self) -> Repeats:
+        """The number of messages that the task sends to its model one after another, each for an answer."""
+        return Repeats(1, 1)
+
+    def repeats(self, given: Mapping[str, Any]) -> Repeats:
+        """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
+        return Repeats(1, 1)
+
+    def result(self, known: Known) -> Shape:
+        """The shape of the parsed result of a task that declares no output format; NULL where it is text only."""
+        return ANY
+
+    def doubts(self) -> Iterator[Doubt]:
+        """Findings about this task alone that its XML form does not exclude."""
+        return iter(())
+
+
+@declared
+class Call:
+    """A call of a function or a named task; `name` is the step's name in a sequence."""
+
+    template: str
+    args: tuple[Argument, ...] = inner("part", of=Argument)
+    name: str | None
+    span: Span
+
+
+@declared
+class Cond:
+    """The first case whose test holds, else `default`, else an empty COMPLETE result."""
+
+    cases: tuple[Case, ...] = inner("part", of=Case)
+    default: Node | None = inner("node")
+    name: str | None
+    span: Span
+
+
+@declared
+class Function:
+    """A `<template>`: `body` sees `params` and nothing else. `returns` is an output schema name or None."""
+
+    name: str
+    params: tuple[Param, ...]
+    returns: str | None
+    body: Node = inner("node")
+    description: str
+    span: Span
+
+
+Node: TypeAlias = Task | Call | Cond
+TopLevel: TypeAlias = Task | Function
