@@ -55,7 +55,7 @@ class BackgroundTools:
 
     def tools(self, spawner: Spawner) -> Mapping[str, Tool]:
         """See `BackgroundService`."""
-        return _Session(self, spawner).tools()
+        return _SessionTools(self, spawner).tools()
 
     def notifications(self, session: str, *, later: bool) -> str:
         """See `BackgroundService`."""
@@ -77,7 +77,7 @@ class BackgroundTools:
         return self._tasks
 
 
-class _Session:
+class _SessionTools:
     """The tools of one session."""
 
     def __init__(self, service: BackgroundTools, spawner: Spawner) -> None:

@@ -37,7 +37,7 @@ _SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "meta
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ShardBatch:
     folder: Path
     shard: Shard
     batch: Batch
@@ -63,7 +63,7 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
         if output.is_relative_to(os.path.abspath(folder)):
             raise UsageError(f"{output} is inside of the shard {folder}; name a folder outside of it")
     with ExitStack() as stack:
-        parts: list[_Part] = []
+        parts: list[_ShardBatch] = []
         for folder in paths:
             # Locked, so that nobody works on it meanwhile.
             stack.enter_context(BatchFolder.open(folder))
@@ -85,15 +85,15 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
     return open_batch(output)
 
 
-def _read_part(folder: Path) -> _Part:
+def _read_part(folder: Path) -> _ShardBatch:
     batch = open_batch(folder)
     shard = batch.manifest.get("shard")
     if not isinstance(shard, str):
         raise UsageError(f"{folder}: not a shard; merge folders of batches that were run with --shard K/N")
-    return _Part(folder, Shard.parse(shard), batch, batch.manifest)
+    return _ShardBatch(folder, Shard.parse(shard), batch, batch.manifest)
 
 
-def _check(parts: Sequence[_Part]) -> None:
+def _check(parts: Sequence[_ShardBatch]) -> None:
     """Raises: UsageError, if `parts` are not different shards of one batch."""
     if not parts:
         raise UsageError("name the folders of the shards")
@@ -130,7 +130,7 @@ def _without_path(rows: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in rows.items() if name != "path"}
 
 
-def _write(parts: Sequence[_Part], path: Path) -> None:
+def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
     with BatchFolder.create(path) as folder:
         keys = Interner()
         for part in parts:
@@ -172,7 +172,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
             yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
 
 
-def _merged_manifest(parts: Sequence[_Part]) -> dict[str, Any]:
+def _merged_manifest(parts: Sequence[_ShardBatch]) -> dict[str, Any]:
     first, manifests = parts[0], [part.manifest for part in parts]
     reason = _reason(parts)
     state = "incomplete" if reason else "complete"
@@ -204,7 +204,7 @@ def _merged_manifest(parts: Sequence[_Part]) -> dict[str, Any]:
     return sign(manifest) if all(map(is_own, manifests)) else manifest
 
 
-def _reason(parts: Sequence[_Part]) -> str:
+def _reason(parts: Sequence[_ShardBatch]) -> str:
     """Why the merged batch is incomplete; empty if it is complete."""
     number = parts[0].shard.of
     there = {part.shard.number for part in parts}

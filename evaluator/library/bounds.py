@@ -74,7 +74,7 @@ _NONE: _Range = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ExplainedLine:
     """A line of an explanation; `template` is the name of the template whose lines are in its place."""
 
     level: int
@@ -101,8 +101,8 @@ class CallCounter:
         self._tools_granted = tools_granted
         self._max_turns = max_turns
         self._ranges: dict[str, _Range] = {}
-        self._parts_of: dict[str, list[_Part]] = {}
-        self._parts: list[_Part] = []
+        self._parts_of: dict[str, list[_ExplainedLine]] = {}
+        self._parts: list[_ExplainedLine] = []
         self.counted = 0
         """The number of nodes that were counted."""
 
@@ -114,7 +114,7 @@ class CallCounter:
         self._count_called(calls_of(node))
         self._parts = parts = []
         low, high = self._count(node, dict(inputs or {}), 0)
-        return CallBound(low, high, _Lines(parts, self._parts_of))
+        return CallBound(low, high, _Explanation(parts, self._parts_of))
 
     def _count_called(self, names: Iterable[str]) -> None:
         """Counts the templates that `names` lead to, each after those that it calls.
@@ -138,7 +138,7 @@ class CallCounter:
     def _count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
         self.counted += 1
         parts, at = self._parts, len(self._parts)
-        parts.append(_Part(level, ""))
+        parts.append(_ExplainedLine(level, ""))
         total = self._in_texts(node, level)
         if isinstance(node, Function):
             own, what = self._count(node.body, {}, level + 1), f"function {node.name}"
@@ -149,7 +149,7 @@ class CallCounter:
         else:
             own, what = self._task(node, inputs, level + 1)
         total = _add(total, own)
-        parts[at] = _Part(level, f"{what}: {_words(*total)}")
+        parts[at] = _ExplainedLine(level, f"{what}: {_words(*total)}")
         return total
 
     def _task(self, node: Task, inputs: Mapping[str, Any], level: int) -> tuple[_Range, str]:
@@ -199,9 +199,9 @@ class CallCounter:
         known = self._ranges.get(name)
         if known is None:
             why = "calls itself, so nothing bounds it" if name in self._templates else "is not loaded"
-            self._parts.append(_Part(level, f"{name} {why}"))
+            self._parts.append(_ExplainedLine(level, f"{name} {why}"))
             return 0, None
-        self._parts.append(_Part(level, "", name))
+        self._parts.append(_ExplainedLine(level, "", name))
         return known
 
     def _in_texts(self, node: TopLevel | Node, level: int) -> _Range:
@@ -214,11 +214,11 @@ class CallCounter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class _Explanation:
     """The lines of an explanation. The lines of a template are given once, and after that its first line."""
 
-    parts: Sequence[_Part]
-    parts_of: Mapping[str, Sequence[_Part]]
+    parts: Sequence[_ExplainedLine]
+    parts_of: Mapping[str, Sequence[_ExplainedLine]]
 
     def __iter__(self) -> Iterator[str]:
         shown: set[str] = set()

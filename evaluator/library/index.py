@@ -60,7 +60,7 @@ class _Postings:
 _NOWHERE = _Postings()
 
 
-class _Term(NamedTuple):
+class _RequestTerm(NamedTuple):
     """A term of a request: as written, its weight in the request, and what a template that holds it gains."""
 
     shown: str
@@ -222,35 +222,35 @@ class Index:
         found = {document for name in names for document in self._with_input.get(name, ())}
         return {d: weight(names & self._inputs[d]) / weight(names | self._inputs[d]) for d in found}
 
-    def term(self, word: Word) -> _Term:
+    def term(self, word: Word) -> _RequestTerm:
         """What the library knows of a word."""
         postings = self._postings.get(word.stem)
         if postings is not None:
             mass = word.weight * postings.idf
-            return _Term(word.shown, mass, mass, postings)
+            return _RequestTerm(word.shown, mass, mass, postings)
         meant = self._similar.find(word.shown)
         near = _NOWHERE if meant is None else self._postings.get(stem(meant), _NOWHERE)
-        return _Term(word.shown, word.weight * self._rare, word.weight * _MISSPELT * near.idf, near)
+        return _RequestTerm(word.shown, word.weight * self._rare, word.weight * _MISSPELT * near.idf, near)
 
-    def known(self, term: str, shown: str, weight: float) -> _Term | None:
+    def known(self, term: str, shown: str, weight: float) -> _RequestTerm | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
         postings = self._postings.get(term)
-        return None if postings is None else _Term(shown, 0.0, weight * postings.idf, postings)
+        return None if postings is None else _RequestTerm(shown, 0.0, weight * postings.idf, postings)
 
-    def without_content(self, term: str) -> _Term | None:
+    def without_content(self, term: str) -> _RequestTerm | None:
         """A term without content that examples hold; one that many hold says little, in a small library too."""
         postings = self._postings.get(term)
         if postings is None:
             return None
         held = len(postings.impacts)
         idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
-        return _Term(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings)
+        return _RequestTerm(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings)
 
     def is_unknown(self, word: Word) -> bool:
         return word.stem not in self._postings
 
 
-def _impacts(terms: Iterable[_Term]) -> list[tuple[float, Mapping[int, float]]]:
+def _impacts(terms: Iterable[_RequestTerm]) -> list[tuple[float, Mapping[int, float]]]:
     return [(term.gain, term.held.impacts) for term in terms if term.held is not _NOWHERE]
 
 
@@ -265,7 +265,7 @@ class _Query:
     """A reading, looked up: its terms, their mass, and the mass of those that no template has."""
 
     def __init__(self, reading: Reading, index: Index) -> None:
-        self._terms: dict[str, _Term] = {}
+        self._terms: dict[str, _RequestTerm] = {}
         self._parts: list[list[tuple[float, Mapping[int, float]]]] = []
         self.mass = self.unknown = 0.0
         for part in reading.parts:
@@ -284,7 +284,7 @@ class _Query:
             self.mass += sum(term.gain for term in self._terms.values())
 
     def _look_up(self, part: Sequence[Word], index: Index) -> list[tuple[float, Mapping[int, float]]]:
-        found: dict[str, _Term] = {}
+        found: dict[str, _RequestTerm] = {}
         for word in part:
             if word.stem not in self._terms:
                 self._terms[word.stem] = term = index.term(word)

@@ -63,7 +63,7 @@ class Template:
 
 
 @dataclass(slots=True)
-class _State:
+class _Content:
     """The content of a library. A change replaces it as a whole.
 
     `entries` are the files read, in groups that are searched in order: the added texts, then one group for each root.
@@ -89,7 +89,7 @@ class TemplateLibrary:
         self._make_ranker = ranker
         self._roots: tuple[Root, ...] = ()
         self._lock = threading.RLock()
-        self._state = _State()
+        self._state = _Content()
 
     @classmethod
     def load(
@@ -341,7 +341,7 @@ def _without(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
     return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
 
 
-def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]) -> _State:
+def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]) -> _Content:
     """The library that these files make: names assigned, refs resolved, everything checked."""
     claimed, broken, duplicates = _claim_names(groups)
     resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
@@ -359,7 +359,7 @@ def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diag
     diagnostics = [*refused, *duplicates]
     for found in (*chain.from_iterable(groups), *checked.values()):
         diagnostics += found.diagnostics
-    return _State(
+    return _Content(
         groups, refused, MappingProxyType(templates), tuple(in_order(diagnostics)), frozenset(broken), checked
     )
 
@@ -391,7 +391,7 @@ def _claim_names(
     return claimed, broken, duplicates
 
 
-def _changed(before: _State, after: _State) -> frozenset[str]:
+def _changed(before: _Content, after: _Content) -> frozenset[str]:
     old, new = before.templates, after.templates
     # A file may hold several templates; those whose nodes are equal have not changed.
     changed = {

@@ -95,7 +95,7 @@ async def index_root(
     else:
         stamps = walk.folder_stamps(root, max_file_bytes, skips)
     own = _own_files(database, root)
-    run = _Run(store.connect(database), place, kind)
+    run = _IndexPass(store.connect(database), place, kind)
     describers = DescriberPool(root, max_file_bytes, processes=processes)
     try:
         await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
@@ -110,7 +110,7 @@ async def index_root(
     )  # fmt: skip
 
 
-class _Run:
+class _IndexPass:
     """One pass over one root, with a connection of its own for its temporary tables."""
 
     def __init__(self, connection: sqlite3.Connection, place: str, kind: Kind) -> None:

@@ -60,7 +60,7 @@ def stems_of(path: str, description: Description) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Term:
+class _FileTerm:
     """A word of the request that files hold: how many, the most that it adds to a score, and by file its impact."""
 
     shown: str
@@ -97,20 +97,20 @@ def rank(
     return {file: _reasons(connection, file, known, total) for file in {*found, *also}}
 
 
-def _weighted(connection: sqlite3.Connection, terms: Sequence[QueryTerm], size: int) -> tuple[list[_Term], float]:
+def _weighted(connection: sqlite3.Connection, terms: Sequence[QueryTerm], size: int) -> tuple[list[_FileTerm], float]:
     """Returns the terms that files hold, heaviest first, and the most that a file could reach."""
 
     def idf(files: int) -> float:
         return math.log(1 + (max(size, _SMALL_INDEX) - files + 0.5) / (files + 0.5))
 
-    known: list[_Term] = []
+    known: list[_FileTerm] = []
     unknown = 0.0
     for term in terms:
         row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (term.stem,)).fetchone()
         if row is None:
             unknown += term.weight * _UNKNOWN_FACTOR
         else:
-            known.append(_Term(term.shown, term.stem, row[0], term.weight * idf(row[0])))
+            known.append(_FileTerm(term.shown, term.stem, row[0], term.weight * idf(row[0])))
     known = sorted(known, key=lambda each: (-each.weight, each.shown))[:_MAX_TERMS]
     total = sum(term.weight for term in known)
     total += (min(unknown, _UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0)
@@ -118,7 +118,7 @@ def _weighted(connection: sqlite3.Connection, terms: Sequence[QueryTerm], size: 
 
 
 def _impacts(
-    connection: sqlite3.Connection, term: _Term, size: int, files: Collection[int]
+    connection: sqlite3.Connection, term: _FileTerm, size: int, files: Collection[int]
 ) -> Iterator[tuple[int, float]]:
     """Yields the files that hold a term, each with its impact in [0, 1); if `files` are given, only those of them."""
     # The plus keeps SQLite from searching the index once for each file.
@@ -132,7 +132,7 @@ def _impacts(
         yield file, score * scale
 
 
-def _reasons(connection: sqlite3.Connection, file: int, terms: Sequence[_Term], total: float) -> list[Reason]:
+def _reasons(connection: sqlite3.Connection, file: int, terms: Sequence[_FileTerm], total: float) -> list[Reason]:
     held = [term for term in terms if file in term.impacts]
     (*fields,) = connection.execute("SELECT * FROM search WHERE rowid = ?", (file,)).fetchone() or ()
     reasons: list[Reason] = []

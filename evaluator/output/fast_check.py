@@ -18,7 +18,7 @@ MAX_STEPS = 2_000_000
 Verdict = Callable[[Any], bool | None]
 """Whether a value fits; None if it is not decided: too many steps, or nested too deeply."""
 
-_Rule = Callable[[Any, "_Run"], bool]
+_Rule = Callable[[Any, "_CheckState"], bool]
 
 
 class _Undecided(Exception):
@@ -29,7 +29,7 @@ class _Unsupported(Exception):
     """The schema has a part that is left to `jsonschema`."""
 
 
-class _Run:
+class _CheckState:
     """The check of one value: the steps left, and the verdicts on containers under references."""
 
     __slots__ = ("left", "verdicts")
@@ -57,7 +57,7 @@ def fast_check(document: Mapping[str, Any], known_keywords: Collection[str]) -> 
 
     def verdict(value: Any) -> bool | None:
         try:
-            return rule(value, _Run())
+            return rule(value, _CheckState())
         except (_Undecided, RecursionError):
             return None
 
@@ -134,7 +134,7 @@ class _Compiler:
             raise _Unsupported
         compiled: _Rule | None = None
 
-        def rule(value: Any, run: _Run) -> bool:
+        def rule(value: Any, run: _CheckState) -> bool:
             found = compiled
             if found is None:
                 raise _Undecided
@@ -160,16 +160,16 @@ def _pointer(reference: str) -> Iterable[str]:
     return (part.replace("~1", "/").replace("~0", "~") for part in reference[2:].split("/"))
 
 
-def _always(_value: Any, _run: _Run) -> bool:
+def _always(_value: Any, _run: _CheckState) -> bool:
     return True
 
 
-def _never(_value: Any, _run: _Run) -> bool:
+def _never(_value: Any, _run: _CheckState) -> bool:
     return False
 
 
 def _all(rules: list[_Rule]) -> _Rule:
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         run.spend(len(rules))
         return all(one(value, run) for one in rules)
 
@@ -216,7 +216,7 @@ def _among(values: Iterable[Any]) -> _Rule:
     except TypeError:
         raise _Unsupported from None
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if isinstance(value, dict | list):
             run.spend(size_of(value))
         try:
@@ -228,7 +228,7 @@ def _among(values: Iterable[Any]) -> _Rule:
 
 
 def _unique(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not wanted or not isinstance(value, list):
             return True
         items = cast("list[Any]", value)
@@ -242,7 +242,7 @@ def _unique(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _R
 
 
 def _required(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         run.spend(len(wanted))
@@ -254,7 +254,7 @@ def _required(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> 
 def _properties(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
     rules = [(name, compiler.rule(part)) for name, part in wanted.items()]
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         known = cast("dict[str, Any]", value)
@@ -267,7 +267,7 @@ def _properties(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) ->
 def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
     known, one = frozenset(schema.get("properties", ())), compiler.rule(wanted)
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         run.spend(len(cast("dict[str, Any]", value)))
@@ -279,7 +279,7 @@ def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> 
 def _items(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
     begin, one = len(schema.get("prefixItems", ())), compiler.rule(wanted)
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, list):
             return True
         items = cast("list[Any]", value)
@@ -292,7 +292,7 @@ def _items(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule
 def _prefix(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
     rules = [compiler.rule(part) for part in wanted]
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, list):
             return True
         run.spend(len(rules))
@@ -308,7 +308,7 @@ def _all_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Ru
 def _any_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
     rules = [compiler.rule(part) for part in wanted]
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         run.spend(len(rules))
         return any(one(value, run) for one in rules)
 
@@ -318,7 +318,7 @@ def _any_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Ru
 def _one_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
     rules = [compiler.rule(part) for part in wanted]
 
-    def rule(value: Any, run: _Run) -> bool:
+    def rule(value: Any, run: _CheckState) -> bool:
         run.spend(len(rules))
         found = 0
         for one in rules:

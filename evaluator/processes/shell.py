@@ -87,7 +87,7 @@ class Shell:
         self.max_output_bytes = max_output_bytes
         self.memory_bytes = memory_bytes
         self.max_processes = max_processes
-        self._session: _Session | None = None
+        self._session: _ShellProcess | None = None
         self._one_command = asyncio.Lock()
 
     async def run(self, command: str, *, remaining_s: float = math.inf) -> ShellResult:
@@ -127,9 +127,9 @@ class Shell:
         if session is not None:
             await session.end()
 
-    async def _start(self) -> _Session:
+    async def _start(self) -> _ShellProcess:
         await self.end()
-        session = self._session = _Session(self)
+        session = self._session = _ShellProcess(self)
         reply = await session.exchange(*_line(":"), _START_S, self.max_output_bytes)
         if reply.code is None:
             _result(session.script)  # raises the reason
@@ -202,7 +202,7 @@ class _Reply:
         self.code: int | Ending | None = None
 
 
-class _Session:
+class _ShellProcess:
     """One bash process, from its start to its end."""
 
     def __init__(self, shell: Shell) -> None:

@@ -73,7 +73,7 @@ class _UnreadableLine(Exception):
 
 
 @dataclass(slots=True)
-class _Field:
+class _Bullet:
     label: str
     value: Any
     line: int
@@ -91,10 +91,10 @@ class _Section:
 
     heading: str
     line: int
-    fields: dict[str, _Field] = field(default_factory=dict[str, _Field])
+    fields: dict[str, _Bullet] = field(default_factory=dict[str, _Bullet])
     text: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
-    def take(self, *labels: str) -> _Field | None:
+    def take(self, *labels: str) -> _Bullet | None:
         """The first field of these labels, which is removed."""
         label = next((label for label in labels if label in self.fields), None)
         return None if label is None else self.fields.pop(label)
@@ -136,7 +136,7 @@ class _Section:
         return label in self.fields and _word(self.fields[label].value) in {*_ENDED, *_OPEN}
 
 
-class _Reader:
+class _SectionReader:
     """Splits a file into sections: the title's first, then one for each heading of the second level.
 
     `is_named`: the title is `# Task: name`; a heading `### Step` then begins a section too.
@@ -149,7 +149,7 @@ class _Reader:
 
     def sections(self) -> list[_Section]:
         found: list[_Section] = []
-        last: _Field | None = None
+        last: _Bullet | None = None
         at = 0
         while at < len(self.lines):
             line, number = self.lines[at], at + 1
@@ -254,7 +254,7 @@ def read_other(data: bytes, path: str = "<bytes>") -> Recording:
         raise CorruptRecord(path, line, error.start, "the file is not UTF-8 text") from error
     if "\r\n" in text.partition("\n")[0] + "\n":
         text = text.replace("\r\n", "\n")
-    reader = _Reader(text)
+    reader = _SectionReader(text)
     try:
         return _read(reader)
     except _UnreadableLine as error:
@@ -262,7 +262,7 @@ def read_other(data: bytes, path: str = "<bytes>") -> Recording:
         raise CorruptRecord(path, error.line, offset, str(error)) from error
 
 
-def _read(reader: _Reader) -> Recording:
+def _read(reader: _SectionReader) -> Recording:
     top, *others = reader.sections()
     steps: list[Step] = []
     attempts: dict[int, int] = {}
@@ -359,13 +359,13 @@ def _summary(section: _Section, steps: list[Step]) -> Summary | None:
     )
 
 
-def _add_field(section: _Section, match: re.Match[str], line: int) -> _Field:
+def _add_field(section: _Section, match: re.Match[str], line: int) -> _Bullet:
     label = _unescape(match["label"].strip())
     key, count = re.sub(r"[\s_-]+", " ", label).casefold(), 1
     while key in section.fields:
         count += 1
         key = f"{key.partition('#')[0]}#{count}"
-    item = _Field(label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line)
+    item = _Bullet(label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line)
     section.fields[key] = item
     return item
 

@@ -78,7 +78,7 @@ _PROPERTIES: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class _Session:
+class _TaskListSession:
     """What one conversation does with task lists. `seen` has the version of each list that the model saw last."""
 
     tasks: TaskLists
@@ -154,7 +154,7 @@ def manage_task_tool(
     `folders` are those whose templates of task lists may be used. A repeated `create` could create a second task on the
     next day, so the tool is not `retryable`.
     """
-    session = _Session(tasks, role, folders, runs)
+    session = _TaskListSession(tasks, role, folders, runs)
     offered = [name for name in _ARGUMENTS if not name.endswith("_run")]
     about = _ACTIONS
     if runs is not None and runs.read is not None:

@@ -117,10 +117,10 @@ def read_elements(text: str) -> LenientXml:
 
 def read_tree(text: str, grammar: Grammar | None = None) -> Tree:
     """The elements in `text`, with their places; no text makes it raise an error."""
-    return _Reader(text, grammar).read()
+    return _LenientReader(text, grammar).read()
 
 
-class _Reader:
+class _LenientReader:
     """One pass over a text. `_open` are the elements that are not closed yet, outermost first."""
 
     def __init__(self, text: str, grammar: Grammar | None) -> None:

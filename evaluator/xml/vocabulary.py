@@ -85,7 +85,7 @@ def task_vocabulary() -> Vocabulary:
     root = etree.parse(
         str(schemas_dir() / "task.xsd"), etree.XMLParser(resolve_entities=False, no_network=True)
     ).getroot()
-    reader = _Reader(root)
+    reader = _SchemaReader(root)
     kinds: dict[str, Kind] = {}
     waiting = ["task"]
     while waiting:
@@ -96,7 +96,7 @@ def task_vocabulary() -> Vocabulary:
     return Vocabulary(kinds)
 
 
-class _Reader:
+class _SchemaReader:
     """Reads the constructs of XML Schema that task.xsd uses."""
 
     def __init__(self, root: Node) -> None:

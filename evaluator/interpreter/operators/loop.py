@@ -27,7 +27,7 @@ NOT_EVALUATED: Mapping[str, Any] = {"success": False, "feedback": "", "details":
 
 
 @dataclass(slots=True)
-class _State:
+class _LoopState:
     """State that one iteration passes to the next. `history` has the evaluation of each."""
 
     iteration: int = 0
@@ -51,7 +51,7 @@ class _State:
 
 async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask) -> Outcome:
     most: int = resolve_setting(task, "max_iterations", prepared.scope)
-    state = _State()
+    state = _LoopState()
     prepared.details.update(total_steps=most, partial_results=state.history)
     earlier: list[ContextItem] = []
     reason = "max_iterations"
@@ -82,7 +82,7 @@ async def _iterate(
     run: Run,
     task: DirectorEvaluatorLoop,
     prepared: PreparedTask,
-    state: _State,
+    state: _LoopState,
     earlier: list[ContextItem],
     most: int,
 ) -> TaskError | None:
@@ -122,7 +122,7 @@ async def _iterate(
     return None
 
 
-def _directed(state: _State) -> tuple[str, Any]:
+def _directed(state: _LoopState) -> tuple[str, Any]:
     """The director's last text and value."""
     return ("", None) if state.director is None else (state.director.content, state.director.parsed_content)
 
@@ -141,7 +141,7 @@ def _script_output(outcome: Outcome) -> dict[str, Any] | TaskError:
     return outcome
 
 
-async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _State) -> bool:
+async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _LoopState) -> bool:
     if task.termination_condition is None:
         return bool(state.evaluation["success"])
     functions = functions_in_text(run, prepared.frame, f"iterations[{state.iteration}]/termination_condition")
