@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeAlias, TypeVar
@@ -260,9 +260,6 @@ class TaskError:
             "task_id": self.task_id,
             "cause": None if self.cause is None else f"{type(self.cause).__name__}: {self.cause}",
         }
-
-    def with_task(self, task_id: TaskId | None, usage: Usage) -> TaskError:
-        return replace(self, task_id=task_id, usage=usage)
 
 
 Outcome: TypeAlias = TaskResult | TaskError

@@ -11,6 +11,7 @@ from typing import Any
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome
+from evaluator.processes.tasks import cancel_all
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
@@ -83,10 +84,7 @@ async def _evaluated(
             unread.release()
             yield outcome
     finally:
-        feeder.cancel()
-        for task in started:
-            task.cancel()
-        await asyncio.gather(feeder, *started, return_exceptions=True)
+        await cancel_all([feeder, *started])
 
 
 async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:

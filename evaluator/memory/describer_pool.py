@@ -8,12 +8,13 @@ import os
 import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 from evaluator.errors import ContextError
 from evaluator.memory.describer_process import READY
 from evaluator.processes.supervisor import scrubbed_environment
+from evaluator.processes.tasks import run_together
 
 FILE_TIMEOUT_S = 10.0
 """How long one file may take to be read and described."""
@@ -53,7 +54,7 @@ class DescriberPool:
                         answers[first + done] = answer
                         done += 1
 
-        await together(*(work() for _ in range(self._count)))
+        await run_together(*(work() for _ in range(self._count)))
         return answers
 
     async def _answers(
@@ -97,14 +98,3 @@ class DescriberPool:
         """Kills the processes that still run and waits for them."""
         for process in list(self._running):
             await self._end(process)
-
-
-async def together(*parts: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Returns the results of all. The first error cancels the others and is raised when they have ended."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

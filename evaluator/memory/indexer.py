@@ -21,8 +21,9 @@ from typing import Any, Literal, TypeVar
 
 from evaluator.files.database import transaction
 from evaluator.memory import describe, store, walk
-from evaluator.memory.describer_pool import DescriberPool, together
+from evaluator.memory.describer_pool import DescriberPool
 from evaluator.memory.store import Stamp
+from evaluator.processes.tasks import run_together
 from evaluator.processes.threads import in_thread
 
 MAX_FILE_BYTES = 4_000_000
@@ -147,7 +148,7 @@ class _IndexPass:
         read = 0
         page, last = await _finished(lambda: self._page(0))
         while page or described:
-            answers, _ = await together(
+            answers, _ = await run_together(
                 describers.describe([(each.stamp.path, each.known_hash) for each in page]),
                 _finished(partial(self._write, described)),
             )

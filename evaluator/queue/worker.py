@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from evaluator.processes.tasks import run_together
 from evaluator.queue.attempt_runs import CannotResume
 from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released
 from evaluator.queue.entries import EntryStatus, QueueEntry, timestamp
@@ -67,13 +68,7 @@ class QueueWorker:
 
         Raises: EvaluatorError, if an attempt cannot run because of the configuration or the machine.
         """
-        tasks = [asyncio.create_task(self._serve(until_empty)) for _ in range(workers)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await run_together(*(self._serve(until_empty) for _ in range(workers)))
         return self.summary
 
     async def _serve(self, until_empty: bool) -> None:

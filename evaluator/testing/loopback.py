@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
+from evaluator.processes.tasks import cancel_all
+
 _HEAD: Mapping[str, Any] = {"id": "chatcmpl-1", "created": 1700000000, "model": "loopback-1"}
 _USAGE: Mapping[str, Any] = {
     "prompt_tokens": 11,
@@ -185,9 +187,7 @@ class LoopbackServer:
     async def _stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError
+from evaluator.processes.tasks import run_together
 
 NextWork = Callable[[], Awaitable[WorkItem | None]]
 OnDone = Callable[[WorkResult], None]
@@ -70,10 +71,4 @@ class ConcurrentRun:
                 # A backend that never waits would keep a cancellation and the display from their turn.
                 await asyncio.sleep(0)
 
-        tasks = [asyncio.ensure_future(work_on()) for _ in range(self._concurrency)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await run_together(*(work_on() for _ in range(self._concurrency)))

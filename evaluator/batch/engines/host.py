@@ -23,6 +23,7 @@ from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.interpreter.background import NoBackground
+from evaluator.processes.tasks import cancel_all
 from evaluator.record.owner import current_owner
 
 VERSIONS = (
@@ -116,10 +117,7 @@ class Host:
     async def close(self) -> None:
         """Cancels everything in flight. Returns when it has ended and its task files are complete."""
         self._is_closing = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks.values())
         if self._worker is not None:
             await self._worker.evaluator.aclose()
         if self._folder is not None:

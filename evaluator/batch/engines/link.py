@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from evaluator.batch.engines.host import Opened
 from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import EvaluatorError
+from evaluator.processes.tasks import cancel_all, run_together
 
 
 class HostLost(Exception):
@@ -55,15 +56,10 @@ class Link:
         self._has_messages.set()
 
     async def _run(self) -> None:
-        directions = [asyncio.ensure_future(self._post()), asyncio.ensure_future(self._listen())]
         try:
-            await asyncio.gather(*directions)
+            await run_together(self._post(), self._listen())
         except Exception as error:
             self._on_lost(error)
-        finally:
-            for direction in directions:
-                direction.cancel()
-            await asyncio.gather(*directions, return_exceptions=True)
 
     async def _post(self) -> None:
         while True:
@@ -79,5 +75,4 @@ class Link:
 
     async def stop(self) -> None:
         """No further message is sent or delivered."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])

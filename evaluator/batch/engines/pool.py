@@ -30,6 +30,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.logs import LOGGER
+from evaluator.processes.tasks import cancel_all
 from evaluator.record.owner import current_owner
 from evaluator.record.store import TaskStore
 
@@ -117,9 +118,7 @@ class Pool:
 
     async def __aexit__(self, *_: object) -> None:
         self._is_open = False
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         for member in self._members:
             member.proxy.close()
         try:

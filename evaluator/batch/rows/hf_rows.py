@@ -23,7 +23,7 @@ from evaluator.batch.rows.json_values import read_objects
 from evaluator.batch.rows.row_error import RowError
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
-from evaluator.files.cache_folder import cache_folder
+from evaluator.files.user_folder import cache_folder
 
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -13,6 +13,7 @@ from evaluator.interpreter.operators.outcomes import failed, partial
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.nodes import Iteration
+from evaluator.processes.tasks import cancel_all
 
 
 async def inner_outcomes(
@@ -42,9 +43,7 @@ async def inner_outcomes(
                 started += 1
             yield await pending.popleft()
     finally:
-        for running in pending:
-            running.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await cancel_all(pending)
 
 
 class IterationProgress:
