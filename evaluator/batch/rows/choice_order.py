@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, cast
@@ -17,18 +17,33 @@ _LETTER = re.compile(r"[\W_]*([A-Za-z])[\W_]*")
 _LIST = re.compile(r"\s*[A-Z]\s*,\s*(?:[A-Z]\s*,\s*)*(?:[A-Z]\s*)?")
 
 
-def listed_letters(target: str, words: Iterable[Any]) -> list[str]:
-    """The letters of a text such as `A, C`, a set of options; empty for any other text, and for an option's words."""
-    if _LIST.fullmatch(target) is None or any(str(each).strip() == target.strip() for each in words):
+def listed_letters(target: str, letters: Collection[str], words: Collection[Any]) -> list[str]:
+    """The letters of a text such as `A, C`, or `AC` where the options have words; empty for any other text, and for an
+    option's words."""
+    text = target.strip()
+    if any(str(each).strip() == text for each in words):
         return []
-    return re.findall("[A-Z]", target)
+    if _LIST.fullmatch(target) is not None:
+        return re.findall("[A-Z]", target)
+    is_joined = len(text) > 1 and text not in letters and any(words) and list(text) == sorted({*text} & {*letters})
+    return list(text) if is_joined else []
+
+
+def flagged(target: Any, count: int) -> list[int] | None:
+    """The positions of the right options in a list with a flag, 0 or 1, for each of `count` options; None for any other
+    value."""
+    flags = cast("list[Any]", target) if isinstance(target, list | tuple) else []
+    if len(flags) != count or count < 2 or not all(type(each) in (bool, int) and each in (0, 1) for each in flags):
+        return None
+    return [at for at, flag in enumerate(flags) if flag]
 
 
 def shuffle_choices(sample: Sample, seed: int) -> Sample | None:
     """The sample with the options of its inputs or metadata in an order that depends on `seed` and its id only.
 
-    A table of letters to words keeps its letters. A target that is a letter, an index from 0, a list of these or a text
-    such as `A, C` is moved along; words stay. None, if the sample has no list or table of options.
+    A table of letters to words keeps its letters. A target that is a letter, an index from 0, a list of these, a text
+    such as `A, C` or a list of flags, one for each option, is moved along; words stay. None, if the sample has no list
+    or table of options.
     """
     places = [dict(sample.inputs), dict(sample.metadata)]
     found = next((place[field] for place in places for field in CHOICE_FIELDS if _is_options(place.get(field))), None)
@@ -45,7 +60,8 @@ def shuffle_choices(sample: Sample, seed: int) -> Sample | None:
             if field in place and place[field] == found:
                 place[field] = moved
     inputs, metadata = places
-    target = _moved(sample.target, order, letters, values)
+    is_flagged = flagged(sample.target, len(values)) is not None
+    target = [sample.target[at] for at in order] if is_flagged else _moved(sample.target, order, letters, values)
     return replace(sample, inputs=inputs, metadata=metadata, target=target)
 
 
@@ -65,7 +81,7 @@ def _moved(target: Any, order: Sequence[int], letters: Sequence[str], values: Se
         return order.index(target) if target in order else target
     if not isinstance(target, str):
         return target
-    if several := listed_letters(target, values):
+    if several := listed_letters(target, letters[: len(values)], values):
         return ", ".join(sorted(_moved(each, order, letters, values) for each in several))
     at = _position(target, letters, values)
     return letters[order.index(at)] if at is not None and at < len(order) else target

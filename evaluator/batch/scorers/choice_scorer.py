@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, cast
 from unicodedata import normalize
 
 from evaluator.batch.records import Score
-from evaluator.batch.rows.choice_order import CHOICE_FIELDS, listed_letters
+from evaluator.batch.rows.choice_order import CHOICE_FIELDS, flagged, listed_letters
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, as_text
 from evaluator.errors import UsageError
@@ -71,12 +71,12 @@ _INSPECT = re.compile(r"ANSWER\s*:\s*([A-Za-z\d ,]+)(?:[^\w]|\n|$|\.)", re.IGNOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScorer(ResultScorer):
-    """The option chosen by the text is the target: a letter, an option's words, or its index from 0 (a whole number). A
-    list, or a text such as `A, C`, is the set of right options: exactly these have to be chosen, or with
-    `credit="partial"` the value is the share of the options on either side that are on both. `choices` are the options,
-    as a list (lettered A, B, …) or a table of letters to words; by default those of the row, under `choices` or
-    `options` in its inputs or metadata; without any, A to Z. `strict="inspect"` reads only `ANSWER: B`, as inspect's
-    `choice` does."""
+    """The option chosen by the text is the target: a letter, an option's words, or its index from 0 (a whole number).
+    The set of right options is a list, a text such as `A, C` or `AC`, or a list with 0 or 1 for each option
+    (`[1, 0, 1]`): exactly these have to be chosen, or with `credit="partial"` the value is the share of the options on
+    either side that are on both. `choices` are the options, as a list (lettered A, B, …) or a table of letters to
+    words; by default those of the row, under `choices` or `options` in its inputs or metadata; without any, A to Z.
+    `strict="inspect"` reads only `ANSWER: B`, as inspect's `choice` does."""
 
     type: ClassVar[str] = "choice"
     choices: Sequence[str] | Mapping[str, str] | None = None
@@ -92,8 +92,10 @@ class ChoiceScorer(ResultScorer):
         if target is None:
             return NO_TARGET
         options, text = self._options(scored), self.text(scored)
-        if isinstance(target, str) and (several := listed_letters(target, options.values())):
+        if isinstance(target, str) and (several := listed_letters(target, options, options.values())):
             target = several
+        elif any(options.values()) and (positions := flagged(target, len(options))) is not None:
+            target = [list(options)[at] for at in positions]
         if isinstance(target, list | tuple):
             return self._set_score(text, cast("Sequence[Any]", target), options)
         wanted = _wanted(target, options)

@@ -35,6 +35,18 @@ def test_the_target_names_the_same_option(id: str) -> None:
     assert shuffled("A, C", ["A, C", "London"], id=id).target == "A, C"
 
 
+@pytest.mark.parametrize("target", [[1, 0, 1, 0], [False, True, False, False], "AC"], ids=repr)
+def test_flags_and_joined_letters_are_moved_along(target: Any) -> None:
+    right = {WORDS["ABCD".index(each)] for each in target} if target == "AC" else {
+        word for word, flag in zip(WORDS, target, strict=True) if flag
+    }  # fmt: skip
+    for id in "abcdef":
+        moved = shuffled(target, id=id)
+        choices, now = moved.inputs["choices"], moved.target
+        chosen = now.split(", ") if isinstance(now, str) else ["ABCD"[at] for at, flag in enumerate(now) if flag]
+        assert {choices["ABCD".index(each)] for each in chosen} == right
+
+
 def test_a_table_keeps_its_letters() -> None:
     moved = shuffled("X", {"X": "one", "Y": "two", "Z": "three"})
     assert list(moved.inputs["choices"]) == ["X", "Y", "Z"] and moved.inputs["choices"][moved.target] == "one"

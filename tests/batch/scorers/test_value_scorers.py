@@ -288,6 +288,29 @@ def test_a_text_of_letters_is_a_set_unless_it_is_an_option() -> None:
     assert score("choice", "ANSWER: A", "A, ", inputs=inputs).passed
     assert "not one of the options" in str(score("choice", "ANSWER: A", "A, Z", inputs=inputs).error)
     assert score("choice", "ANSWER: B", "A, C", inputs={"choices": ["A, B", "A, C"]}).passed
+    assert score("choice", "ANSWER: A, C", "AC", inputs=inputs).passed
+    assert score("choice", "ANSWER: B", "AC", inputs={"choices": ["DC", "AC", "none"]}).passed
+    for target in ("AD", "CA", "AA"):
+        assert "not one of the options" in str(score("choice", "ANSWER: A", target, inputs=inputs).error)
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "options", "passed"),
+    [
+        ([1, 0, 1], "A, C", 3, True),
+        ([1, 0, 1], "A, B", 3, False),
+        ([True, False, True], "A, C", 3, True),
+        ([0, 1], "B", 2, True),
+        ([0, 1], "A, B", 2, False),
+        ([0, 1], "A, B", 3, True),
+        ([0, 0, 0], "A", 3, False),
+    ],
+)
+def test_a_list_with_a_flag_for_each_option_is_the_set_of_right_options(
+    target: list[Any], text: str, options: int, passed: bool
+) -> None:
+    given = score("choice", f"ANSWER: {text}", target, inputs={"choices": ["Paris", "London", "Rome"][:options]})
+    assert given.passed is passed and given.error is None
 
 
 @pytest.mark.parametrize(
