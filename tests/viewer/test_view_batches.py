@@ -165,7 +165,7 @@ def test_a_damaged_or_foreign_manifest_is_listed_with_the_reason(tmp_path: Path,
     (folder / "manifest.json").write_bytes(manifest)
     write_batch(tmp_path / "good", [PASSED])
     text = page(tmp_path, "/batches").text
-    assert re.search(r'<th scope="row">b</th><td colspan="5" class="notice">[^<]*manifest\.json: ', text)
+    assert re.search(r'<th scope="row" class="name">b</th><td colspan="5" class="notice">[^<]*manifest\.json: ', text)
     assert "/good" in text or ">good</a>" in text
 
 

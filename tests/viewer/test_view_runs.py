@@ -12,6 +12,7 @@ import pytest
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
+from evaluator.viewer.server import rendering
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Site, assert_harmless, page, pages, visit
 
@@ -253,3 +254,23 @@ def test_a_result_of_another_shape_is_shown(tmp_path: Path, result: Any) -> None
     )
     (link,) = run_links(page(tmp_path, "/runs").text)
     assert page(tmp_path, link).status == 200
+
+
+def test_the_texts_of_a_page_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "MAX_PAGE_CHARS", 50_000)
+    journal = TaskStore(tmp_path / "tasks").create("r")
+    for number in range(60):
+        journal.note(StepStart(f"turn[{number}]", "tool", "t", {}), StepEnd("success", "x" * 30_000, 0.1))
+    journal.close(Summary("completed", 60, 0, 0.1))
+    (link,) = run_links(page(tmp_path, "/runs").text)
+    text = page(tmp_path, link).text
+    assert "(the first 1,000 of 30,000 characters)" in text
+    assert len(text) < 300_000
+
+
+def test_a_usage_without_a_cost_cost_nothing_and_one_without_a_known_cost_is_unknown(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    for usage in ({"input_tokens": 3}, {"input_tokens": 3, "cost_usd": None}):
+        store.create("r").close(Summary("completed", 0, 0, 0.1, usage=usage))
+    cells = re.findall(r'<td class="number">([$?][^<]*)</td>', page(tmp_path, "/runs").text)
+    assert cells == ["?", "$0"]

@@ -20,7 +20,7 @@ from evaluator.viewer.server.batches import batch_page, batches_page, numbers_da
 from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
-from evaluator.viewer.server.rendering import Page, make_environment
+from evaluator.viewer.server.rendering import Page, make_environment, render
 from evaluator.viewer.server.runs import run_page, runs_page
 from evaluator.viewer.server.state import Library, State
 from evaluator.viewer.server.templates import simulated_run, template_page, templates_page
@@ -61,13 +61,10 @@ def make_app(root: Path, token: str) -> web.Application:
     project = Project(root)
     state = State(project, Library(project.root), new_token())
 
-    def render(page: Page) -> str:
-        section = _SECTIONS.get(page.template, "")
-        return environment.get_template(page.template).render(
-            root=str(state.project.root), section=section, **page.values
-        )
+    def to_html(page: Page) -> str:
+        return render(environment, page, root=str(state.project.root), section=_SECTIONS.get(page.template, ""))
 
-    site = _Site(state, render)
+    site = _Site(state, to_html)
     app = web.Application(middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES)
     app.router.add_get("/", _home)
     app.router.add_get("/assets/{name}", _asset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,15 @@ from jinja2 import Environment, FileSystemLoader, Undefined
 from markupsafe import Markup
 
 from evaluator.errors.messages import duration_text, visible
+from evaluator.errors.results import Usage
 from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.steps import plain_json
 
 MAX_TEXT_CHARS = 200_000
+MAX_PAGE_CHARS = 5_000_000
+"""What the texts of a page have together; after that each is cut to MIN_TEXT_CHARS."""
+MIN_TEXT_CHARS = 1_000
+_used_chars: ContextVar[int] = ContextVar("used_chars", default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,21 @@ def make_environment() -> Environment:
     environment.filters |= {
         "address": with_query,
         "brief": brief,
-        "cost": lambda usage: cost_text(_usage(usage)),
+        "cost": lambda usage: cost_text(_counted(usage)),
         "count": lambda number: f"{number:,}",
         "duration": _duration,
         "minute": lambda time: str(time or "")[:16].replace("T", " "),
         "pretty": pretty,
         "time": _time,
-        "tokens": lambda usage: tokens_text(_usage(usage)),
+        "tokens": lambda usage: tokens_text(_counted(usage)),
     }
     return environment
+
+
+def render(environment: Environment, page: Page, **shared: Any) -> str:
+    """The HTML of a page; `shared` are values that all pages have."""
+    _used_chars.set(0)
+    return environment.get_template(page.template).render(**shared, **page.values)
 
 
 def _finalized(value: Any) -> Any:
@@ -57,8 +69,11 @@ def _finalized(value: Any) -> Any:
     if value is None:
         return ""
     text = str(value)
-    if len(text) > MAX_TEXT_CHARS:
-        text = f"{text[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(text):,} characters)"
+    used = _used_chars.get()
+    limit = max(MIN_TEXT_CHARS, min(MAX_TEXT_CHARS, MAX_PAGE_CHARS - used))
+    _used_chars.set(used + min(len(text), limit))
+    if len(text) > limit:
+        text = f"{text[:limit]}… (the first {limit:,} of {len(text):,} characters)"
     return visible(text)
 
 
@@ -106,5 +121,6 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _usage(value: Any) -> Mapping[str, Any] | None:
-    return mapping(value) if isinstance(value, Mapping) else None
+def _counted(usage: Any) -> Mapping[str, Any] | None:
+    """The usage in a record with the figures that it leaves out, which are 0; those that are None are unknown."""
+    return {**Usage().to_dict(), **mapping(usage)} if isinstance(usage, Mapping) else None
