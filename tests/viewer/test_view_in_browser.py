@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import make_app, state
+from evaluator.viewer.server import background, batches, make_app, state
 from tests.batch.export.results import EACH, HOSTILE, hostile, result
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import Page, find_chromium, running, tab
@@ -38,6 +38,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Steps], Any]:
     """Runs steps with a tab that has opened the address; the console stays empty and only the server is asked."""
     monkeypatch.setattr(state, "WAIT_S", 120)
+    # Pages ask again at once, so that no test waits for the next time.
+    monkeypatch.setattr(batches, "LIVE_MS", 20)
+    monkeypatch.setattr(background, "OUTPUT_MS", 20)
 
     def go(steps: Steps) -> Any:
         async def whole() -> Any:
@@ -104,10 +107,10 @@ def test_no_page_runs_a_hostile_text_or_is_wider_than_a_phone(browse: Any, tmp_p
 
     async def steps(page: Page, address: str) -> None:
         for each in await main_pages(page, address):
+            await page.visit(each)
+            assert "owned" not in await page.run("document.title.slice(0, 5)"), each
             for width in (1280, 400):
                 await page.resize(width)
-                await page.visit(each)
-                assert "owned" not in await page.run("document.title.slice(0, 5)"), each
                 assert await page.run(WIDE) <= 0, (each, width)
 
     browse(steps)

@@ -122,5 +122,5 @@ def _time(seconds: float) -> str:
 
 
 def _counted(usage: Any) -> Mapping[str, Any] | None:
-    """The usage in a record with the figures that it leaves out, which are 0; those that are None are unknown."""
+    """The usage in a record with the figures that it leaves out, which are 0; None stays unknown."""
     return {**Usage().to_dict(), **mapping(usage)} if isinstance(usage, Mapping) else None
