@@ -150,10 +150,13 @@ class BackgroundTasks:
 
         A task that has ended stays as it is. Raises: UsageError, if there is no such task.
         """
-        if self.store.request_kill(task_id, reason) == "killed":
+        try:
+            requested = self.store.request_kill(task_id, reason)
+        finally:  # also where the disk is full
+            if task_id in self._running:
+                self._running[task_id].work.kill()
+        if requested == "killed":
             await self._deliver(self.store.get(task_id))
-        if task_id in self._running:
-            self._running[task_id].work.kill()
         return await self.wait(task_id, timeout_s)
 
     async def send(self, task_id: str, text: str | None) -> None:
@@ -189,8 +192,11 @@ class BackgroundTasks:
 
     async def _end(self, running: Sequence[_Running], reason: str) -> None:
         for one in running:
-            self.store.request_kill(one.task_id, reason)
             one.work.kill()
+            try:
+                self.store.request_kill(one.task_id, reason)
+            except sqlite3.Error as error:  # the disk is full: nothing of it may run on
+                self._notice(f"the reason for the end of the background task {one.task_id} cannot be written: {error}")
         if running:
             await run_to_end(_all_ended(running))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ import click
 from evaluator.cli.common import json_option, print_json, print_table, stdout_is_terminal
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import duration_text, visible
 
 if TYPE_CHECKING:
@@ -204,4 +205,19 @@ def read_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any,
         async with BackgroundTasks(tasks_dir / BACKGROUND_FOLDER) as tasks:
             return await work(tasks)
 
-    return asyncio.run(run())
+    with usable_store(tasks_dir / BACKGROUND_FOLDER):
+        return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def usable_store(folder: Path) -> Generator[None]:
+    """Raises: RecordError, in place of an error of the database: the disk is full, or the file is damaged."""
+    import sqlite3
+
+    from evaluator.files.database import problem_of
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        message = f"{folder}: the background tasks cannot be read or written: {problem_of(error)}"
+        raise RecordError(message) from error

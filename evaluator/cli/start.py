@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.background import read_tasks
+from evaluator.cli.background import read_tasks, usable_store
 from evaluator.cli.common import input_option, json_option, print_json, read_inputs
 from evaluator.cli.detach import detach
 from evaluator.cli.echo import echo
@@ -114,7 +114,8 @@ def _start_detached(
     folder = options.tasks_dir / BACKGROUND_FOLDER
 
     def run(ready: Callable[[str], None]) -> None:
-        asyncio.run(_host(make, folder, notify_command, max_output, ready))
+        with usable_store(folder):
+            asyncio.run(_host(make, folder, notify_command, max_output, ready))
 
     return detach(run)
 

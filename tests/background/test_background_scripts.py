@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -242,6 +243,33 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
             script.write(b"y\n")
             assert (await tasks.wait(asks.id)).status == "completed"
             assert [notice.kind for notice in tasks.store.notices(asks.id)] == ["stall", "end"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("how", ["a kill", "the end"])
+def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypatch, how):
+    def full(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def work():
+        noticed = []
+        async with BackgroundTasks(tmp_path / "bg", notice=noticed.append) as tasks:
+            task = tasks.start(ScriptWork([sys.executable, "-c", DETACHED], cwd=tmp_path), "mine")
+            await until((tmp_path / "pid").exists)
+            with monkeypatch.context() as patch:
+                patch.setattr(tasks.store, "request_kill", full)
+                if how == "a kill":
+                    with pytest.raises(sqlite3.OperationalError):
+                        await tasks.kill(task.id, "enough")
+                    await tasks.wait(task.id, 60)
+                else:
+                    await tasks.aclose()
+                    assert "cannot be written" in noticed[0]
+            assert not is_running(int((tmp_path / "pid").read_text()))
+            store = BackgroundStore(tmp_path / "bg")
+            assert store.get(task.id).status == "killed"
+            store.close()
 
     run(work())
 

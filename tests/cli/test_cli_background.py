@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from evaluator.background import BackgroundStore
+from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli.main import cli as cli_group
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
+from evaluator.record.owner import current_owner
 
 
 def state(folder, task_id):
@@ -170,3 +171,17 @@ def test_what_the_new_process_cannot_start_is_an_error_of_the_command(cli, tmp_p
     ran = cli("start", *words)
     assert ran.code != 0 and message in ran.err
     assert list((tmp_path / "tasks" / "background").glob("*.log")) == []
+
+
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = BackgroundStore("tasks/background")
+    store.add(BackgroundTask("b00000000", "b", "work", "pending", "out", 1.0, current_owner()))
+    store.close()
+    path = tmp_path / "tasks" / "background" / "background.sqlite"
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + bytes(len(data) - 4096))
+    with pytest.raises(
+        RecordError, match=r"background: the background tasks cannot be read or written: .*; restore it"
+    ):
+        CliRunner().invoke(cli_group, ["ps"], catch_exceptions=False, standalone_mode=False)
