@@ -65,9 +65,9 @@ _NEXT_MEMBER_IN_QUOTES = re.compile(
 _NEXT_ITEM_IN_QUOTES = re.compile(
     rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{QUOTE}|[+:,，;；}}\]):\[{{]|\Z|//|/\*|\#)){QUOTE}|{QUOTE}{_OPEN}|{_BARE_ITEM})"
 )
-_MEMBER_AFTER_GAP = re.compile(
-    rf"{QUOTED}{WS}*+(?:{COLON}|=)|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
-)
+_QUOTED_MEMBER = rf"{QUOTED}{WS}*+(?:{COLON}|=)|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
+_MEMBER_AFTER_GAP = re.compile(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
+_MEMBER_AFTER_GAP_IN_QUOTES = re.compile(_QUOTED_MEMBER)
 _ITEM_AFTER_GAP = re.compile(
     rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+,，}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
@@ -85,6 +85,8 @@ _LINE_END = re.compile(r"[\s)\];,.`]*+(?:\n|\Z|```)")
 _NOT_AFTER_BLOCK = re.compile(
     rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[,，]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
 )
+# The next quote ends a string: a block that ended before it was code inside that string.
+_STILL_INSIDE = re.compile(rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[,，]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])")
 _KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
 _WEAK_KEY_END = re.compile(rf"{_GAP}(?:[,，}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
@@ -151,12 +153,14 @@ class Lookahead:
                 else:
                     following = _NEXT_MEMBER if is_object else _NEXT_ITEM
                 return following.match(text, at + 1) is not None
-            if (_NEXT_LINE if is_object else _NEXT_LINE_ITEM).match(text, start):
+            if not in_quotes and (
+                (_NEXT_LINE if is_object else _NEXT_LINE_ITEM).match(text, start)
+                or (is_object and _BROKEN.match(text, start))
+            ):
                 return True
-            if is_object and not in_quotes and _BROKEN.match(text, start):
-                return True
-            return (_MEMBER_AFTER_GAP if is_object else _ITEM_AFTER_GAP).match(text, at) is not None
-        return ends_block(text, at)
+            member = _MEMBER_AFTER_GAP_IN_QUOTES if in_quotes else _MEMBER_AFTER_GAP
+            return (member if is_object else _ITEM_AFTER_GAP).match(text, at) is not None
+        return ends_block(text, at) and not (in_quotes and _STILL_INSIDE.match(text, at))
 
     def closed_by(self, char: str, level: int) -> int:
         """The number of containers that a closing bracket ends: up to the innermost of its kind; 0 if there is none."""

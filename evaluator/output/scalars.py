@@ -51,6 +51,8 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _CLASS = re.compile(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
 _ARTICLE = re.compile(r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))")
 _NOT_WORD = re.compile(r"[\W_]+")
+_NOT_SIGN = re.compile(r"(?:[^\w+#]|_)+")
+_ADDRESS = re.compile(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.|\Z)){4}", re.A)
 _NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
 _ALTERNATIVE = re.compile(r" (?:or|and|oder|ou|to) ")
 _ARTICLES = ("a", "i")
@@ -71,7 +73,7 @@ def read_number(text: str) -> int | float | None:
     plain = "".join(str(unicodedata.decimal(char, char)) for char in plain)
     power = _POWER.search(plain)
     match = _NUMBER.fullmatch(plain[: power.start()] if power is not None else plain)
-    if match is None or (match[1] and match[2]):
+    if match is None or (match[1] and match[2]) or _ADDRESS.fullmatch(match[3]):
         return None
     written = match[3]
     if _COMMA_POINT.fullmatch(written):
@@ -138,8 +140,10 @@ def find_answer(text: str) -> tuple[str, str] | None:
     return _trim(last[1]), "a label"
 
 
-def _folded(text: str) -> str:
-    return _NOT_WORD.sub(" ", text.casefold()).strip()
+def _folded(text: str, values: list[str]) -> str:
+    """The words of a text; with `+` and `#` where one of `values` has them (`C++`)."""
+    rest = _NOT_SIGN if any("+" in value or "#" in value for value in values) else _NOT_WORD
+    return rest.sub(" ", text.casefold()).strip()
 
 
 def find_word(text: str, values: list[str]) -> str | None:
@@ -149,8 +153,8 @@ def find_word(text: str, values: list[str]) -> str | None:
     """
     text = text[:_MAX_LENGTH].strip()
     for written in dict.fromkeys((text, _CAMEL.sub(" ", text), _CLASS.sub("", text))):
-        folded = _folded(written)
-        found = [value for value in values if folded and _folded(value) == folded]
+        folded = _folded(written, values)
+        found = [value for value in values if folded and _folded(value, values) == folded]
         if found:
             return found[0] if len(found) == 1 else None
     return None
@@ -167,9 +171,9 @@ def find_first_line(text: str, values: list[str]) -> str | None:
 
 def find_first_word(text: str, values: list[str]) -> str | None:
     """The one of `values` with which a text begins, unless it names an alternative to it (`B or C`)."""
-    folded = _folded(text[:_MAX_LENGTH])
+    folded = _folded(text[:_MAX_LENGTH], values)
     for value in sorted(values, key=len, reverse=True):
-        word = _folded(value)
+        word = _folded(value, values)
         if word and (folded + " ").startswith(word + " "):
             is_other = _ALTERNATIVE.match(folded, len(word)) or (word in _ARTICLES and not _ARTICLE.search(text))
             return None if is_other else value
@@ -186,9 +190,9 @@ def find_only_word(text: str, values: list[str]) -> str | None:
     """The only one of `values` that a short text mentions; None if it mentions several, or has a negation."""
     if len(text) > _MAX_MENTION or _NEGATION.search(text):
         return None
-    rest, found = f" {_folded(text)} ", list[str]()
+    rest, found = f" {_folded(text, values)} ", list[str]()
     for value in sorted(values, key=len, reverse=True):
-        word = f" {_folded(value)} "
+        word = f" {_folded(value, values)} "
         if word.strip() and word in rest:
             found.append(value)
             rest = rest.replace(word, " | ")

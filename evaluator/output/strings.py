@@ -20,6 +20,8 @@ _CLOSED_LATER = re.compile(r"[^\"}\]]{0,2000}+[\"}\]]")
 _APOSTROPHE = re.compile(r"\w['’]\w")
 # The end of a text whose last string has no closing quote.
 _LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
+# A Windows path whose last backslash stands before the closing quote.
+_PATH = re.compile(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
 _AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
 
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
@@ -149,6 +151,8 @@ class ReadString:
     def _value(self) -> str:
         text, begin, quote = self._text, self._start + 1, self._quote
         level = len(self._ahead.kinds)
+        if quote == '"' and (path := _PATH.match(text, begin)) is not None:
+            return self._take(begin, path.end() - 1, path.end())
         exact = _up_to(quote).match(text, begin)
         stop = exact.end() if exact is not None else begin
         if text[stop : stop + 1] == quote and self._ahead.after_value(stop + 1, level):

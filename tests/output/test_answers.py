@@ -1,4 +1,4 @@
-"""The two tables of answers that were written without reading the parser, and the few that it does not read."""
+"""The three tables of answers that models could write, and the few that it does not read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import answers_blind_1 as first
 import answers_blind_2 as second
+import answers_blind_3 as third
 import pytest
 
 from evaluator.output import parse_output
@@ -13,8 +14,8 @@ from evaluator.output import parse_output
 NOT_READ = ('{**"a"**: 1, **"b"**: 2}', '{"color": <Color.RED: \'red\'>, "n": 1}', '{"a" : 1 , "b" ; 2}')
 """Texts of the tables that are not read as a person does."""
 
-PLAIN = [(text, None, value) for text, value in (*first.PLAIN, *second.PLAIN)]
-TYPED = [*first.TYPED, *second.TYPED]
+PLAIN = [(text, None, value) for text, value in (*first.PLAIN, *second.PLAIN, *third.PLAIN)]
+TYPED = [*first.TYPED, *second.TYPED, *third.TYPED]
 
 
 @pytest.mark.parametrize(("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ])
@@ -24,13 +25,13 @@ def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: A
     assert type(parsed.value) is type(value)
 
 
-@pytest.mark.parametrize(("text", "value"), [*first.XML, *second.XML])
+@pytest.mark.parametrize(("text", "value"), [*first.XML, *second.XML, *third.XML])
 def test_elements_are_read_as_a_person_reads_them(text: str, value: Any) -> None:
     parsed = parse_output(text, "xml")
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings
 
 
-@pytest.mark.parametrize(("text", "schema"), [*first.REFUSED, *second.REFUSED])
+@pytest.mark.parametrize(("text", "schema"), [*first.REFUSED, *second.REFUSED, *third.REFUSED])
 def test_an_answer_without_a_reading_is_refused(text: str, schema: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert parsed.error is not None, parsed.value
@@ -61,3 +62,14 @@ def test_text_with_dots_or_powers_stays_text_without_a_schema() -> None:
 def test_a_string_with_quotes_over_several_lines_is_not_two_strings() -> None:
     parsed = parse_output('{"md": "- "one"\n "two", and more", "n": 1}')
     assert parsed.value == {"md": '- "one"\n "two", and more', "n": 1}
+
+
+def test_an_address_is_not_a_number_with_groups() -> None:
+    assert parse_output("192.168.100.200", schema="integer").error is not None
+    assert parse_output("1.000.000.000", schema="integer").value == 1_000_000_000
+
+
+def test_attributes_with_quotes_inside_are_reported() -> None:
+    parsed = parse_output('<a b="say "hi"" c="d"/>', "xml")
+    assert parsed.value == {"a": {"@b": 'say "hi"', "@c": "d"}}
+    assert any("quotes inside its quotes" in warning for warning in parsed.warnings)
