@@ -107,6 +107,8 @@ def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_
     assert len(contents) == 5 * len(HOSTILE) + 4
     for text in HOSTILE[:4]:
         assert any(content.count(text) > 5 for content in contents)
+    assert any(r"\u202eabc" in content for content in contents)
+    assert not any("\u202e" in content or "\x1b" in content for content in contents)
     assert (grown, scripts) == (0, 2) and set(links) == {"file:"}
 
 

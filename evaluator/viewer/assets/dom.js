@@ -20,9 +20,15 @@ function fill(element, attributes, children) {
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
   }
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false) element.append(child);
+    if (child !== null && child !== undefined && child !== false) element.append(typeof child === "string" ? visible(child) : child);
   }
   return element;
+}
+
+/** The text with control characters, also those that change the direction of writing, as escapes. */
+function visible(text) {
+  const escape = (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, escape);
 }
 
 function byId(id) {
