@@ -14,37 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from busy import busy_for, rounds_for
 from figures import Figure, parser_for, remarks, report, work_folder
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, run_batch
-from evaluator.batch.scorers import scorer
 
 CONCURRENCY = 16
 TEMPLATE = """<task name="ask" type="atomic"><description>Ask</description>
 <inputs><input name="n" required="true">n</input></inputs><instructions>{{ n }}</instructions></task>"""
-
-
-def rounds_for(ms: float) -> int:
-    """How many rounds of hashing take about `ms` of CPU time here."""
-    from hashlib import sha256
-
-    data, tried, started = b"", 500_000, time.process_time()
-    for _ in range(tried):
-        data = sha256(data).digest()
-    return max(1, int(tried * ms / 1000 / (time.process_time() - started)))
-
-
-def busy_for(rounds: int) -> Any:
-    @scorer(name="busy")
-    def busy(output: str) -> bool:
-        from hashlib import sha256
-
-        data = output.encode()
-        for _ in range(rounds):
-            data = sha256(data).digest()
-        return bool(data)
-
-    return busy
 
 
 async def seconds(evaluator: Evaluator, rounds: int, samples: int, folder: Path, **options: Any) -> float:

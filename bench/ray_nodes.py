@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from busy import busy_for, rounds_for
 from figures import Figure, parser_for, remarks, report, work_folder
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, run_batch
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.engines.ray_engine import RayEngine
-from evaluator.batch.scorers import scorer
 
 CONCURRENCY = 16
 BURN = "import hashlib,sys\ndata = b''\nfor _ in range(int(sys.argv[1])): data = hashlib.sha256(data).digest()\n"
@@ -35,29 +35,6 @@ TEMPLATES = """<library>
 <inputs><input name="n" required="true">n</input></inputs>
 <command>COMMAND</command></task>
 </library>"""
-
-
-def rounds_for(ms: float) -> int:
-    """How many rounds of hashing take about `ms` here."""
-    from hashlib import sha256
-
-    data, tried, started = b"", 200_000, time.process_time()
-    for _ in range(tried):
-        data = sha256(data).digest()
-    return max(1, int(tried * ms / 1000 / (time.process_time() - started)))
-
-
-def busy_for(rounds: int) -> Any:
-    @scorer(name="busy")
-    def busy(output: str) -> bool:
-        from hashlib import sha256
-
-        data = output.encode()
-        for _ in range(rounds):
-            data = sha256(data).digest()
-        return bool(data)
-
-    return busy
 
 
 @contextmanager
