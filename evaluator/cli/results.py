@@ -17,6 +17,8 @@ from evaluator.errors.messages import listed
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
+    from evaluator.batch.compare.comparison import Comparison
+    from evaluator.batch.compare.metric_differences import MetricDifference
     from evaluator.viewer.report import Transcripts
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
@@ -64,9 +66,8 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.compare.metric_differences import compare_metrics, metric_tables
+    from evaluator.batch.compare.metric_differences import compare_metrics
     from evaluator.batch.reading import Results, open_batch
-    from evaluator.batch.summary.tables import as_markdown, as_text
     from evaluator.batch.thresholds import ThresholdStatus
 
     paths = list(batches)
@@ -90,6 +91,21 @@ def compare(
             f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD or --no-cluster"
         )
     metrics = compare_metrics(a.metrics_of(first), b.metrics_of(second))
+    titles = f"a: {a.folder!s}, {' × '.join(first)}", f"b: {b.folder!s}, {' × '.join(second)}"
+    _print_comparison(found, metrics, titles, as_json=as_json, markdown=markdown)
+    if min_difference is not None:
+        status, why = found.at_least(min_difference)
+        if status is not ThresholdStatus.MET:
+            echo(f"{status}: {why}", err=True)
+            raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
+
+
+def _print_comparison(
+    found: Comparison, metrics: Sequence[MetricDifference], titles: Sequence[str], *, as_json: bool, markdown: bool
+) -> None:
+    from evaluator.batch.compare.metric_differences import metric_tables
+    from evaluator.batch.summary.tables import as_markdown, as_text
+
     if as_json:
         print_json({**found.to_dict(), "metrics": {each.name: each.to_dict() for each in metrics}})
     elif markdown:
@@ -97,16 +113,11 @@ def compare(
         if metrics:
             echo("\n" + as_markdown(metric_tables(metrics)), nl=False)
     else:
-        echo(f"a: {a.folder!s}, {' × '.join(first)}")
-        echo(f"b: {b.folder!s}, {' × '.join(second)}")
+        for title in titles:
+            echo(title)
         echo(found.to_text(terminal_width()), nl=False)
         if metrics:
             echo("\n" + as_text(metric_tables(metrics), terminal_width()), nl=False)
-    if min_difference is not None:
-        status, why = found.at_least(min_difference)
-        if status is not ThresholdStatus.MET:
-            echo(f"{status}: {why}", err=True)
-            raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
 
 
 def _total(totals: Iterable[int | None]) -> int | None:
