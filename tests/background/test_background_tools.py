@@ -15,6 +15,7 @@ from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.tools import PolicyRule
+from tests.background.test_background_scripts import DETACHED
 from tests.background.test_background_store import a_task
 
 WORK = """<task name="work" type="atomic"><description>Work</description><instructions>Work</instructions></task>"""
@@ -23,16 +24,6 @@ SAY = """<task name="say" type="atomic"><description>Say it</description><inputs
 KEEP = """<task name="keep" type="atomic"><description>Keep on</description><instructions>Keep on</instructions>
   <tools><tool name="start_script"/><tool name="wait_background"/></tools></task>"""
 RUN = """<task name="run" type="script"><description>Run</description><command>touch ran</command></task>"""
-DETACHED = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open("pid.new", "w").write(str(os.getpid())); os.rename("pid.new", "pid")
-        time.sleep(600)
-    os._exit(0)
-time.sleep(600)
-"""
 
 
 @pytest.fixture

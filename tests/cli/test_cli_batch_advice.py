@@ -12,10 +12,8 @@ import pytest
 
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.folder import BatchFolder
-from evaluator.cli.main import main
 from evaluator.errors import UsageError
 from evaluator.testing import Answer, LoopbackServer
-from tests.cli.conftest import Ran
 
 QUIZ = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -45,21 +43,6 @@ def resume(*more: Any) -> list[Any]:
 def advised(err: str) -> list[str]:
     """The command in `err` that resumes the batch."""
     return shlex.split(err.rpartition("resume with: evaluator ")[2].splitlines()[0])
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`here(*args)`: as `cli`, in this process, for tests without closed streams and signals."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
-
-    def run(*args: Any) -> Ran:
-        with pytest.raises(SystemExit) as ended:
-            main([str(arg) for arg in args])
-        said = capsys.readouterr()
-        return Ran(int(str(ended.value.code)), said.out, said.err)
-
-    return run
 
 
 # -- the batch's own files ---------------------------------------------------------------------------------------

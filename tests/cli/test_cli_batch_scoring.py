@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.cli.main import main
 from evaluator.testing import Answer, LoopbackServer
-from tests.cli.conftest import Ran
 
 TASK = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -40,21 +38,6 @@ def delimited(targets: list[str], delimiter: str) -> str:
 def batch(rows: str, scorer: str, *more: Any) -> list[Any]:
     return ["batch", "--template", "quiz", "--rows", rows, "--scorer", scorer, "--handler", "wire",
             "--output", "b", *more]  # fmt: skip
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`here(*args)`: as `cli`, without a process of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
-
-    def run(*args: Any) -> Ran:
-        with pytest.raises(SystemExit) as ended:
-            main([str(arg) for arg in args])
-        said = capsys.readouterr()
-        return Ran(int(str(ended.value.code)), said.out, said.err)
-
-    return run
 
 
 @pytest.fixture

@@ -13,20 +13,12 @@ import time
 
 import pytest
 
-from evaluator.files import open_below
 from evaluator.tools import CallbackAsker, FileAccess, ToolContext, builtin_tools
 
 SECRET = "what lies outside"
 
 
-@pytest.fixture(params=["openat2", "by steps"], autouse=True)
-def road(request, monkeypatch):
-    """Every test runs on both roads: the one system call, and the walk for systems without it."""
-    if request.param == "by steps":
-        monkeypatch.setattr(open_below, "openat2", lambda: None)
-    elif open_below.openat2() is None:
-        pytest.skip("this system has no openat2")
-    return request.param
+pytestmark = pytest.mark.usefixtures("road")
 
 
 @pytest.fixture

@@ -16,13 +16,7 @@ from evaluator.tools import FileAccess, FolderEntry
 SECRET = "outside"
 
 
-@pytest.fixture(params=["openat2", "by steps"], autouse=True)
-def road(request, monkeypatch):
-    """Every test runs both ways: with openat2, and component by component for systems without it."""
-    if request.param == "by steps":
-        monkeypatch.setattr(open_below, "openat2", lambda: None)
-    elif open_below.openat2() is None:
-        pytest.skip("this system has no openat2")
+pytestmark = pytest.mark.usefixtures("road")
 
 
 @pytest.fixture

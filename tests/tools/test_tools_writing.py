@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import ToolError
-from evaluator.files import open_below
 from evaluator.tools import FileAccess, editing, writing
 
-
-@pytest.fixture(params=["openat2", "by steps"], autouse=True)
-def road(request, monkeypatch):
-    """Every test runs both ways: with openat2, and component by component for systems without it."""
-    if request.param == "by steps":
-        monkeypatch.setattr(open_below, "openat2", lambda: None)
-    elif open_below.openat2() is None:
-        pytest.skip("this system has no openat2")
+pytestmark = pytest.mark.usefixtures("road")
 
 
 @pytest.fixture
