@@ -90,21 +90,12 @@ def summarise(
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more results than `total`.
     """
     wanted = None if reducers is None else [reducer(name) for name in reducers]
-    columns = Columns(cluster, group_by)
-    for result in results:
-        if left_out is not None and left_out(result):
-            columns.leave_out(result)
-        else:
-            columns.add(result)
-    columns.close()
+    columns = _read(results, Columns(cluster, group_by), left_out)
     totals = _totals(total, columns)
     for key in totals:
         columns.groups.setdefault(key, len(columns.groups))
     order = totals if isinstance(total, Mapping) else sorted(columns.groups)
-    rows_of = [array("i") for _ in columns.groups]
-    for row, group in enumerate(columns.group):
-        rows_of[group].append(row)
-    made = [_Group(columns, rows_of[columns.groups[key]], totals.get(key)) for key in order]
+    made = _groups(columns, order, totals)
     groups = tuple(group.summary(key, wanted) for key, group in zip(order, made, strict=True))
     everything = array("i", range(len(columns)))
     counts = _counts(columns, everything, _pending(total, columns))
@@ -126,6 +117,25 @@ def summarise(
         with_group_by=columns.with_group_by,
         notes=tuple(_notes(columns, counts, cluster, group_by, unfinished, made)),
     )
+
+
+def _read(
+    results: Iterable[SampleResult], columns: Columns, left_out: Callable[[SampleResult], bool] | None
+) -> Columns:
+    for result in results:
+        if left_out is not None and left_out(result):
+            columns.leave_out(result)
+        else:
+            columns.add(result)
+    columns.close()
+    return columns
+
+
+def _groups(columns: Columns, order: Iterable[tuple[str, str]], totals: Mapping[tuple[str, str], int]) -> list[_Group]:
+    rows_of = [array("i") for _ in columns.groups]
+    for row, group in enumerate(columns.group):
+        rows_of[group].append(row)
+    return [_Group(columns, rows_of[columns.groups[key]], totals.get(key)) for key in order]
 
 
 def _totals(total: int | Mapping[tuple[str, str], int] | None, columns: Columns) -> dict[tuple[str, str], int]:
