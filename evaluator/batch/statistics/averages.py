@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from evaluator.batch.statistics.argument_checks import check_clusters, check_finite
-from evaluator.batch.statistics.distributions import student_quantile
+from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.batch.statistics.intervals import (
     CONFIDENCE,
     Estimate,
@@ -59,9 +59,11 @@ def stratified_interval(strata: Sequence[Stratum], weights: Sequence[float]) -> 
             worths.append(share * share / count)
     total = math.fsum(variances)
     se = math.sqrt(total)
-    has_spread = se > _NO_SPREAD
-    df = total**2 / math.fsum(v * v / df for v, df in zip(variances, freedoms, strict=True)) if has_spread else 0.0
-    quantile = student_quantile((1 + CONFIDENCE) / 2, df if has_spread else sum(freedoms))
+    if se > _NO_SPREAD:
+        df = total**2 / math.fsum(v * v / df for v, df in zip(variances, freedoms, strict=True))
+        quantile = student_quantile((1 + CONFIDENCE) / 2, df)
+    else:
+        quantile = _quantile(sum(freedoms), is_independent=all(clusters is None for _, clusters in strata))
     low, high, method = _limits(values, mean, se, quantile, 1 / math.fsum(worths))
     if low is not None and high is not None and all(value in (0, 1) for value in values):
         each = [proportion_interval(*stratum) for stratum in strata]
@@ -102,10 +104,17 @@ def weighted_interval(
     if count < 2:
         return found
     se = math.sqrt(count / (count - 1) * math.fsum(error * error for error in errors.values()))
-    quantile = student_quantile((1 + CONFIDENCE) / 2, count - 1)
+    is_independent = se <= _NO_SPREAD and count == sum(1 for share in shares if share)
+    quantile = _quantile(count - 1, is_independent=is_independent)
     effective = 1 / math.fsum(worth * worth for worth in worths.values())
     low, high, method = _limits(values, mean, se, quantile, effective, most=n)
     return replace(found, se=se, low=low, high=high, method=method)
+
+
+def _quantile(df: float, *, is_independent: bool) -> float:
+    """Student's; for independent values without a spread the normal one, as for a plain proportion."""
+    share = (1 + CONFIDENCE) / 2
+    return normal_quantile(share) if is_independent else student_quantile(share, df)
 
 
 def _limits(

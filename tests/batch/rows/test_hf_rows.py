@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from evaluator import Evaluator
+from evaluator.batch import run_batch_sync
 from evaluator.batch.rows import open_rows
 from evaluator.batch.rows.hf_rows import HubRows, place_in, without_downloads
 from evaluator.errors import MissingExtra, UsageError
@@ -88,7 +90,9 @@ def hub() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(hub: Any, tmp_path: Path) -> None:
+def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("datasets")
     url, asked = hub
     environment = {
@@ -113,9 +117,16 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(hub: Any,
     assert manifest["arguments"]["rows"] == PINNED
     count = len(asked)
     assert count and not any("telemetry" in path for path in asked)
-    batch(*named, PINNED, "--output", "two", "--fewshot", PINNED, "--shots", "1")
-    batch(*named, PINNED, "--dry-run")
-    batch("--resume", "one")
+    monkeypatch.setenv("EVALUATOR_CACHE_DIR", str(tmp_path / "own"))
+    for module in ("datasets", "huggingface_hub"):
+        monkeypatch.setitem(sys.modules, module, None)
+    quiz: Any = {"evaluator": Evaluator(tasks_dir=None), "handlers": ["offline"], "scorers": ["includes"]}
+    two = run_batch_sync("answer_question", PINNED, **quiz, fewshot={"rows": PINNED, "k": 1}, output=tmp_path / "two")
+    assert two.ended.ran == 2
+    with without_downloads():
+        assert open_rows(PINNED).total == 2
+    again = run_batch_sync("answer_question", PINNED, **quiz, output=tmp_path / "one", resume=True)
+    assert (again.ended.ran, again.ended.counts.done) == (0, 2)
     assert len(asked) == count, "the commit is named, and its rows are stored"
 
 

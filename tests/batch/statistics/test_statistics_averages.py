@@ -41,8 +41,10 @@ def test_a_small_stratum_of_which_all_passed_is_not_taken_as_certain() -> None:
     found = stratified_interval([([1.0, 1.0], None), ([1.0, 0.0] * 100, None)], [1, 1])
     alone = proportion_interval([1.0, 1.0])
     assert found.low is not None and alone.low is not None and found.low < 0.75 - 0.5 * (1 - alone.low)
-    every = stratified_interval([([1.0] * 5, None)] * 4, [1] * 4)
-    assert (every.mean, every.se, every.high) == (1.0, 0.0, 1.0) and every.low is not None and 0.5 < every.low < 0.9
+    every, twenty = stratified_interval([([1.0] * 5, None)] * 4, [1] * 4), proportion_interval([1.0] * 20)
+    assert (every.mean, every.se, every.high) == (1.0, 0.0, 1.0)
+    assert every.low is not None and twenty.low is not None and twenty.low - 0.1 < every.low <= twenty.low
+    assert weighted_interval([1.0] * 20, [3] * 20).low == pytest.approx(twenty.low)
 
 
 @pytest.mark.parametrize(
