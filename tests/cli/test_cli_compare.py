@@ -51,11 +51,13 @@ def test_metrics_of_both_sides_are_shown_with_their_difference(cli: Any, passage
     passages("a", 3, None, metrics=[macro])
     passages("b", 5, None, metrics=[macro, {"type": "function", "name": "own"}])
     found = json.loads(cli("compare", "a", "b", "--json").out)["metrics"]
-    assert found["macro"]["a"] == {"value": 0.3, "n": 100, "of": 100, "error": ""}
+    a = found["macro"]["a"]
+    assert (a["value"], a["n"], a["of"], a["error"]) == (pytest.approx(0.3), 100, 100, "")
+    assert (a["low"], a["high"]) == pytest.approx((0.2189, 0.3958), abs=1e-4)
     assert found["macro"]["difference"] == pytest.approx(0.2)
     assert found["own"]["a"] is None and found["own"]["difference"] is None
     words = " ".join(cli("compare", "a", "b").out.split())
-    assert "macro 0.3 100 of 100 0.5 100 of 100 +0.2" in words
+    assert "macro 0.3 0.2189 to 0.3958 100 of 100 0.5 0.4038 to 0.5962 100 of 100 +0.2" in words
     assert "| macro | 0.3 |" in cli("compare", "a", "b", "--markdown").out
     passages("c", 5, None)
     assert "Metrics" not in cli("compare", "c", "c", "--cluster", "passage").out
