@@ -37,11 +37,6 @@ class Overlap:
     """The words that the other template does not hold."""
 
     @property
-    def is_mistaken(self) -> bool:
-        """Whether the other template comes first."""
-        return self.other_score >= self.score
-
-    @property
     def advice(self) -> str:
         """What to add, and where."""
         if not self.own:
