@@ -38,13 +38,22 @@ def two(tmp_path: Path) -> str:
     answers = {"w": (RIGHT, WRONG), "x": (WRONG, RIGHT), "y": (WRONG, RIGHT), "z": (RIGHT, RIGHT)}
     for place, name in enumerate("ab"):
         rows = [result(key, content=f"It is {name} <b>.", **sides[place]) for key, sides in answers.items()]
-        write_batch(tmp_path / name, rows, total=4, scorers={"s": {"type": "exact"}})
+        metrics = [{"type": "macro", "name": "macro", "by": "{{ target }}"}]
+        write_batch(tmp_path / name, rows, total=4, scorers={"s": {"type": "exact"}}, metrics=metrics)
     found = ids(tmp_path)
     return f"/compare?a={found['a']}&b={found['b']}"
 
 
 def flipped(text: str) -> list[str]:
     return re.findall(r'<article class="flip">\s*<h3>([^<]*)</h3>', text)
+
+
+def test_the_metrics_of_both_batches_are_compared(tmp_path: Path, two: str) -> None:
+    text = page(tmp_path, two).text
+    cells = re.findall(r">([^<]*)</t[hd]>", text[text.index("<h3>Metrics</h3>") :])
+    values = {side: open_batch(tmp_path / side).summarise().groups[0].metrics["macro"].value for side in "ab"}
+    assert cells[8] == "macro" and cells[11] == cells[14] == "4 of 4"
+    assert (float(cells[9]), float(cells[12])) == (values["a"], values["b"]) and values["a"] != values["b"]
 
 
 def test_without_a_choice_the_page_asks_for_one(tmp_path: Path, two: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
+from evaluator.batch.compare.metric_differences import MetricDifference, compare_metrics, metric_tables
 from evaluator.batch.folder import MANIFEST
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
+from evaluator.batch.summary import Table
 from evaluator.errors import UsageError
 from evaluator.viewer.differences import MarkedPart, marked
 from evaluator.viewer.server.batch_index import BatchIndex
@@ -54,6 +56,17 @@ class Flip:
     b_parts: Sequence[MarkedPart]
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedNumbers:
+    """The comparison of two sides, and that of their batches' metrics."""
+
+    comparison: Comparison
+    metrics: Sequence[MetricDifference]
+
+    def tables(self) -> list[Table]:
+        return [*self.comparison.tables(), *metric_tables(self.metrics)]
+
+
 def compare_page(state: State, query: Mapping[str, str]) -> Page:
     """The choice of the sides; with both, the comparison and a page of flipped samples."""
     shown: dict[str, Any] = {
@@ -78,14 +91,15 @@ def compare_page(state: State, query: Mapping[str, str]) -> Page:
         lambda: _compared(a, b, scorer),
     )  # fmt: skip
     shown |= {"numbers": numbers, "live_ms": 0 if numbers.is_current else COMPUTING_MS}
-    if isinstance(numbers.value, Comparison):
-        ids = numbers.value.lost if kind == "lost" else numbers.value.gained
+    if isinstance(numbers.value, ComparedNumbers):
+        comparison = numbers.value.comparison
+        ids = comparison.lost if kind == "lost" else comparison.gained
         pages = max(1, -(-len(ids) // FLIPS_PER_PAGE))
         text = query.get("page", "")
         page = min(max(int(text), 1), pages) if text.isascii() and text.isdigit() and len(text) < 10 else 1
         these = ids[(page - 1) * FLIPS_PER_PAGE : page * FLIPS_PER_PAGE]
         flips = [flip for sample_id in these if (flip := _flip(a, b, sample_id)) is not None]
-        shown |= {"comparison": numbers.value, "flips": flips, "page": page, "pages": pages}
+        shown |= {"comparison": comparison, "flips": flips, "page": page, "pages": pages}
     return Page("compare.html", shown)
 
 
@@ -102,9 +116,10 @@ def _version(side: ComparedCell) -> tuple[int, int]:
     return side.index.end, (side.batch.folder / MANIFEST).stat().st_mtime_ns
 
 
-def _compared(a: ComparedCell, b: ComparedCell, scorer: str) -> Comparison:
-    first, second = (open_batch(side.batch.folder).results(side.group) for side in (a, b))
-    return compare(first, second, scorer=scorer or None)
+def _compared(a: ComparedCell, b: ComparedCell, scorer: str) -> ComparedNumbers:
+    first, second = (open_batch(side.batch.folder) for side in (a, b))
+    found = compare(first.results(a.group), second.results(b.group), scorer=scorer or None)
+    return ComparedNumbers(found, compare_metrics(first.metrics_of(a.group), second.metrics_of(b.group)))
 
 
 def _flip(a: ComparedCell, b: ComparedCell, sample_id: str) -> Flip | None:
