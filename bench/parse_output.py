@@ -2,7 +2,7 @@
 
     python bench/parse_output.py [--show 8]
 
-The ratio is a median over rounds that time both side by side. The hostile texts repeat each of 140 pieces (brackets,
+The ratio is a median over rounds that time both side by side. The hostile texts repeat each of 181 pieces (brackets,
 quotes, comments, fences, half values) after each of twelve beginnings, and add deep, long and wide ones, values under
 schemas that are slow to check, and XML; each is read once. The twelve slowest are read again at four sizes: the growth
 is the time of each doubling, by which linear work doubles.
@@ -40,7 +40,7 @@ PIECES = [
     "0x", 'b"', "1 kg,", "1 2 ", "not ", "[[[[\"", '"}"',
     '"], "', '"}, {"', '" ;', '"\n"', '"\n"a",', "- ", '\n- "', "1. ", "#fff,", "f(", "f(),", "$1,000", "a, b ",
     '("a" ', "(1)", "{{", '{{"', "［", "、", ":a =>", "->", '[{"a":1},"a":', "\\\"", '\\"}', "...(", "1.000.",
-    "A ", "true\n", "&lt;",
+    "A ", "true\n", "&lt;", '"C:\\', '"C:\\",', '"};', 'x "y"} ', '"\nk: 1', "C++ ",
 ]  # fmt: skip
 PREFIXES = [
     "",
