@@ -152,7 +152,8 @@ class ReadString:
         text, begin, quote = self._text, self._start + 1, self._quote
         level = len(self._ahead.kinds)
         if quote == '"' and (path := _PATH.match(text, begin)) is not None:
-            return self._take(begin, path.end() - 1, path.end())
+            raw = self._take(begin, path.end() - 1, path.end(), "escape")
+            return raw if "\\\\" in raw else raw.replace("\\", "\\\\")
         exact = _up_to(quote).match(text, begin)
         stop = exact.end() if exact is not None else begin
         if text[stop : stop + 1] == quote and self._ahead.after_value(stop + 1, level):
@@ -274,6 +275,6 @@ class ReadString:
             return match[0]
 
         value = _ESCAPE.sub(decode, raw)
-        if bad:
+        if bad and "escape" not in self.repairs:
             self.repairs.append("escape")
         return value

@@ -64,6 +64,12 @@ def test_a_string_with_quotes_over_several_lines_is_not_two_strings() -> None:
     assert parsed.value == {"md": '- "one"\n "two", and more', "n": 1}
 
 
+def test_a_path_that_ends_with_a_backslash_has_no_escapes() -> None:
+    parsed = parse_output('{"t": "C:\\temp\\new\\", "u": "a"}')
+    assert parsed.value == {"t": "C:\\temp\\new\\", "u": "a"}
+    assert parsed.warnings == ("invalid escapes were kept with their backslash",)
+
+
 def test_an_address_is_not_a_number_with_groups() -> None:
     assert parse_output("192.168.100.200", schema="integer").error is not None
     assert parse_output("1.000.000.000", schema="integer").value == 1_000_000_000
