@@ -258,7 +258,7 @@ SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
     "empty choices": ("plain", [json_reply({"id": "x", "model": "m", "choices": []})], False, {}),
 }  # fmt: skip
 _MASKED = frozenset({
-    "task_id", "created", "owner", "ended", "at", "duration_s", "elapsed_s", "waited_s", "fingerprint", "task_file",
+    "task_id", "created", "started", "owner", "ended", "at", "duration_s", "elapsed_s", "waited_s", "fingerprint", "task_file",
 })  # fmt: skip
 
 
