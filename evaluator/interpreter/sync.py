@@ -14,13 +14,14 @@ T = TypeVar("T")
 Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
 
+_END_S = 5.0
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`. Ctrl-C cancels it, waits for it to end, and is raised again.
+    """The result of `coroutine`. Ctrl-C cancels it, waits up to 5 s for its end, and is raised again.
 
     Raises: UsageError, if the caller runs inside an evaluation that was started here, as an async tool or an `on_text`
     does: waiting would block the loop that it waits for.
@@ -28,12 +29,20 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     if _is_inside():
         coroutine.close()
         raise UsageError("the sync form was called inside an evaluation; use the async one, with await")
-    future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
+    ended = threading.Event()
+
+    async def run() -> T:
+        try:
+            return await coroutine
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(run(), _background_loop())
     try:
         return future.result()
     except KeyboardInterrupt:
         future.cancel()
-        _wait_for_cancelled()
+        ended.wait(_END_S)
         raise
 
 
@@ -76,13 +85,3 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         except (KeyboardInterrupt, SystemExit):
             # The task that raised it passes it to its waiter; the other tasks continue.
             continue
-
-
-def _wait_for_cancelled() -> None:
-    """Waits until the cancelled work has written its end."""
-
-    async def settle() -> None:
-        others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        await asyncio.wait(others, timeout=5) if others else None
-
-    asyncio.run_coroutine_threadsafe(settle(), _background_loop()).result()
