@@ -20,7 +20,7 @@ from evaluator.errors import ToolError
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.content import text_of_contents
-from evaluator.tools.mcp.events import Watch
+from evaluator.tools.mcp.events import EventWatch
 
 if TYPE_CHECKING:
     from evaluator.tools.mcp.connection import Connection
@@ -64,7 +64,7 @@ class WatchWork(Work):
         if self._is_killed:
             return End("killed")
         self._output = output
-        connection = Connection(self._server, self._environ, self._cwd, Watch(self._uris, self._note))
+        connection = Connection(self._server, self._environ, self._cwd, EventWatch(self._uris, self._note))
         following = self._following = asyncio.ensure_future(self._follow(connection))
         try:
             await asyncio.wait([following])

@@ -98,7 +98,7 @@ class MacroAverage(_Average):
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupMean:
     values: array[float] = field(default_factory=lambda: array("d"))
     clusters: list[Hashable] = field(default_factory=list[Hashable])
 
@@ -111,11 +111,11 @@ class _MacroCounter:
     def __init__(self, average: MacroAverage) -> None:
         self.average = average
         self.read, self.cluster_of = reader_of(average.by or "", "metrics.by"), average.cluster_reader()
-        self.groups: dict[str, _Group] = {}
+        self.groups: dict[str, _GroupMean] = {}
 
     def add(self, result: SampleResult) -> None:
         key = self.read(result)
-        group = self.groups.setdefault(_NONE if key is None else str(key), _Group())
+        group = self.groups.setdefault(_NONE if key is None else str(key), _GroupMean())
         if (value := self.average.value_of(result)) is not None:
             group.values.append(value)
             group.clusters.append(self.cluster_of(result))

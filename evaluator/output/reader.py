@@ -10,91 +10,12 @@ import json
 import re
 from typing import Any
 
-from evaluator.output.lookahead import (
-    BROKEN,
-    CLOSERS,
-    COLON,
-    COMMENT,
-    LITERAL,
-    MARK,
-    OPENING,
-    PUNCTUATION,
-    QUOTE,
-    QUOTED,
-    VALUE,
-    WORD,
-    WS,
-    Lookahead,
-    ends_block,
-)
+from evaluator.output import tokens
+from evaluator.output.lookahead import CLOSERS, OPENING, PUNCTUATION, Lookahead, ends_block
 from evaluator.output.scalars import read_number
 from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
-from evaluator.output.strings import CLOSING_TAG, ReadString
+from evaluator.output.strings import ReadString
 
-_WS = r"[ \t\r\n]*+"
-_KEY = re.compile(rf'{_WS}"([^"\\\x00-\x1f]*+)"{_WS}:')
-_SCALAR = (
-    r'"([^"\\\x00-\x1f]*+)"(?={ws},{ws}{after})'
-    r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n]++(?:[\"\]}},]|\Z)|[\]}}]|,{grouped})"
-    r"|(true|false|null)(?=[ \t\r\n]*+[,\]}}])"
-)
-_SHORT = r'"[^"\\\n]{0,200}+"'
-_ITEM = re.compile(
-    _WS + "(?:" + _SCALAR.format(ws=_WS, after=rf"{_SHORT}{_WS}[,\]]", grouped="") + rf"){_WS}(,)?", re.A
-)
-_MEMBER = re.compile(
-    _WS + "(?:" + _SCALAR.format(ws=_WS, after=f"{_SHORT}{_WS}:", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A
-)
-_RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
-_SPACE = re.compile(rf"{WS}*+")
-_COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
-_SEPARATOR = rf"(?::=|=>|->|{COLON}|=(?!=))"
-_BARE_KEY = re.compile(rf":?({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
-_WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}}){WS}*+{COLON}(?={WS}*+{VALUE})")
-_KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
-_VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
-_KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
-_COLON = re.compile(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=")
-_KEY_IN_ARRAY = re.compile(rf"({QUOTED}){WS}*+{COLON}")
-_MARK = re.compile(MARK)
-_COLOR = re.compile(rf"{WS}*+(#[0-9a-fA-F]{{3,8}})(?=[ \t]*+[,}}\]])")
-_SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
-_TUPLE = re.compile(rf"\({WS}*+(?:{QUOTE}|[\[{{()\d-]|(?i:{LITERAL}))")
-_ESCAPED_QUOTES = re.compile(r'\\"((?:[^"\\\n]|\\(?!")){0,2000}+)\\"(?=\s*+[,}\]])')
-_PREFIX = re.compile(r"[bBrRuUfF]{1,2}(?=[\"'](?!\s*[,\]}:]))")
-_JOIN = re.compile(rf"{WS}*+\+{WS}*+(?={QUOTE})")
-_JOIN_LINES = re.compile(rf"{_JOIN.pattern}|{BROKEN}")
-_JOIN_NEXT = re.compile(rf"{_JOIN.pattern}|{WS}*+(?={QUOTE})")
-_STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
-_TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
-_MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、］｝])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
-_ITEM_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、)］｝])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))")
-_CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
-# A comma in a text without quotes: no key follows.
-_PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
-# A call or an amount of money, which may hold commas.
-_ATOM = re.compile(
-    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?)"
-    rf"(?={WS}*+[,}}\]])"
-)
-_BARE_MEMBER = re.compile(
-    rf"(?:(?=[^\W\d]){_CHUNK}{_PROSE}|{_CHUNK})" r"(?:\"(?=[ \t]*+[,}\]]))?(?=[ \t]*+[,;}\]\n]|\Z)"
-)
-_BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?:\"(?=[ \t]*+[,\]]))?(?=[ \t]*+[,}\]\n]|\Z)")
-_RADIX = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
-_WIDE = str.maketrans("｝］，；、", "}],;,")
-_BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
-_REMARK = re.compile(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
-_GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
-_BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
-_BRACKET = re.compile(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")
-_EXACT: dict[str, Any] = {"true": True, "false": False, "null": None}
-_LITERALS: dict[str, tuple[Any, str]] = {
-    "true": (True, "literal"), "false": (False, "literal"), "null": (None, "literal"), "none": (None, "literal"),
-    "nil": (None, "literal"), "undefined": (None, "literal"), "nan": (None, "nan"), "-nan": (None, "nan"),
-    "infinity": (None, "nan"), "-infinity": (None, "nan"), "+infinity": (None, "nan"), "inf": (None, "nan"),
-    "-inf": (None, "nan"),
-}  # fmt: skip
 _QUOTES = frozenset(OPENING)
 _MAX_DIGITS = 4000
 
@@ -141,14 +62,14 @@ class BlockReader:
         """The position after white space and comments."""
         text = self.text
         while True:
-            match = _SPACE.match(text, position)
+            match = tokens.SPACE.match(text, position)
             end = match.end() if match else position
             if end > position and text[position:end].strip(" \t\r\n"):
                 self.repairs["blanks"] = None
             position = end
             if position >= len(text) or text[position] not in "/#<":
                 return position
-            comment = _COMMENT.match(text, position)
+            comment = tokens.ANY_COMMENT.match(text, position)
             if comment is None:
                 return position
             self.repairs["comment"] = None
@@ -156,7 +77,7 @@ class BlockReader:
 
     def _read_key(self, position: int) -> int:
         text = self.text
-        match = _KEY.match(text, position)
+        match = tokens.KEY.match(text, position)
         if match is not None:
             self._take_key(match[1])
             return match.end()
@@ -175,7 +96,7 @@ class BlockReader:
             self.repairs["mismatched"] = None
             self._close()
             return position
-        if (stop := _STOP.match(text, position)) is not None and not self._comma:
+        if (stop := tokens.STOP.match(text, position)) is not None and not self._comma:
             self.repairs["separator"] = None
             self._comma = True
             return stop.end()
@@ -183,17 +104,17 @@ class BlockReader:
 
     def _read_bare_key(self, position: int) -> int:
         text, evident = self.text, self.evidence
-        if _KEY_CUT.match(text, position) and (evident or self._stack or self._container):
+        if tokens.KEY_CUT.match(text, position) and (evident or self._stack or self._container):
             return self._finish_cut(len(text))
         separated = self._comma or self._on_new_line(position)
-        match = _BARE_KEY.match(text, position)
-        if match is not None and (separated or evident or _VALUE_NEXT.match(text, match.end())):
+        match = tokens.BARE_KEY.match(text, position)
+        if match is not None and (separated or evident or tokens.VALUE_NEXT.match(text, match.end())):
             self.repairs["missing_quote" if match[2] else "unquoted_key"] = None
             if text[match.end() - 1] != ":":
                 self.repairs["separator"] = None
-        elif (match := _WORDS_KEY.match(text, position)) is not None and separated:
+        elif (match := tokens.WORDS_KEY.match(text, position)) is not None and separated:
             self.repairs["unquoted_key"] = None
-        elif (match := _KEY_ALONE.match(text, position)) is not None and separated:
+        elif (match := tokens.KEY_ALONE.match(text, position)) is not None and separated:
             self.repairs["unquoted_key"] = self.repairs["missing_colon"] = None
         else:
             return self._garbage(position, "a key in quotes")
@@ -222,7 +143,7 @@ class BlockReader:
                 raise Unreadable("a key without an end", position, found.end, self.evidence)
             return self._finish_cut(len(self.text))
         after = self._skip(found.end)
-        colon = _COLON.match(self.text, after)
+        colon = tokens.ANY_COLON.match(self.text, after)
         if colon is not None:
             self.repairs.update(dict.fromkeys(found.repairs))
             if colon[0] != ":":
@@ -253,11 +174,11 @@ class BlockReader:
             after = self._slowly(position)
             if after < len(text) and text[after] in PUNCTUATION:
                 return self._punctuation(text[after], after)
-        match = (_ITEM if array else _MEMBER).match(text, position)
+        match = (tokens.ITEM if array else tokens.MEMBER).match(text, position)
         if match is not None:
             string, number, fraction, exponent, word, comma = match.groups()
             if comma is not None and array:
-                run = _RUN.match(text, position)
+                run = tokens.RUN.match(text, position)
                 if run is not None:
                     # A long list is read in C.
                     self._container.extend(json.loads(f"[{run[0][:-1]}]"))
@@ -268,15 +189,15 @@ class BlockReader:
                 if array:
                     self.evidence = True
             elif word is not None:
-                self._put(_EXACT[word])
+                self._put(tokens.EXACT[word])
             else:
                 self._put(self._number(number, fraction or exponent))
             self._comma = comma is not None
             return match.end()
-        if (color := _COLOR.match(text, position)) is not None:
+        if (color := tokens.COLOR.match(text, position)) is not None:
             return self._put_text(color[1], color.start(1), color.end(), array)
         position = self._slowly(position)
-        if array and (mark := _MARK.match(text, position)) is not None and self._on_new_line(position):
+        if array and (mark := tokens.ANY_MARK.match(text, position)) is not None and self._on_new_line(position):
             self.repairs["list_marks"] = None
             position = mark.end()
         if position >= len(text):
@@ -292,7 +213,7 @@ class BlockReader:
         if char in ":=" and not array:
             self.repairs["separator"] = None
             return position + 1
-        key = _KEY_IN_ARRAY.match(text, position) if array and self._container else None
+        key = tokens.KEY_IN_ARRAY.match(text, position) if array and self._container else None
         if key is not None and self._container[-1].__class__ is dict and key[1][1:-1] in self._container[-1]:
             self.repairs["opening"] = None
             self._open("{", position)
@@ -303,11 +224,11 @@ class BlockReader:
             self._close()
             self._comma = True
             return position
-        if char == "\\" and (escaped := _ESCAPED_QUOTES.match(text, position)) is not None:
+        if char == "\\" and (escaped := tokens.ESCAPED_QUOTES.match(text, position)) is not None:
             self.repairs["escape"] = None
             self._put(escaped[1])
             return escaped.end()
-        if (prefix := _PREFIX.match(text, position)) is not None:
+        if (prefix := tokens.PREFIX.match(text, position)) is not None:
             self.repairs["prefix"] = None
             position = prefix.end()
             char = text[position]
@@ -315,7 +236,7 @@ class BlockReader:
             return self._read_string(position, array)
         if text.startswith("...", position) or char == "…":
             return self._ellipsis(position, char)
-        if char == "(" and _TUPLE.match(text, position):
+        if char == "(" and tokens.TUPLE.match(text, position):
             return self._open(char, position)
         return self._read_bare(position, array)
 
@@ -344,7 +265,7 @@ class BlockReader:
             raise Unreadable("a string without an end", position, found.end, self.evidence)
         value = found.value
         self.repairs.update(dict.fromkeys(found.repairs))
-        joint = _JOIN_NEXT if self._kinds[-1] == "(" else _JOIN if array else _JOIN_LINES
+        joint = tokens.JOIN_NEXT if self._kinds[-1] == "(" else tokens.JOIN if array else tokens.JOIN_LINES
         while not found.cut and (join := joint.match(self.text, found.end)) is not None:
             self._ahead.spend(join.end())
             found = ReadString(self._ahead, join.end(), is_key=False)
@@ -360,17 +281,17 @@ class BlockReader:
 
     def _read_bare(self, position: int, array: bool) -> int:
         text = self.text
-        if (atom := _ATOM.match(text, position)) is not None:
+        if (atom := tokens.ATOM.match(text, position)) is not None:
             return self._put_text(atom[1], position, atom.end(), array)
-        match = None if array else _GROUPED.match(text, position)
+        match = None if array else tokens.GROUPED.match(text, position)
         if match is not None:
             self.repairs["number"] = None
             self._put(read_number(match[0]))
             return match.end()
-        match = (_ITEM_TOKEN if array else _MEMBER_TOKEN).match(text, position)
+        match = (tokens.ITEM_TOKEN if array else tokens.MEMBER_TOKEN).match(text, position)
         if match is not None and self._put_token(match[1]):
             return match.end()
-        match = (_BARE_ITEM if array else _BARE_MEMBER).match(text, position)
+        match = (tokens.BARE_ITEM if array else tokens.BARE_MEMBER).match(text, position)
         if match is None:
             return self._garbage(position, "a value")
         written = match[0]
@@ -378,8 +299,8 @@ class BlockReader:
             if mark in written and (at := written.find(mark)) > 0 and written[at - 1] in " \t":
                 written = written[:at]
         end = position + len(written)
-        written = written.rstrip(_BLANKS).rstrip(";")
-        if end >= len(text) and written not in _EXACT and written not in ("True", "False", "None"):
+        written = written.rstrip(tokens.BLANKS).rstrip(";")
+        if end >= len(text) and written not in tokens.EXACT and written not in ("True", "False", "None"):
             # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
             return self._finish_cut(end)
@@ -393,15 +314,15 @@ class BlockReader:
 
     def _put_token(self, written: str) -> bool:
         """Puts a literal or a number in one of its notations; False if `written` is neither."""
-        if written in _EXACT:
-            self._put(_EXACT[written])
+        if written in tokens.EXACT:
+            self._put(tokens.EXACT[written])
             return True
-        known = _LITERALS.get(written.lower())
+        known = tokens.LITERALS.get(written.lower())
         if known is not None:
             self._put(known[0])
             self.repairs[known[1]] = None
             return True
-        if _RADIX.fullmatch(written):
+        if tokens.RADIX.fullmatch(written):
             self._put(int(written, 0))
             self.repairs["number"] = None
             return True
@@ -473,7 +394,7 @@ class BlockReader:
         return position + 1
 
     def _opens_set(self, position: int) -> bool:
-        match = _SET.match(self.text, position)
+        match = tokens.SET.match(self.text, position)
         if match is None or not (self._stack or self._container is not None or self._is_quoted_set(match[0])):
             return False
         self.repairs["tuple"] = None
@@ -491,7 +412,7 @@ class BlockReader:
         self._key, self._comma = None, False
 
     def _punctuation(self, char: str, position: int) -> int:
-        plain = char.translate(_WIDE)
+        plain = char.translate(tokens.WIDE)
         if plain != char:
             self.repairs["separator"] = None
         if plain in ",;":
@@ -562,7 +483,7 @@ class BlockReader:
         if self._key is not None:
             self._drop_key()
         position += 1 if char == "…" else 3
-        remark = _REMARK.match(self.text, position)
+        remark = tokens.REMARK.match(self.text, position)
         after = self._skip(remark.end() if remark is not None else position)
         if after < len(self.text) and self.text[after] == ",":
             after += 1
@@ -573,7 +494,7 @@ class BlockReader:
 
     def _garbage(self, position: int, expected: str) -> int:
         """Handles what cannot be JSON: the end of a block that was never closed, or a block that is not JSON."""
-        boundary = _BOUNDARY.match(self.text, position)
+        boundary = tokens.BOUNDARY.match(self.text, position)
         if self.evidence and (boundary is not None or self._on_new_line(position)):
             if self._key is not None:
                 self._drop_key()
@@ -598,7 +519,7 @@ class BlockReader:
 def skip_balanced(text: str, start: int) -> int:
     """The end of the block that begins at `start`, by its brackets outside quotes; else the end of the text."""
     depth = 0
-    for match in _BRACKET.finditer(text, start):
+    for match in tokens.BRACKET.finditer(text, start):
         char = match[0]
         if char in "[{":
             depth += 1

@@ -11,7 +11,7 @@ A row becomes a `Sample` in three steps: a reader returns it as a JSON object (`
 from evaluator.batch.rows.fewshot import FewShot as FewShot
 from evaluator.batch.rows.mapping import RowMapping as RowMapping
 from evaluator.batch.rows.row_error import RowError as RowError
-from evaluator.batch.rows.row_source import Frame as Frame
+from evaluator.batch.rows.row_source import DataFrame as DataFrame
 from evaluator.batch.rows.row_source import RowsInput as RowsInput
 from evaluator.batch.rows.row_source import RowSource as RowSource
 from evaluator.batch.rows.row_source import open_rows as open_rows

@@ -58,7 +58,7 @@ class RowMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class MappedExample:
     """A row of few-shot examples, mapped as the rows of the batch are."""
 
     inputs: Mapping[str, Any]
@@ -131,11 +131,11 @@ class Mapper:
         self._check_unique(id, place, line)
         return sample
 
-    def example(self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]) -> Example:
+    def example(self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]) -> MappedExample:
         """The inputs and the target of a row, and what `more` reads from it. Raises: RowError, for a missing field."""
         try:
             target = row.get("target") if self._target is None else self._target(row)
-            return Example(self._inputs_of(row), target, [get(row) for get in more])
+            return MappedExample(self._inputs_of(row), target, [get(row) for get in more])
         except (MissingField, ExpressionError) as error:
             raise self._row_error(error, place, line) from error
 

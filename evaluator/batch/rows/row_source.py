@@ -79,7 +79,7 @@ class Origin:
         return description if rows is None else {**description, "rows": rows}
 
 
-class Frame(Protocol):
+class DataFrame(Protocol):
     """A data frame of pandas or Polars."""
 
     @property
@@ -88,7 +88,9 @@ class Frame(Protocol):
     def __len__(self) -> int: ...
 
 
-RowsInput: TypeAlias = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]] | Frame
+RowsInput: TypeAlias = (
+    str | os.PathLike[str] | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]] | DataFrame
+)
 """What `open_rows` reads: a file, rows, or a frame."""
 
 

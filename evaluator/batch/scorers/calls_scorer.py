@@ -25,7 +25,7 @@ _PYTHON: Mapping[str, type] = {
 }  # fmt: skip
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     name: str
     arguments: Mapping[str, Any]
 
@@ -146,7 +146,7 @@ def _only(value: Any) -> Any:
     return [_only(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
-def _found(value: Any) -> list[Call] | str:
+def _found(value: Any) -> list[FunctionCall] | str:
     """The calls of an answer, or why it has none that can be read. A text without JSON has no calls."""
     if isinstance(value, str):
         read = parse_output(value, "json", "array") if "[" in value else None
@@ -155,19 +155,19 @@ def _found(value: Any) -> list[Call] | str:
         value = [value]
     if not isinstance(value, list | tuple):
         return f"the answer is {type_of(value)}, not a list of calls"
-    calls: list[Call] = []
+    calls: list[FunctionCall] = []
     for item in cast("Sequence[Any]", value):
         name, arguments = (item.get("name"), item.get("arguments")) if isinstance(item, Mapping) else (None, None)
         if not isinstance(name, str):
             return f"an item of the answer is not a call with a name: {str(item)[:80]}"
         if not isinstance(arguments, Mapping):
             return f"the arguments of {name} are not a JSON object: {str(arguments)[:80]}"
-        calls.append(Call(name, cast("Mapping[str, Any]", arguments)))
+        calls.append(FunctionCall(name, cast("Mapping[str, Any]", arguments)))
     return calls
 
 
 def _problem(
-    expected: Sequence[Allowed], found: Sequence[Call], schemas: Mapping[str, Mapping[str, Any]]
+    expected: Sequence[Allowed], found: Sequence[FunctionCall], schemas: Mapping[str, Mapping[str, Any]]
 ) -> str | None:
     """Why the calls are not the expected ones; None if each is one of them, in any order."""
     if len(expected) != len(found):
@@ -192,7 +192,7 @@ def _problem(
     return None
 
 
-def _difference(want: Allowed, call: Call, schemas: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _difference(want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping[str, Any]]) -> str | None:
     name = _plain_name(want.name)
     if _plain_name(call.name) != name:
         return f"{call.name} is called, expected {want.name}"
@@ -275,7 +275,7 @@ def _plain_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _shown(calls: Sequence[Call]) -> str:
+def _shown(calls: Sequence[FunctionCall]) -> str:
     return ", ".join(
         f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})" for call in calls
     )

@@ -20,7 +20,7 @@ from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.content import ToolListing, listing_of
-from evaluator.tools.mcp.events import Watch, event_of
+from evaluator.tools.mcp.events import EventWatch, event_of
 from evaluator.tools.mcp.process import GRACE_S, ServerProcess
 from evaluator.tools.mcp.servers import McpServer
 from evaluator.tools.mcp.transport import http, stdio
@@ -45,7 +45,7 @@ class Connection:
     """
 
     def __init__(
-        self, server: McpServer, environ: Mapping[str, str], cwd: Path | None, watch: Watch | None = None
+        self, server: McpServer, environ: Mapping[str, str], cwd: Path | None, watch: EventWatch | None = None
     ) -> None:  # fmt: skip
         self.server = server
         self._watch = watch

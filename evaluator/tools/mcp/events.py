@@ -14,7 +14,7 @@ _LISTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class EventWatch:
     """What a session watches: the resources `uris`, and everything else that the server announces.
 
     `on_event` gets each event as a JSON value: `event` is `resource_updated` (with `uri`), `tools_changed`,
