@@ -73,11 +73,6 @@ class BoundedValidator:
         return [] if self.verdict(value) else first_errors(self._validator, value, watch, most)
 
 
-def first_error(validator: Any, value: Any, watch: Watch) -> Any:
-    """The first error of a bounded validator, or None. `watch` tells if there was not enough time to know."""
-    return next(iter(first_errors(validator, value, watch, 1)), None)
-
-
 def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
     """At most `most` errors of a bounded validator. `watch.late` or `watch.is_spent` is set if there may be others."""
     token = _watch.set(watch)
