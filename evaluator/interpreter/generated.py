@@ -113,7 +113,7 @@ def _through(reached: Iterable[tuple[str, Span, Task]], allowance: Allowance) ->
 
 
 def _is_plain(schema: str) -> bool:
-    return schema.lstrip().startswith("{") or of_type(schema) is not None
+    return schema.lstrip().startswith("{") or of_type(schema.strip()) is not None
 
 
 def _refusal(message: str, span: Span, hint: str | None = None) -> Diagnostic:

@@ -91,12 +91,13 @@ def references_in(owner: Any) -> Iterator[Reference]:
             # A bare argument of a call is a variable, if there is one of that name.
             bare = isinstance(owner, Argument) and isinstance(value, Text) and not has_markup(value.value)
             try:
-                yield from _analysis_of(Expression(value) if bare and isinstance(value, Text) else value).references
+                yield from analysis_of(Expression(value) if bare and isinstance(value, Text) else value).references
             except ExpressionError:
                 continue
 
 
-def _analysis_of(value: Text | Expression) -> Analysis:
+def analysis_of(value: Text | Expression) -> Analysis:
+    """Returns the names and calls in a text or an expression; raises as `analyse` does."""
     return analyse(value) if isinstance(value, Text) else analyse_expression(value)
 
 

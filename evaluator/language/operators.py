@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,9 +42,12 @@ def add(run: Rendering, left: Any, right: Any) -> Any:
     return _small(left + right)
 
 
-def _subtract(run: Rendering, left: Any, right: Any) -> Any:
-    _check_numbers("subtract", left, right)
-    return _small(left - right)
+def _of_numbers(verb: str, operation: Callable[[Any, Any], Any]) -> Callable[[Rendering, Any, Any], Any]:
+    def operate(run: Rendering, left: Any, right: Any) -> Any:
+        _check_numbers(verb, left, right)
+        return _small(operation(left, right))
+
+    return operate
 
 
 def _multiply(run: Rendering, left: Any, right: Any) -> Any:
@@ -60,16 +64,6 @@ def _multiply(run: Rendering, left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int):
         _check_bits(left.bit_length() + right.bit_length())
     return left * right
-
-
-def _divide(run: Rendering, left: Any, right: Any) -> Any:
-    _check_numbers("divide", left, right)
-    return left / right
-
-
-def _floor_divide(run: Rendering, left: Any, right: Any) -> Any:
-    _check_numbers("divide", left, right)
-    return left // right
 
 
 def modulo(run: Rendering, left: Any, right: Any) -> Any:
@@ -91,7 +85,8 @@ def _power(run: Rendering, left: Any, right: Any) -> Any:
 
 
 BINARY: dict[str, Callable[[Rendering, Any, Any], Any]] = {
-    "Add": add, "Sub": _subtract, "Mul": _multiply, "Div": _divide, "FloorDiv": _floor_divide, "Mod": modulo,
+    "Add": add, "Sub": _of_numbers("subtract", operator.sub), "Mul": _multiply,
+    "Div": _of_numbers("divide", operator.truediv), "FloorDiv": _of_numbers("divide", operator.floordiv), "Mod": modulo,
     "Pow": _power,
 }  # fmt: skip
 """The arithmetic operators, by the name of their node in Jinja's tree."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import shortened
-from evaluator.nodes.values import TYPE_NAMES
+from evaluator.nodes.values import TYPE_NAMES, Shape, of_type
 
 _MAX_DIGITS = 1000
 _MAX_SHOWN = 40
@@ -39,7 +39,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "object": lambda value: isinstance(value, Mapping),
     "array": _is_array,
-    "[]": _is_array,
 }
 _DESCRIPTIONS: tuple[tuple[type, str], ...] = (
     (NoneType, "null"), (bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array"),
@@ -49,12 +48,12 @@ _DESCRIPTIONS: tuple[tuple[type, str], ...] = (
 
 def is_type_name(name: str) -> bool:
     """Returns whether `name` is a type, `T[]` to any depth included."""
-    return _parts(name)[0] in TYPE_NAMES
+    return of_type(name) is not None
 
 
 def matches(value: Any, type_name: str) -> bool:
     """Returns whether a plain value is of a type. Raises: UsageError, if there is no such type."""
-    return _matches(value, *_known_parts(type_name))
+    return _matches(value, _shape(type_name))
 
 
 def describe(value: Any) -> str:
@@ -70,17 +69,17 @@ def read_typed(text: str, type_name: str) -> Any:
 
     Raises: UsageError, if the text is not of the type, or if there is no such type.
     """
-    base, depth = _known_parts(type_name)
-    if depth == 0 and base in ("any", "string"):
+    shape = _shape(type_name)
+    if shape.kind in ("any", "string"):
         return text
     stripped = text.strip()
-    if depth == 0 and base == "boolean":
+    if shape.kind == "boolean":
         if stripped.lower() not in ("true", "false"):
             _refuse(text, type_name, "write true or false")
         return stripped.lower() == "true"
-    if depth == 0 and base in ("integer", "number"):
-        return _read_number(stripped, base, text)
-    return _read_json(stripped, base, depth, type_name)
+    if shape.kind in ("integer", "number"):
+        return _read_number(stripped, shape.kind, text)
+    return _read_json(stripped, shape, type_name)
 
 
 def _read_number(stripped: str, base: str, text: str) -> int | float:
@@ -99,15 +98,15 @@ def _read_number(stripped: str, base: str, text: str) -> int | float:
     _refuse(text, base)
 
 
-def _read_json(stripped: str, base: str, depth: int, type_name: str) -> Any:
+def _read_json(stripped: str, shape: Shape, type_name: str) -> Any:
     try:
         value = json.loads(stripped, parse_constant=_no_constant)
     except RecursionError as error:
         raise UsageError(f"expected {type_name}: the JSON is nested too deeply") from error
     except ValueError as error:
         raise UsageError(f"expected {type_name} as JSON, got {shortened(stripped, _MAX_SHOWN)}: {error}") from error
-    if not _matches(value, base, depth):
-        raise UsageError(f"expected {type_name}, got {describe(value)}{_wrong_item(value, base, depth)}")
+    if not _matches(value, shape):
+        raise UsageError(f"expected {type_name}, got {describe(value)}{_wrong_item(value, shape)}")
     return value
 
 
@@ -115,37 +114,30 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _parts(name: str) -> tuple[str, int]:
-    """Returns the base type and how many `[]` follow it; `[]` alone is a base type."""
-    base, depth = name, 0
-    while len(base) > 2 and base.endswith("[]"):
-        base, depth = base[:-2], depth + 1
-    return base, depth
-
-
-def _known_parts(name: str) -> tuple[str, int]:
-    base, depth = _parts(name)
-    if base not in TYPE_NAMES:
+def _shape(name: str) -> Shape:
+    shape = of_type(name)
+    if shape is None:
         raise UsageError(f"there is no type {name!r}; types are {', '.join(TYPE_NAMES)} and T[]")
-    return base, depth
+    return shape
 
 
-def _matches(value: Any, base: str, depth: int) -> bool:
-    if depth:
-        return _is_array(value) and all(_matches(item, base, depth - 1) for item in value)
-    return _CHECKS[base](value)
+def _matches(value: Any, shape: Shape) -> bool:
+    item = shape.item
+    if item is not None:
+        return _is_array(value) and all(_matches(each, item) for each in value)
+    return _CHECKS[shape.kind](value)
 
 
 def wrong_item(value: Any, type_name: str) -> str:
     """Returns `" whose item 3 is string"` for the first item that makes an array not match, or an empty string."""
-    return _wrong_item(value, *_parts(type_name))
+    return _wrong_item(value, _shape(type_name))
 
 
-def _wrong_item(value: Any, base: str, depth: int) -> str:
-    if depth and _is_array(value):
-        for index, item in enumerate(value):
-            if not _matches(item, base, depth - 1):
-                return f" whose item {index} is {describe(item)}{_wrong_item(item, base, depth - 1)}"
+def _wrong_item(value: Any, shape: Shape) -> str:
+    if shape.item is not None and _is_array(value):
+        for index, each in enumerate(value):
+            if not _matches(each, shape.item):
+                return f" whose item {index} is {describe(each)}{_wrong_item(each, shape.item)}"
     return ""
 
 

@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from evaluator.errors import ExpressionError
-from evaluator.language.analysis import analyse, analyse_expression
-from evaluator.language.syntax import has_markup
-from evaluator.library.calls import calls_of
-from evaluator.library.graphs import components
+from evaluator.library.calls import calls_in, calls_of
+from evaluator.library.graphs import components, reachable
 from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Cond, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
@@ -121,14 +118,11 @@ class CallCounter:
 
         A call inside a cycle is counted as unbounded.
         """
-        waiting = [*names]
-        graph: dict[str, Collection[str]] = {}
-        while waiting:
-            name = waiting.pop()
-            if name in self._templates and name not in self._ranges and name not in graph:
-                graph[name] = calls_of(self._templates[name])
-                waiting += graph[name]
-        for component in components(graph):
+
+        def calls(name: str) -> Collection[str] | None:
+            return calls_of(self._templates[name]) if name in self._templates and name not in self._ranges else None
+
+        for component in components(reachable(names, calls)):
             found: dict[str, _Range] = {}
             for name in component:
                 self._parts = self._parts_of[name] = []
@@ -243,17 +237,13 @@ _BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
 
 def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
     """The templates that a text calls: name, whether the call is certain, and whether a loop may repeat it."""
-    try:
-        if isinstance(text, Expression):
-            # `and`, `or` and `if` may skip a call.
-            return [(call.name, False, False) for call in analyse_expression(text).calls]
-        if "(" not in text.value or not has_markup(text.value):
-            return []
-        blocks = {match[1] for match in _BLOCK.finditer(text.value)}
-        plain = not blocks and " if " not in text.value and " or " not in text.value and " and " not in text.value
-        return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in analyse(text).calls]
-    except ExpressionError:
-        return []
+    calls = calls_in(text)
+    if isinstance(text, Expression):
+        # `and`, `or` and `if` may skip a call.
+        return [(call.name, False, False) for call in calls]
+    blocks = {match[1] for match in _BLOCK.finditer(text.value)} if calls else set[str]()
+    plain = not blocks and " if " not in text.value and " or " not in text.value and " and " not in text.value
+    return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in calls]
 
 
 def _add(a: _Range, b: _Range) -> _Range:

@@ -7,9 +7,8 @@ from typing import Literal
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, shortened
-from evaluator.language.analysis import CallReference, analyse, analyse_expression
-from evaluator.language.syntax import has_markup
-from evaluator.library.graphs import components
+from evaluator.language.analysis import CallReference, analysis_of
+from evaluator.library.graphs import cycles
 from evaluator.library.shapes import literal_fits, mismatch
 from evaluator.nodes import Call, Cond, Expression, Function, Iteration, Node, Span, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type
@@ -107,7 +106,6 @@ def _arity(
 EdgeKind = Literal["always", "text", "sometimes"]
 _RANK: dict[EdgeKind, int] = {"always": 0, "text": 1, "sometimes": 2}
 Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
-MAX_CYCLE = 50
 
 
 def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
@@ -136,23 +134,22 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
 
 
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
-    """The calls in the texts and expressions of `node` itself. Texts that cannot be read are skipped."""
+    """The calls in the texts and expressions of `node` itself."""
     for text in texts(node):
-        try:
-            if isinstance(text, Expression):
-                source = text.source
-                if "(" not in source.value:
-                    continue
-                calls = analyse_expression(text).calls
-            else:
-                source = text
-                if "(" not in source.value or not has_markup(source.value):
-                    continue
-                calls = analyse(text).calls
-        except ExpressionError:
-            continue
-        for call in calls:
+        source = text.source if isinstance(text, Expression) else text
+        for call in calls_in(text):
             yield call, source.locate(call.offset)
+
+
+def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
+    """The calls in a text or an expression; none where it cannot be read."""
+    source = text.source if isinstance(text, Expression) else text
+    if "(" not in source.value:
+        return ()
+    try:
+        return analysis_of(text).calls
+    except ExpressionError:
+        return ()
 
 
 def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
@@ -174,41 +171,11 @@ def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
 
 
 def _cycles(graph: Graph, weakest: EdgeKind) -> dict[str, list[str]]:
-    """For each name that is on a cycle of calls at least as certain as `weakest` a shortest one, with its ends.
-
-    In a component of more than MAX_CYCLE names each cycle is shown by its first two names, so that time is linear.
-    """
-    certain = {
+    """For each name that is on a cycle of calls at least as certain as `weakest` a shortest one, with its ends."""
+    return cycles({
         name: [target for target, (kind, _) in targets.items() if _RANK[kind] <= _RANK[weakest]]
         for name, targets in graph.items()
-    }
-    found: dict[str, list[str]] = {}
-    for component in components(certain):
-        members = frozenset(component)
-        for name in component:
-            inside = [target for target in certain[name] if target in members]
-            if len(component) > MAX_CYCLE:
-                found[name] = [name, inside[0], "…", name]
-            elif inside:
-                found[name] = _shortest_cycle(certain, name, members)
-    return {name: found[name] for name in graph if name in found}
-
-
-def _shortest_cycle(graph: Mapping[str, Sequence[str]], start: str, members: Collection[str]) -> list[str]:
-    """A shortest path from `start` back to it inside `members`, which has one."""
-    before: dict[str, str] = {}
-    waiting = [start]
-    for name in waiting:
-        for target in graph[name]:
-            if target == start:
-                way = [start, name]
-                while way[-1] != start:
-                    way.append(before[way[-1]])
-                return way[::-1]
-            if target in members and target not in before:
-                before[target] = name
-                waiting.append(target)
-    raise ValueError(f"{start!r} is on no cycle")
+    })  # fmt: skip
 
 
 def roles_of(node: TopLevel | Node) -> Iterator[str]:

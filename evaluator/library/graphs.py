@@ -1,52 +1,94 @@
-"""The components of a graph of names, found without recursion: a chain of any length is walked."""
+"""Graphs of names, walked without recursion, so that a chain may have any length. Every function takes linear time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
+MAX_CYCLE = 50
+_Targets = TypeVar("_Targets", bound=Collection[str])
 
 
-def components(graph: Mapping[str, Collection[str]], starts: Iterable[str] | None = None) -> list[list[str]]:
-    """The strongly connected components that `starts` reach (None: all), each after those that it leads to.
+def reachable(starts: Iterable[str], targets_of: Callable[[str], _Targets | None]) -> dict[str, _Targets]:
+    """The names that `starts` lead to, themselves included, each with its targets.
+
+    A name for which `targets_of` returns None is left out.
+    """
+    found: dict[str, _Targets] = {}
+    waiting = [*starts]
+    while waiting:
+        name = waiting.pop()
+        if name not in found and (targets := targets_of(name)) is not None:
+            found[name] = targets
+            waiting += targets
+    return found
+
+
+def components(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """The strongly connected components of a graph, each after those that it leads to.
 
     A name that is on no cycle is a component of its own. Names without an entry in `graph` are left out.
-    Time is linear.
 
     Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM Journal on Computing 1(2), 1972.
     """
     found: list[list[str]] = []
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
-    pending: list[str] = []
-    is_pending: set[str] = set()
-    for start in graph if starts is None else starts:
-        if start in numbers or start not in graph:
-            continue
-        way = [(start, iter(graph[start]))]
-        numbers[start] = lowest[start] = len(numbers)
-        pending.append(start)
-        is_pending.add(start)
+    pending: dict[str, None] = {}
+    for start in graph:
+        way = [] if start in numbers else [(start, iter(graph[start]))]
         while way:
             name, targets = way[-1]
+            if name not in numbers:
+                numbers[name] = lowest[name] = len(numbers)
+                pending[name] = None
             for target in targets:
-                if target not in graph:
-                    continue
-                if target not in numbers:
-                    numbers[target] = lowest[target] = len(numbers)
-                    pending.append(target)
-                    is_pending.add(target)
+                if target in graph and target not in numbers:
                     way.append((target, iter(graph[target])))
                     break
-                if target in is_pending:
+                if target in pending:
                     lowest[name] = min(lowest[name], numbers[target])
             else:
                 way.pop()
                 if way:
                     lowest[way[-1][0]] = min(lowest[way[-1][0]], lowest[name])
                 if lowest[name] == numbers[name]:
-                    at = len(pending) - 1
-                    while pending[at] != name:
-                        at -= 1
-                    found.append(pending[at:])
-                    is_pending.difference_update(pending[at:])
-                    del pending[at:]
+                    component = [pending.popitem()[0]]
+                    while component[-1] != name:
+                        component.append(pending.popitem()[0])
+                    found.append(component[::-1])
     return found
+
+
+def cycles(graph: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """For each name that is on a cycle a shortest one, from the name back to it.
+
+    In a component of more than MAX_CYCLE names each cycle is shown by its first two names.
+    """
+    found: dict[str, list[str]] = {}
+    for component in components(graph):
+        members = frozenset(component)
+        for name in component:
+            inside = [target for target in graph[name] if target in members]
+            if len(component) > MAX_CYCLE:
+                found[name] = [name, inside[0], "…", name]
+            elif inside:
+                found[name] = _shortest_cycle(graph, name, members)
+    return {name: found[name] for name in graph if name in found}
+
+
+def _shortest_cycle(graph: Mapping[str, Collection[str]], start: str, members: Collection[str]) -> list[str]:
+    """A shortest path from `start` back to it inside `members`, which has one."""
+    before: dict[str, str] = {}
+    waiting = [start]
+    for name in waiting:
+        for target in graph[name]:
+            if target == start:
+                way = [start, name]
+                while way[-1] != start:
+                    way.append(before[way[-1]])
+                return way[::-1]
+            if target in members and target not in before:
+                before[target] = name
+                waiting.append(target)
+    raise ValueError(f"{start!r} is on no cycle")

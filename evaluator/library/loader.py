@@ -24,6 +24,7 @@ from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, scan
+from evaluator.library.graphs import reachable
 from evaluator.library.reading import LoadedFile, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
@@ -169,15 +170,9 @@ class TemplateLibrary:
         """The templates that a run of `name` may call, directly or through others: name → their `sha256`."""
         state = self._state
         if name not in state.calls:
-            found: dict[str, str] = {}
-            waiting = [name]
-            while waiting:
-                template = state.templates.get(waiting.pop())
-                for other in () if template is None else calls_of(template.node):
-                    if other in state.templates and other not in found and other != name:
-                        found[other] = state.templates[other].sha256
-                        waiting.append(other)
-            state.calls[name] = found
+            known = state.templates
+            found = reachable([name], lambda one: calls_of(known[one].node) if one in known else None)
+            state.calls[name] = {other: known[other].sha256 for other in found if other != name}
         return state.calls[name]
 
     @property

@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
-from itertools import pairwise
 from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import did_you_mean
 from evaluator.library.files import Root, Stamp, beneath, read_beneath
-from evaluator.library.graphs import components
+from evaluator.library.graphs import components, cycles, reachable
 from evaluator.library.shapes import anchored
 from evaluator.nodes import Function, Input, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
@@ -28,22 +27,23 @@ from evaluator.xml.source import Source, read_source
 
 MAX_REF_NODES = 100_000
 """At most this many nodes are copied by the refs of a library."""
-MAX_REF_CYCLE = 50
 
 
 class RefResolver:
-    """Resolves the `ref`s of templates against a registry, each template once.
+    """Resolves the `ref`s of templates against a registry, each template once and after its bases.
 
-    `resolve(name)` returns the node with its refs resolved. Errors are collected by template in `diagnostics`; a
-    template with errors resolves to its own parts. `refs` has the names that each template refers to, and where.
-    `broken` are names that exist and cannot be used.
+    Errors are collected by template in `diagnostics`; a template with errors resolves to its own parts. `refs` has the
+    names that each template refers to, and where. `broken` are names that exist and cannot be used.
     """
 
     def __init__(self, registry: Mapping[str, TopLevel], broken: Collection[str] = ()) -> None:
         self._registry = registry
         self._broken = broken
         self._done: dict[str, TopLevel] = {}
-        self._stack: list[str] = []
+        # The template that is being resolved, those that refer to it and it to them, and one of their cycles.
+        self._name = ""
+        self._together: Collection[str] = ()
+        self._cycle: list[str] = []
         self.diagnostics: dict[str, list[Diagnostic]] = {}
         self.refs: dict[str, dict[str, Span]] = {}
         self.copied = 0
@@ -53,57 +53,23 @@ class RefResolver:
 
     def resolve_all(self) -> dict[str, TopLevel]:
         """Every node of the registry, resolved."""
-        self._prepare(self._registry)
-        return {name: self.resolve(name) for name in self._registry}
-
-    def resolve(self, name: str) -> TopLevel:
-        done = self._done.get(name)
-        if done is not None:
-            return done
-        node = self._registry[name]
-        level, self._level = self._level, 0
-        self._stack.append(name)
-        try:
-            whole: TopLevel = self._node(node)
-        finally:
-            self._stack.pop()
-            self._level = level
-        self._done[name] = whole
-        return whole
+        self._resolve(self._registry)
+        return {name: self._done[name] for name in self._registry}
 
     def resolve_unregistered(self, node: Node) -> tuple[Node, list[Diagnostic]]:
         """`node`, which is not in the registry, with its refs resolved, and the errors."""
-        self._prepare(_refs_of(node))
-        self._stack.append("")
-        try:
-            return self._node(node), self.diagnostics.pop("", [])
-        finally:
-            self._stack.pop()
+        self._resolve(_refs_of(node))
+        self._name, self._cycle = "", []
+        return self._node(node), self.diagnostics.pop("", [])
 
-    def _prepare(self, names: Iterable[str]) -> None:
-        """Resolves what `names` lead to, each template after its bases, so that a long chain needs no recursion."""
-        graph: dict[str, Mapping[str, Span]] = {}
-        waiting = [*names]
-        while waiting:
-            name = waiting.pop()
-            if name in self._registry and name not in graph:
-                graph[name] = _refs_of(self._registry[name])
-                waiting += graph[name]
+    def _resolve(self, names: Iterable[str]) -> None:
+        graph = reachable(names, lambda name: _refs_of(self._registry[name]) if name in self._registry else None)
+        on_cycle = cycles(graph)
         for component in components(graph):
-            if len(component) > MAX_REF_CYCLE:
-                self._refuse_cycle(component, graph)
+            self._together = frozenset(component)
             for name in component:
-                self.resolve(name)
-
-    def _refuse_cycle(self, names: list[str], graph: Mapping[str, Mapping[str, Span]]) -> None:
-        """An error for each member of a cycle that is too long to be shown; each keeps its own parts."""
-        members = frozenset(names)
-        for name in names:
-            target, span = next((ref, span) for ref, span in graph[name].items() if ref in members)
-            self.refs[name] = dict(graph[name])
-            self._done[name] = self._registry[name]
-            message = f"`ref` is a cycle of {len(names)} templates: {name} → {target} → …"
-            self.diagnostics.setdefault(name, []).append(Diagnostic("error", "ref-cycle", message, span))
+                self._name, self._cycle = name, on_cycle.get(name, [])
+                self._done[name] = self._node(self._registry[name])
 
     def _node(self, node: Any) -> Any:
         """`node` made whole with everything in it, and the paths of its schema files made absolute."""
@@ -124,7 +90,7 @@ class RefResolver:
             self._level -= 1
 
     def _base(self, task: Task, name: str) -> Task | None:
-        self.refs.setdefault(self._stack[-1], {}).setdefault(name, task.span)
+        span = self.refs.setdefault(self._name, {}).setdefault(name, task.span)
         base = self._registry.get(name)
         if base is None and name in self._broken:
             message = f"`ref` names `{name}`, which has errors"
@@ -132,8 +98,9 @@ class RefResolver:
         elif base is None:
             hint = did_you_mean(name, self._registry, "register the template, or load its folder too")
             self._report("unknown-ref", f"`ref` names no registered template: `{name}`", task.span, hint)
-        elif name in self._stack:
-            self._report_cycle([*self._stack[self._stack.index(name) :], name])
+        elif self._cycle and name in self._together:
+            if name == self._cycle[1]:
+                self._report("ref-cycle", f"`ref` is a cycle: {' → '.join(self._cycle)}", span)
         elif isinstance(base, Function):
             hint = f'call it instead: <call template="{name}">'
             self._report("ref-not-a-task", f"`ref` names a function: `{name}`", task.span, hint)
@@ -141,7 +108,7 @@ class RefResolver:
             message = f"`ref` names a task of type {base.type}, and this one is {task.type}: `{name}`"
             self._report("ref-type-mismatch", message, task.span, f'write type="{base.type}"')
         else:
-            whole = self.resolve(name)
+            whole = self._done[name]
             return whole if isinstance(whole, Task) and self._admits(task, name, whole) else None
         return None
 
@@ -161,16 +128,8 @@ class RefResolver:
             return True
         return False
 
-    def _report_cycle(self, cycle: list[str]) -> None:
-        """An error for each member, at its own `ref`."""
-        for place, (name, target) in enumerate(pairwise(cycle)):
-            chain = " → ".join([*cycle[place:], *cycle[1 : place + 1]])
-            message = f"`ref` is a cycle: {chain}"
-            found = Diagnostic("error", "ref-cycle", message, self.refs[name][target])
-            self.diagnostics.setdefault(name, []).append(found)
-
     def _report(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        found = self.diagnostics.setdefault(self._stack[-1], [])
+        found = self.diagnostics.setdefault(self._name, [])
         diagnostic = Diagnostic("error", code, message, span, hint)
         if diagnostic not in found:
             found.append(diagnostic)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, with_article
@@ -40,25 +40,6 @@ Bindings = ChainMap[str, Binding]
 
 class TooManyFindings(Exception):
     """A walk has found as much as it may; it ends."""
-
-
-class _Except(Mapping[str, Binding]):
-    """`bindings` without one name."""
-
-    def __init__(self, bindings: Mapping[str, Binding], name: str) -> None:
-        self._bindings = bindings
-        self._name = name
-
-    def __getitem__(self, key: str) -> Binding:
-        if key == self._name:
-            raise KeyError(key)
-        return self._bindings[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._bindings if name != self._name)
-
-    def __len__(self) -> int:
-        return len(self._bindings) - (self._name in self._bindings)
 
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]*\")\s*\])*\Z")
@@ -120,7 +101,10 @@ class ScopeWalk:
         given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.is_given}
         scope = outer.new_child()
         for declared in node.inputs:
-            scope[declared.name] = self._input(declared, outer, given, top)
+            own = given.pop(declared.name, None)  # the source of an input does not see the input
+            scope[declared.name] = self._input(declared, outer, given, own, top)
+            if own is not None:
+                given[declared.name] = own
         if isinstance(node, Iteration):
             self._use(node.iterated, scope)
         if node.runs_process:  # it reads all its inputs on stdin
@@ -178,12 +162,14 @@ class ScopeWalk:
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, or remove it"
                 self._warn("unused-input", message, declared.span, hint)
 
-    def _input(self, declared: Input, outer: Bindings, given: Mapping[str, Binding], top: bool) -> Binding:
-        """The input's binding. The source of its value is checked in the scope around the task."""
-        own = given.get(declared.name)
-        around = outer
-        if top:  # reads fall back to the other inputs that the caller gives
-            around = ChainMap(*outer.maps, cast("dict[str, Binding]", _Except(given, declared.name)))
+    def _input(
+        self, declared: Input, outer: Bindings, others: dict[str, Binding], own: Binding | None, top: bool
+    ) -> Binding:
+        """The input's binding. The source of its value is checked in the scope around the task.
+
+        `others` are the other inputs that the caller gives.
+        """
+        around = ChainMap(*outer.maps, others) if top else outer
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)
@@ -239,8 +225,6 @@ class ScopeWalk:
     # Texts
 
     def _text(self, text: Text, scope: Bindings) -> None:
-        if not has_markup(text.value):
-            return
         try:
             found = analyse(text)
         except ExpressionError as error:

@@ -76,7 +76,7 @@ def _called(shape: Shape, shown: str) -> str:
 
 
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
-    why = None if shape.absent is None else shape.absent.get(part)
+    why = None if shape.absent is None else shape.absent(part)
     if why is not None:
         return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", None)
     fields = [str(key) for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -75,18 +76,19 @@ class InMemoryIndex:
 
     @classmethod
     def from_folder(cls, root: str | Path, *, max_entries: int = _MAX_ENTRIES) -> InMemoryIndex:
-        """Returns an index of the regular files under `root`, described by their names, without hidden ones and links.
+        """Returns an index of the regular files under `root`, described by their names.
 
-        Paths are relative to `root`, with `/`. Of more than `max_entries` files the first by name are indexed.
+        Hidden files, links, caches and virtual environments are left out, as by `GlobalIndex`. Paths are relative to
+        `root`, with `/`. Of more than `max_entries` files the first by name are indexed.
 
         Raises: UsageError, if `root` is not a folder.
         """
+        from evaluator.memory.walk import Skips, folder_stamps
+
         if not os.path.isdir(root):
             raise UsageError(f"no folder at {root}")
-        index = cls()
-        for path in islice(_files(Path(root), ""), max_entries):
-            index.add(path, describe_path(path))
-        return index
+        files = folder_stamps(os.path.realpath(root), sys.maxsize, Skips())
+        return cls({file.path: describe_path(file.path) for file in islice(files, max_entries)})
 
     def __len__(self) -> int:
         return len(self._descriptions)
@@ -178,19 +180,3 @@ def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
     shown = ", ".join(f"{part.term} ({part.field})" for part in best[:_REASON_WORDS])
     why = tuple(Reason(part.term, part.field, round(part.weight, 4)) for part in best)
     return RelevantPath(path, round(min(1.0, sum(part.weight for part in best)), 4), f"shares {shown}", why)
-
-
-def _files(folder: Path, prefix: str) -> Iterator[str]:
-    """Yields the files below `folder`, in order of name; folders that cannot be read count as empty."""
-    try:
-        with os.scandir(folder) as found:
-            items = sorted(found, key=lambda item: item.name)
-    except OSError:
-        return
-    for item in items:
-        if item.name.startswith("."):
-            continue
-        if item.is_dir(follow_symlinks=False):
-            yield from _files(folder / item.name, f"{prefix}{item.name}/")
-        elif item.is_file(follow_symlinks=False):
-            yield f"{prefix}{item.name}"

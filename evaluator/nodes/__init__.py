@@ -164,40 +164,19 @@ class _EarlierSteps(Mapping[str | int, Shape]):
         return sum(1 for _ in self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LaterSteps(Mapping[str | int, str]):
-    """Why the steps from `position` on have no result yet, by index and by name."""
-
-    node: Sequential
-    position: int
-    known: Known
-
-    def __getitem__(self, key: str | int) -> str:
-        if isinstance(key, int):
-            if self.position <= key < len(self.node.steps):
-                return "it has not run yet"
-            raise KeyError(key)
-        if key == self.node.steps[self.position].name:
-            return "that is this step itself"
-        places = self.known.step_places(self.node).get(key, ())
-        at = bisect_left(places, self.position)
-        if at == len(places):
-            raise KeyError(key)
-        return f"that step runs later, as step {places[at] + 1}"
-
-    def __iter__(self) -> Iterator[str | int]:
-        yield from range(self.position, len(self.node.steps))
-        places = self.known.step_places(self.node)
-        yield from (name for name, indexes in places.items() if indexes[-1] >= self.position)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
 def _earlier_steps(node: Sequential, position: int, known: Known) -> Shape:
     """`steps`: the results of the steps before the one at `position`, by index and by name."""
-    earlier, later = _EarlierSteps(node, position, known), _LaterSteps(node, position, known)
-    return Shape("object", earlier, False, None, "", later)
+
+    def why_absent(key: str | int) -> str | None:
+        if isinstance(key, int):
+            return "it has not run yet" if position <= key < len(node.steps) else None
+        if key == node.steps[position].name:
+            return "that is this step itself"
+        places = known.step_places(node).get(key, ())
+        at = bisect_left(places, position)
+        return f"that step runs later, as step {places[at] + 1}" if at < len(places) else None
+
+    return Shape("object", _EarlierSteps(node, position, known), False, None, "", why_absent)
 
 
 def _step_result(node: Sequential, index: int, known: Known) -> Shape:

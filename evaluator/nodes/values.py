@@ -5,8 +5,9 @@ Where nothing is known the shape is ANY, about which no check complains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, cast
 
 TYPE_NAMES = ("any", "string", "number", "integer", "boolean", "object", "array", "[]")
@@ -23,7 +24,7 @@ KINDS: frozenset[str] = frozenset({*TYPE_NAMES, "null"} - {"[]"})
 class Shape:
     """`fields` of an object, complete unless `open`; `item` of an array; `what` names it in messages.
 
-    `absent` explains names that exist elsewhere and not here (a later step, for instance). `empty` says why
+    `absent` explains a name that exists elsewhere and not here (a later step, for instance). `empty` says why
     the value is always empty here.
     """
 
@@ -32,7 +33,7 @@ class Shape:
     open: bool = True
     item: Shape | None = None
     what: str = ""
-    absent: Mapping[str | int, str] | None = None
+    absent: Callable[[str | int], str | None] | None = None
     empty: str = ""
 
 
@@ -49,9 +50,10 @@ def record(what: str = "", open: bool = False, **fields: Shape) -> Shape:
     return Shape("object", cast("Mapping[str | int, Shape]", fields), open, None, what)
 
 
+@lru_cache(maxsize=64)
 def of_type(name: str) -> Shape | None:
     """The shape of a type's name (`string`, `number[]`, `[]`, …); None if there is no such type."""
-    base = name = name.strip()
+    base = name
     while len(base) > 2 and base.endswith("[]"):
         base = base[:-2]
     if base not in TYPE_NAMES:

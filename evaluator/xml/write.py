@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from evaluator.errors import UsageError
 from evaluator.nodes import (
@@ -22,7 +22,6 @@ from evaluator.nodes import (
     OutputFormat,
     Param,
     Span,
-    Task,
     Text,
     TopLevel,
     Turn,
@@ -39,6 +38,15 @@ _TEXT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", "\r": "&#13;"})
 _NEEDS_QUOTES = re.compile(r"""[\s,\[\](){}"'\\=]""")
 
 Attributes = Mapping[str, "str | int | float | bool | Text | None"]
+"""Attributes by name; an attribute with the value None is not written."""
+
+
+class _Element(NamedTuple):
+    """An element to write: `content` is its text, or the elements in it, or in mixed content texts and elements."""
+
+    name: str
+    attributes: Attributes
+    content: Text | Sequence[_Element | Text] = ()
 
 
 def to_xml(node: TopLevel | Node) -> str:
@@ -46,31 +54,24 @@ def to_xml(node: TopLevel | Node) -> str:
 
     Raises: UsageError, for a character that XML cannot hold.
     """
-    lines = _function(node, "") if isinstance(node, Function) else _node(node, "")
-    return "\n".join(lines) + "\n"
+    return "\n".join(_lines(_function(node) if isinstance(node, Function) else _node(node), "")) + "\n"
 
 
-def _node(node: Node, pad: str, space: str | None = None) -> list[str]:
+def _node(node: Node) -> _Element:
     if isinstance(node, Call):
-        arguments = [_text("arg", one.value, pad + "  ", {"name": one.name}) for one in node.args]
-        return _element("call", pad, {"template": node.template, "name": node.name, "xml:space": space}, arguments)
+        arguments = [_Element("arg", {"name": one.name}, one.value) for one in node.args]
+        return _Element("call", {"template": node.template, "name": node.name}, arguments)
     if isinstance(node, Cond):
-        inner: list[str] = []
-        for case in node.cases:
-            inner += _element("case", pad + "  ", {"test": case.test.source}, _node(case.body, pad + "    "))
+        inner = [_Element("case", {"test": case.test.source}, [_node(case.body)]) for case in node.cases]
         if node.default is not None:
-            inner += _element("default", pad + "  ", {}, _node(node.default, pad + "    "))
-        return _element("cond", pad, {"name": node.name, "xml:space": space}, inner)
-    return _task(node, pad, space)
+            inner.append(_Element("default", {}, [_node(node.default)]))
+        return _Element("cond", {"name": node.name}, inner)
+    attributes, inner = _fields(node)
+    return _Element("task", {"name": node.name, "type": node.type, **attributes}, inner)
 
 
-def _task(task: Task, pad: str, space: str | None) -> list[str]:
-    attributes, lines = _fields(task, pad + "  ")
-    return _element("task", pad, {"name": task.name, "type": task.type, **attributes, "xml:space": space}, lines)
-
-
-def _fields(owner: Any, pad: str) -> tuple[Attributes, list[str]]:
-    """The attributes of a task or a part, and the lines of the elements inside it; defaults are not written."""
+def _fields(owner: Any) -> tuple[Attributes, list[_Element]]:
+    """The attributes of a task or a part, and the elements inside it; defaults are not written."""
     own: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
     stated = {
@@ -80,12 +81,12 @@ def _fields(owner: Any, pad: str) -> tuple[Attributes, list[str]]:
         if field.attribute is not None:
             attributes = own if field.element is None else inside.setdefault(field.element, {})
             attributes[field.attribute] = _ATTRIBUTE_VALUES.get(field.form, _same)(value)
-    lines: list[str] = []
+    found: list[_Element] = []
     for field in FIELDS[type(owner)]:
         element = field.element
         if field.attribute is None and element is not None and (field in stated or element in inside):
-            lines += WRITERS[field.form](element, stated.get(field), pad, inside.get(element, {}))
-    return own, lines
+            found.append(WRITERS[field.form](element, stated.get(field), inside.get(element, {})))
+    return own, found
 
 
 def _literal_json(value: Any) -> str:
@@ -114,115 +115,87 @@ def _is_default(field: Field, value: Any) -> bool:
     return field.form == "fields" and field.default is not None and value == replace(field.default, span=value.span)
 
 
-def _value(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
+def _value(name: str, value: Any, attributes: Attributes) -> _Element:
     """A text, an expression, a setting or a choice; empty where only attributes are given."""
     value = value.source if isinstance(value, Expression) else "" if value is None else value
-    return [_text(name, _as_text(value), pad, attributes)]
+    return _Element(name, attributes, _as_text(value))
 
 
-def _part(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
-    own, lines = _fields(value, pad + "  ")
-    return _element(name, pad, own, lines)
+def _each(write: Callable[[Any], _Element]) -> Callable[[str, Any, Attributes], _Element]:
+    """Writes an element that has one element for each item of a value."""
+    return lambda name, value, attributes: _Element(name, attributes, [write(one) for one in value or ()])
 
 
-def _nodes(name: str, value: Any, pad: str, attributes: Attributes) -> list[str]:
-    nodes: tuple[Node, ...] = value if isinstance(value, tuple) else (value,)
-    return _element(name, pad, {}, [line for one in nodes for line in _node(one, pad + "  ")])
-
-
-def _inputs(name: str, value: tuple[Input, ...], pad: str, attributes: Attributes) -> list[str]:
-    return _element(name, pad, attributes, [line for one in value or () for line in _input(one, pad + "  ")])
-
-
-def _turns(name: str, value: tuple[Turn, ...], pad: str, attributes: Attributes) -> list[str]:
-    return _element(name, pad, {}, [line for one in value for line in _turn(one, pad + "  ")])
-
-
-def _turn(turn: Turn, pad: str) -> list[str]:
+def _turn(turn: Turn) -> _Element:
     if turn.node is None:
-        return [_text("turn", turn.text or _as_text(""), pad, {"role": "user"})]
-    most = None if turn.most == 1 else turn.most
-    return _element("turn", pad, {"role": "user", "max": most}, _node(turn.node, pad + "  "))
+        return _Element("turn", {"role": "user"}, turn.text or ())
+    return _Element("turn", {"role": "user", "max": None if turn.most == 1 else turn.most}, [_node(turn.node)])
 
 
-def _tools(name: str, value: tuple[str, ...] | None, pad: str, attributes: Attributes) -> list[str]:
-    return _element(name, pad, attributes, [_empty("tool", pad + "  ", {"name": tool}) for tool in value or ()])
+def _example(example: Example) -> _Element:
+    inputs = [_Element("input", {"name": key}, _as_text(text)) for key, text in example.inputs.items()]
+    return _Element("example", {}, [*inputs, _Element("output", {}, _as_text(example.output))])
 
 
-def _examples(name: str, value: tuple[Example, ...] | None, pad: str, attributes: Attributes) -> list[str]:
-    lines: list[str] = []
-    for example in value or ():
-        inner = [_text("input", _as_text(text), pad + "    ", {"name": key}) for key, text in example.inputs.items()]
-        inner.append(_text("output", _as_text(example.output), pad + "    "))
-        lines += _element("example", pad + "  ", {}, inner)
-    return _element(name, pad, attributes, lines)
-
-
-def _file_paths(name: str, value: FilePaths, pad: str, attributes: Attributes) -> list[str]:
-    inside = pad + "  "
+def _file_paths(name: str, value: FilePaths, attributes: Attributes) -> _Element:
     if value.source == "command":
-        inner = _command("command", value.items, inside, {"shell": True} if value.shell else {})
+        inner = [_command("command", value.items, {"shell": True} if value.shell else {})]
     else:
-        inner = [
-            _text("description" if value.source == "description" else "path", item, inside) for item in value.items
-        ]
-    return _element(name, pad, {"source": value.source}, inner)
+        inner = [_Element("description" if value.source == "description" else "path", {}, item) for item in value.items]
+    return _Element(name, {"source": value.source}, inner)
 
 
-def _output_format(name: str, value: OutputFormat, pad: str, attributes: Attributes) -> list[str]:
+def _output_format(name: str, value: OutputFormat, attributes: Attributes) -> _Element:
     # The name of a schema has no braces; an inline schema is a JSON object.
-    schema = value.schema or ""
-    inline = schema.lstrip().startswith("{")
-    declared: Attributes = {"type": value.type, "schema": None if inline else value.schema}
-    return [_text(name, _as_text(schema if inline else ""), pad, declared)]
+    if value.schema is not None and value.schema.lstrip().startswith("{"):
+        return _Element(name, {"type": value.type}, _as_text(value.schema))
+    return _Element(name, {"type": value.type, "schema": value.schema})
 
 
-def _command(name: str, value: tuple[Text, ...] | None, pad: str, attributes: Attributes) -> list[str]:
-    if not value:
-        return []
-    if attributes:
-        return [_text(name, value[0], pad, attributes)]
-    return _element(name, pad, {}, [_text("arg", one, pad + "  ") for one in value])
+def _command(name: str, value: tuple[Text, ...] | None, attributes: Attributes) -> _Element:
+    value = value or ()
+    return _Element(name, attributes, value[0] if attributes and value else [_Element("arg", {}, one) for one in value])
 
 
-WRITERS: dict[str, Callable[[str, Any, str, Attributes], list[str]]] = {
-    **dict.fromkeys(("text", "model", "integer", "decimal", "boolean", "choice", "condition"), _value),
-    **dict.fromkeys(("role", "steps"), _nodes),
-    **dict.fromkeys(("fields", "script"), _part),
-    "command": _command,
-    "inputs": _inputs,
-    "turns": _turns,
-    "tools": _tools,
-    "examples": _examples,
-    "file_paths": _file_paths,
-    "output_format": _output_format,
-}
-"""Writes the element of a field of each form that is not an attribute, from its name, value and attributes."""
-
-
-def _input(one: Input, pad: str) -> list[str]:
+def _input(one: Input) -> _Element:
     source: Expression | None = one.source
     attributes: Attributes = {
         "name": one.name, "type": one.type, "required": one.required, "default": one.default,
         "from": None if source is None else source.source,
     }  # fmt: skip
     if one.task is None:
-        return [_text("input", _as_text(one.description), pad, attributes)]
+        return _Element("input", attributes, _as_text(one.description))
+    nested = _node(one.task)
     if not one.description:
-        return _element("input", pad, attributes, _node(one.task, pad + "  "))
-    nested = "\n".join(_node(one.task, "", "default"))
-    opening = _opening("input", {**attributes, "xml:space": "preserve"})
-    return [f"{pad}<{opening}>{_escape(one.description)}{nested}</input>"]
+        return _Element("input", attributes, [nested])
+    nested = nested._replace(attributes={**nested.attributes, "xml:space": "default"})
+    return _Element("input", {**attributes, "xml:space": "preserve"}, [_as_text(one.description), nested])
 
 
-def _function(function: Function, pad: str) -> list[str]:
+WRITERS: dict[str, Callable[[str, Any, Attributes], _Element]] = {
+    **dict.fromkeys(("text", "model", "integer", "decimal", "boolean", "choice", "condition"), _value),
+    **dict.fromkeys(("fields", "script"), lambda name, value, attributes: _Element(name, *_fields(value))),
+    "role": lambda name, value, attributes: _Element(name, attributes, [_node(value)]),
+    "steps": _each(_node),
+    "command": _command,
+    "inputs": _each(_input),
+    "turns": _each(_turn),
+    "tools": _each(lambda tool: _Element("tool", {"name": tool})),
+    "examples": _each(_example),
+    "file_paths": _file_paths,
+    "output_format": _output_format,
+}
+"""Writes the element of a field of each form that is not an attribute, from its name, value and attributes."""
+
+
+def _function(function: Function) -> _Element:
     attributes: Attributes = {
         "name": function.name,
         "params": ", ".join(_param(one) for one in function.params) or None,
         "returns": function.returns,
     }
-    described = [_text("description", _as_text(function.description), pad + "  ")] if function.description else []
-    return _element("template", pad, attributes, [*described, *_node(function.body, pad + "  ")])
+    described = [_Element("description", {}, _as_text(function.description))] if function.description else []
+    return _Element("template", attributes, [*described, _node(function.body)])
 
 
 def _param(param: Param) -> str:
@@ -235,28 +208,28 @@ def _param(param: Param) -> str:
     return f"{head}={default}"
 
 
-def _element(name: str, pad: str, attributes: Attributes, inner: Iterable[str]) -> list[str]:
-    lines = list(inner)
-    if not lines:
-        return [_empty(name, pad, attributes)]
-    return [f"{pad}<{_opening(name, attributes)}>", *lines, f"{pad}</{name}>"]
+def _lines(element: _Element, pad: str) -> list[str]:
+    name, attributes, content = element
+    if isinstance(content, Text):
+        return [pad + _with_text(name, content, pad, attributes)]
+    opening = _opening(name, attributes)
+    if any(isinstance(part, Text) for part in content):
+        parts = [_escape(one.value) if isinstance(one, Text) else "\n".join(_lines(one, "")) for one in content]
+        return [f"{pad}<{opening}>{''.join(parts)}</{name}>"]
+    inner = [line for one in content if not isinstance(one, Text) for line in _lines(one, pad + "  ")]
+    return [f"{pad}<{opening}>", *inner, f"{pad}</{name}>"] if inner else [f"{pad}<{opening}/>"]
 
 
-def _empty(name: str, pad: str, attributes: Attributes) -> str:
-    return f"{pad}<{_opening(name, attributes)}/>"
-
-
-def _text(name: str, text: Text, pad: str, attributes: Attributes | None = None) -> str:
+def _with_text(name: str, text: Text, pad: str, attributes: Attributes) -> str:
     """A text element: in one line, or as an indented block, or preserved where reading would trim it."""
     value = text.value
-    given = attributes or {}
     if not value:
-        return _empty(name, pad, given)
+        return f"<{_opening(name, attributes)}/>"
     block = "\n".join(["", *(f"{pad}  {line}" if line else "" for line in value.split("\n")), pad])
     for form in (value, block) if "\n" in value else (value,):
         if clean(form) == value:
-            return f"{pad}<{_opening(name, given)}>{_escape(form)}</{name}>"
-    return f"{pad}<{_opening(name, {**given, 'xml:space': 'preserve'})}>{_escape(value)}</{name}>"
+            return f"<{_opening(name, attributes)}>{_escape(form)}</{name}>"
+    return f"<{_opening(name, {**attributes, 'xml:space': 'preserve'})}>{_escape(value)}</{name}>"
 
 
 def _opening(name: str, attributes: Attributes) -> str:
