@@ -94,8 +94,6 @@ class ConsolidationWork(Work):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_killed = False
-        self._consolidation: asyncio.Future[str] | None = None
 
     async def run(self, output: Output) -> End:
         """Consolidates the index, unless another process does."""
@@ -107,19 +105,16 @@ class ConsolidationWork(Work):
             if self._is_killed:
                 return End("killed")
             former = lock.begin(descriptor)
-            is_complete = False
+            consolidation = self._running = asyncio.ensure_future(self._consolidate())
             try:
-                consolidation = self._consolidation = asyncio.ensure_future(self._consolidate())
                 await asyncio.wait([consolidation])
+                summary = consolidation.result()
+            except BaseException:
+                lock.rewind(descriptor, former)
                 if consolidation.cancelled():
                     return End("killed")
-                summary = consolidation.result()
-                is_complete = True
-            finally:
-                if is_complete:
-                    lock.complete(descriptor)
-                else:
-                    lock.rewind(descriptor, former)
+                raise
+            lock.complete(descriptor)
             output.write(f"{summary}\n".encode())
             return End("completed", summary=summary)
         finally:
@@ -128,8 +123,3 @@ class ConsolidationWork(Work):
     async def _consolidate(self) -> str:
         with GlobalIndex(self._path) as index:
             return str(await index.consolidate())
-
-    def kill(self) -> None:
-        self._is_killed = True
-        if self._consolidation is not None:
-            self._consolidation.cancel()

@@ -8,8 +8,6 @@ aborted and ends the scripts and subtasks that it runs.
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -39,9 +37,6 @@ class EvaluationWork(Work):
         self.type = kind
         self._evaluate = evaluate
         self._redactor = redactor
-        self._evaluation: asyncio.Future[Outcome] | None = None
-        self._is_killed = False
-        self._task_file: str | None = None
         self._inputs: dict[str, int | None] = {}
         self._outputs: list[int | None] = []
 
@@ -49,10 +44,6 @@ class EvaluationWork(Work):
     def tokens(self) -> tuple[int | None, int | None]:
         """Input tokens of the last request of each session, summed; output tokens of all turns. None: unknown."""
         return _sum(self._inputs.values()), _sum(self._outputs)
-
-    @property
-    def task_file(self) -> str | None:
-        return self._task_file
 
     async def run(self, output: Output) -> End:
         """Evaluates the task to its end."""
@@ -64,29 +55,24 @@ class EvaluationWork(Work):
             if usage is not None:
                 self._inputs[path] = usage["input_tokens"]
                 self._outputs.append(usage["output_tokens"])
-            self.write(output, {"type": "message", "path": path, **message})
+            output.write_record({"type": "message", "path": path, **message}, self._redactor)
 
-        evaluation = self._evaluation = asyncio.ensure_future(self._evaluate(note, self._begin))
+        evaluation = self._running = asyncio.ensure_future(self._evaluate(note, self._begin))
         try:
             await asyncio.wait([evaluation])
         except asyncio.CancelledError:
             evaluation.cancel()
             raise
         if evaluation.cancelled():
-            self.write(output, {"type": "aborted"})
+            output.write_record({"type": "aborted"}, self._redactor)
             used, made = self.tokens
-            return End("killed", task_file=self._task_file, input_tokens=used, output_tokens=made)
+            return End("killed", task_file=self.task_file, input_tokens=used, output_tokens=made)
         outcome = evaluation.result()
-        self.write(output, {"type": "outcome", **outcome.to_dict()})
+        output.write_record({"type": "outcome", **outcome.to_dict()}, self._redactor)
         return self._end(outcome)
 
-    def kill(self) -> None:
-        self._is_killed = True
-        if self._evaluation is not None:
-            self._evaluation.cancel()
-
     def _begin(self, task_id: TaskId) -> None:
-        self._task_file = f"TASK-{task_id}"
+        self.task_file = f"TASK-{task_id}"
         if self.on_task_file is not None:
             self.on_task_file()
 
@@ -101,11 +87,6 @@ class EvaluationWork(Work):
         """The beginning of `content`, redacted."""
         content = self._redactor.redact(content)
         return content[:_SUMMARY_CHARS] + ("…" if len(content) > _SUMMARY_CHARS else "")
-
-    def write(self, output: Output, record: Mapping[str, Any]) -> None:
-        """Adds a line to the transcript."""
-        shown = self._redactor.redact_value({"time": round(time.time(), 3), **record})
-        output.write(json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n")
 
 
 def _sum(counts: Any) -> int | None:

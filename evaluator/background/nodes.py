@@ -14,13 +14,13 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from evaluator.background.output import MAX_BYTES, Output
-from evaluator.background.scripts import end_of
+from evaluator.background.scripts import CommandWork
 from evaluator.background.tasks import End, TaskType, Work
-from evaluator.errors import ToolError
-from evaluator.processes.supervisor import Command, ProcessEnd, SupervisedProcess
+from evaluator.processes.supervisor import Command
 
 POLL_S = 0.25
 BLOCK_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _KILL_S = 2.0
 class RemoteCommand(Protocol):
     """A NodeCommand in another process. A method raises an exception if the node is lost."""
 
-    async def run(self, command: Command) -> ProcessEnd | str: ...
+    async def run(self, command: Command) -> End: ...
 
     async def read(self, offset: int) -> bytes: ...
 
@@ -51,26 +51,16 @@ class NodeCommand:
         self._output = tempfile.TemporaryFile(prefix="evaluator-")  # noqa: SIM115
         weakref.finalize(self, self._output.close)
         self._max_bytes = max_bytes
-        self._process: SupervisedProcess | None = None
         self._is_killed = False
+        self._work: CommandWork | None = None
 
-    async def run(self, command: Command) -> ProcessEnd | str:
-        """Runs the command to its end. Returns: how it ended, or why it could not be started."""
-        command = replace(command, is_nested=True)  # Ray kills the children of a process that ends
-        try:
-            process = SupervisedProcess(command, self._output.fileno(), self._output.fileno(), has_input=False)
-        except ToolError as error:
-            return str(error)
-        try:
-            self._process = process
-            if self._is_killed:
-                process.kill()
-            return await process.run()
-        except ToolError as error:
-            return str(error)
-        finally:
-            self._process = None
-            await process.end()
+    async def run(self, command: Command) -> End:
+        """Runs the command to its end."""
+        # Ray kills the children of a process that ends.
+        self._work = CommandWork(replace(command, is_nested=True))
+        if self._is_killed:
+            self._work.kill()
+        return await self._work.run(Output(Path(), self._output.fileno()))
 
     async def read(self, offset: int) -> bytes:
         """The next bytes of the output."""
@@ -81,8 +71,8 @@ class NodeCommand:
     async def stop(self) -> None:
         """Kills the command with everything that it started."""
         self._is_killed = True
-        if self._process is not None:
-            self._process.kill()
+        if self._work is not None:
+            self._work.kill()
 
 
 class NodeWork(Work):
@@ -93,7 +83,6 @@ class NodeWork(Work):
 
     def __init__(self, command: Command, open_node: OpenNode) -> None:
         self._command, self._open_node = command, open_node
-        self._is_killed = False
         self._wake = asyncio.Event()
 
     async def run(self, output: Output) -> End:
@@ -102,20 +91,17 @@ class NodeWork(Work):
             async with self._open_node(lambda: self._is_killed) as remote:
                 if remote is None or self._is_killed:
                     return End("killed")
-                ended = await self._follow(remote, output)
+                return await self._follow(remote, output)
         except Exception:
             if self._is_killed:
                 return End("killed")
             raise
-        if isinstance(ended, str):
-            return End("killed" if self._is_killed else "failed", reason=ended)
-        return end_of(ended)
 
     def kill(self) -> None:
-        self._is_killed = True
+        super().kill()
         self._wake.set()
 
-    async def _follow(self, remote: RemoteCommand, output: Output) -> ProcessEnd | str:
+    async def _follow(self, remote: RemoteCommand, output: Output) -> End:
         """Copies the output until the command has ended."""
         running = asyncio.ensure_future(remote.run(self._command))
         waking = asyncio.ensure_future(self._wake.wait())

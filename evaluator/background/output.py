@@ -7,12 +7,17 @@ another program created before is ever written to.
 from __future__ import annotations
 
 import errno
+import json
 import os
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
+from evaluator.record.redact import Redactor
 
 MAX_BYTES = 1 << 30
 """The size of an output at which its task is killed."""
@@ -53,6 +58,11 @@ class Output:
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
+
+    def write_record(self, record: Mapping[str, Any], redactor: Redactor) -> None:
+        """Appends a line of JSON: `record` with the time, redacted. Raises: OSError."""
+        shown = redactor.redact_value({"time": round(time.time(), 3), **record})
+        self.write(json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n")
 
     def tail(self, max_bytes: int) -> bytes:
         """The last bytes, also if another file has taken its name."""

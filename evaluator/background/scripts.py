@@ -19,36 +19,19 @@ _REASONS = {
 }
 
 
-class ScriptWork(Work):
-    """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with the same limits.
-
-    Its standard input is empty; with `has_input` it stays open, and `write` sends to it. When the task ends, nothing
-    that the script started is running.
-    """
+class CommandWork(Work):
+    """Runs a command below the supervisor of all scripts. When the task ends, nothing that it started is running."""
 
     type: TaskType = "b"
     is_watched = True
 
-    def __init__(
-        self,
-        argv: Sequence[str] | str,
-        *,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float = float("inf"),
-        memory_bytes: int | None = MEMORY_BYTES,
-        sandbox: Sandbox = NO_SANDBOX,
-        has_input: bool = False,
-    ) -> None:
-        words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
-        self._command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, sandbox=sandbox)
-        self._has_input = has_input
+    def __init__(self, command: Command, *, has_input: bool = False) -> None:
+        self._command, self._has_input = command, has_input
         self._process: SupervisedProcess | None = None
         self._input: asyncio.WriteTransport | None = None
-        self._is_killed = False
 
     async def run(self, output: Output) -> End:
-        """Runs the script to its end. A script that cannot be started has failed."""
+        """Runs the command to its end. One that cannot be started has failed."""
         if self._is_killed:
             return End("killed")
         try:
@@ -63,7 +46,7 @@ class ScriptWork(Work):
             self._process = process
             if self._is_killed:
                 process.kill()
-            return end_of(await process.run())
+            return _end_of(await process.run())
         except ToolError as error:
             return End("killed" if self._is_killed else "failed", reason=str(error))
         finally:
@@ -71,9 +54,31 @@ class ScriptWork(Work):
             await process.end()
 
     def kill(self) -> None:
-        self._is_killed = True
+        super().kill()
         if self._process is not None:
             self._process.kill()
+
+
+class ScriptWork(CommandWork):
+    """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with the same limits.
+
+    Its standard input is empty; with `has_input` it stays open, and `write` sends to it.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str] | str,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = float("inf"),
+        memory_bytes: int | None = MEMORY_BYTES,
+        sandbox: Sandbox = NO_SANDBOX,
+        has_input: bool = False,
+    ) -> None:
+        words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
+        command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, sandbox=sandbox)
+        super().__init__(command, has_input=has_input)
 
     def write(self, data: bytes) -> None:
         """Sends `data` to the script's standard input. Raises: ToolError, if it has none or has ended."""
@@ -82,7 +87,7 @@ class ScriptWork(Work):
         self._input.write(data)
 
 
-def end_of(end: ProcessEnd) -> End:
+def _end_of(end: ProcessEnd) -> End:
     """The end of a task that was this process."""
     reason = _REASONS.get(end.reason)
     if end.survivors:

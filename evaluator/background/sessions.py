@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from evaluator.background.evaluations import EvaluationWork
 from evaluator.background.output import Output
-from evaluator.background.tasks import Activity, End
+from evaluator.background.tasks import End
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.chat import ChatReply
@@ -35,19 +35,10 @@ class SessionWork(EvaluationWork):
         )
         self._inbox: asyncio.Queue[str | None] = asyncio.Queue()
         self._output: Output | None = None
-        self._activity: Activity = "active"
-        self._event = ""
-
-    @property
-    def activity(self) -> Activity:
-        return self._activity
-
-    def take_event(self) -> str:
-        event, self._event = self._event, ""
-        return event
+        self.activity = "active"
 
     def receive(self, message: str | None) -> None:
-        self._activity = "active"
+        self.activity = "active"
         self._inbox.put_nowait(message)
 
     async def run(self, output: Output) -> End:
@@ -55,9 +46,9 @@ class SessionWork(EvaluationWork):
         return await super().run(output)
 
     async def _ask(self) -> str | None:
-        self._activity = "idle" if self._inbox.empty() else "active"
+        self.activity = "idle" if self._inbox.empty() else "active"
         query = await self._inbox.get()
-        self._activity = "active"
+        self.activity = "active"
         return query
 
     def _show(self, reply: ChatReply) -> None:
@@ -67,4 +58,4 @@ class SessionWork(EvaluationWork):
             return
         self._event = f"it has not answered: {self.shortened(outcome.message)}"
         if self._output is not None:
-            self.write(self._output, {"type": "failure", **outcome.to_dict()})
+            self._output.write_record({"type": "failure", **outcome.to_dict()}, self._redactor)

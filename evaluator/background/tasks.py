@@ -9,6 +9,7 @@ that nobody can guess the name of an output file before it is created.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import string
@@ -127,27 +128,26 @@ class Work(ABC):
     """That of its notifications."""
     is_watched: bool = False
     """Whether a prompt at the end of an output that stopped growing is worth a notice."""
+    activity: Activity | None = None
+    """Whether a session is answering; None for everything else."""
+    task_file: str | None = None
+    """The task file of an evaluation, as soon as there is one."""
     on_task_file: Callable[[], None] | None = None
     """Called as soon as `task_file` is known."""
+    _is_killed = False
+    _running: asyncio.Future[Any] | None = None
+    """What `kill` cancels."""
+    _event = ""
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
         """The input and output tokens so far, see `End`."""
         return None, None
 
-    @property
-    def activity(self) -> Activity | None:
-        """Whether a session is answering; None for everything else."""
-        return None
-
-    @property
-    def task_file(self) -> str | None:
-        """The task file of an evaluation, as soon as there is one."""
-        return None
-
     def take_event(self) -> str:
         """What happened since the last call that is worth a notice while the task runs; empty: nothing."""
-        return ""
+        event, self._event = self._event, ""
+        return event
 
     def receive(self, message: str | None) -> None:
         """Takes a message that was sent to the task; None: the last one was the last."""
@@ -156,5 +156,7 @@ class Work(ABC):
     @abstractmethod
     async def run(self, output: Output) -> End: ...
 
-    @abstractmethod
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        self._is_killed = True
+        if self._running is not None:
+            self._running.cancel()

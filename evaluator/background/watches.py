@@ -7,9 +7,7 @@ task goes on until it is killed, has seen `max_events` events (completed), or th
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,18 +42,12 @@ class WatchWork(Work):
         self._server, self._uris, self._cwd, self._max_events = server, uris, cwd, max_events
         self._environ = os.environ if environ is None else environ
         self._redactor = Redactor.from_environment(self._environ)
-        self._is_killed = self._is_done = False
+        self._is_done = False
         self._changed: dict[str, None] = {}
         self._wake = asyncio.Event()
-        self._following: asyncio.Future[str] | None = None
         self._failure: OSError | None = None
         self._output: Output | None = None
         self._events = 0
-        self._event = ""
-
-    def take_event(self) -> str:
-        event, self._event = self._event, ""
-        return event
 
     async def run(self, output: Output) -> End:
         """Watches the server until its end. Its program and all that it started have ended then."""
@@ -65,7 +57,7 @@ class WatchWork(Work):
             return End("killed")
         self._output = output
         connection = Connection(self._server, self._environ, self._cwd, EventWatch(self._uris, self._note))
-        following = self._following = asyncio.ensure_future(self._follow(connection))
+        following = self._running = asyncio.ensure_future(self._follow(connection))
         try:
             await asyncio.wait([following])
         finally:
@@ -77,11 +69,6 @@ class WatchWork(Work):
             reason = self._redactor.redact(f"MCP server {self._server.name!r}: {why}")
             return End("failed", reason=reason, summary=self._summary())
         return End("completed", summary=self._summary())
-
-    def kill(self) -> None:
-        self._is_killed = True
-        if self._following is not None:
-            self._following.cancel()
 
     async def _follow(self, connection: Connection) -> str:
         """Reads resources that have changed. Returns: why the server is lost; "" after the last event."""
@@ -125,9 +112,7 @@ class WatchWork(Work):
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self._output is not None:
-            shown = self._redactor.redact_value({"time": round(time.time(), 3), **record})
-            line = json.dumps(shown, ensure_ascii=False, default=str)
-            self._output.write(line.encode("utf-8", "backslashreplace") + b"\n")
+            self._output.write_record(record, self._redactor)
 
     def _summary(self) -> str:
         return f"{self._events} events" if self._events != 1 else "1 event"

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from urllib.parse import quote
 
 from evaluator.batch.export.result_table import clean
-from evaluator.batch.records import SampleResult, Score, Verdict
+from evaluator.batch.records import SampleResult, Verdict
 
 FIELDS = (
     "group", "verdict", "id", "title", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed",
@@ -104,36 +104,17 @@ def folder_url(folder: Path, report: Path) -> str:
 
 
 def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
-    failure = result.failure
-    return [
-        group,
-        ORDER.index(result.verdict),
-        result.sample_id,
-        result.title,
-        result.place,
-        result.epoch,
-        result.model,
-        dict(result.inputs),
-        result.target,
-        dict(result.metadata),
-        result.content,
-        result.parsed,
-        {name: _score(score) for name, score in result.scores.items()},
-        None if failure is None else failure.to_dict(),
-        result.usage.non_zero(),
-        result.scoring_usage.cost_usd,
-        round(result.duration_s, 6),
-        result.started,
-        result.task_id,
-        link_to(folder, result.task_file),
-        result.cached_calls,
-        list(result.warnings),
-        result.identity,
-    ]
-
-
-def _score(score: Score) -> dict[str, Any]:
-    return {name: value for name, value in score.to_dict().items() if value is not None}
+    values = result.to_dict()
+    values |= {
+        "group": group, "verdict": ORDER.index(result.verdict), "id": result.sample_id, "title": result.title,
+        "scores": {
+            name: {key: value for key, value in score.items() if value is not None}
+            for name, score in values["scores"].items()
+        },
+        "scoring_cost_usd": result.scoring_usage.cost_usd, "task": result.task_id,
+        "link": link_to(folder, result.task_file),
+    }  # fmt: skip
+    return [values[name] for name in FIELDS[:-1]]
 
 
 def _plain(value: Any) -> Any:

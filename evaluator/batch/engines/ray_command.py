@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from evaluator.background.nodes import NodeCommand, OpenNode, RemoteCommand
+from evaluator.background.tasks import End
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
 from evaluator.batch.engines.ray_cluster import RayActor, RayCluster, connect, import_ray
 from evaluator.errors import ConfigurationError
-from evaluator.processes.supervisor import Command, ProcessEnd
+from evaluator.processes.supervisor import Command
 
 ANY = "any"
 
@@ -67,7 +68,7 @@ class RayCommand(RayActor):
         if not self._lost.done():
             self._lost.set_result(why)
 
-    async def run(self, command: Command) -> ProcessEnd | str:
+    async def run(self, command: Command) -> End:
         running = asyncio.ensure_future(self.call("run", command))
         try:
             await asyncio.wait([running, self._lost], return_when=asyncio.FIRST_COMPLETED)

@@ -344,23 +344,3 @@ def _texts(values: Iterable[Any]) -> list[str]:
         elif value is not None:
             found.append(json.dumps(value))
     return found
-
-
-class IndexCache:
-    """The indexes of the batches that were looked at last."""
-
-    def __init__(self, size: int = 4) -> None:
-        self._size = size
-        self._indexes: OrderedDict[Path, BatchIndex] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, folder: Path) -> BatchIndex:
-        """Raises: RecordError, if there is no batch."""
-        with self._lock:
-            found = self._indexes.get(folder)
-            if found is None:
-                found = self._indexes[folder] = BatchIndex(folder)
-                while len(self._indexes) > self._size:
-                    self._indexes.popitem(last=False)
-            self._indexes.move_to_end(folder)
-            return found

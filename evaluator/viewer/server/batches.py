@@ -74,7 +74,7 @@ def opened(
     """
     path = state.project.batch(folder_id)
     batch = open_batch(path)
-    index = state.indexes.get(path)
+    index = state.index(path)
     index.update(batch.cells, batch.manifest.get("left_out", ()), wait_s=wait_s, with_texts=with_texts)
     return batch, index
 
@@ -92,7 +92,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     numbers = LATER if index.unread else state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = about.text("state") == "running"
     rows = index.select(wanted)
-    page, pages = _page_of(len(rows), query.get("page", ""))
+    page, pages = page_of(len(rows), SAMPLES_PER_PAGE, query)
     shown = rows[(page - 1) * SAMPLES_PER_PAGE : page * SAMPLES_PER_PAGE]
     results = sum(counts.values())
     rate = index.rate() if is_running and not index.unread else None
@@ -182,9 +182,9 @@ def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[ResultQuery, dic
     return wanted, chosen
 
 
-def _page_of(count: int, text: str) -> tuple[int, int]:
+def page_of(count: int, per_page: int, query: Mapping[str, str]) -> tuple[int, int]:
     """The number of the page, and of pages."""
-    pages = max(1, -(-count // SAMPLES_PER_PAGE))
+    pages, text = max(1, -(-count // per_page)), query.get("page", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
     return min(max(number, 1), pages), pages
 

@@ -16,7 +16,7 @@ from evaluator.batch.summary import Table
 from evaluator.errors import UsageError
 from evaluator.viewer.differences import MarkedPart, marked
 from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.batches import entries, opened
+from evaluator.viewer.server.batches import entries, opened, page_of
 from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import COMPUTING_MS, State
 
@@ -94,9 +94,7 @@ def compare_page(state: State, query: Mapping[str, str]) -> Page:
     if isinstance(numbers.value, ComparedNumbers):
         comparison = numbers.value.comparison
         ids = comparison.lost if kind == "lost" else comparison.gained
-        pages = max(1, -(-len(ids) // FLIPS_PER_PAGE))
-        text = query.get("page", "")
-        page = min(max(int(text), 1), pages) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+        page, pages = page_of(len(ids), FLIPS_PER_PAGE, query)
         these = ids[(page - 1) * FLIPS_PER_PAGE : page * FLIPS_PER_PAGE]
         flips = [flip for sample_id in these if (flip := _flip(a, b, sample_id)) is not None]
         shown |= {"comparison": comparison, "flips": flips, "page": page, "pages": pages}

@@ -7,9 +7,10 @@ what was found. Links are not followed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
 from evaluator.background.store import FILE_NAME as BACKGROUND
@@ -26,14 +27,14 @@ class NoSuchPage(EvaluatorError):
     """An address names a folder, a run or a sample that does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProjectFolders:
     """The folders of each kind by id, in the order of their paths. `is_cut`: there were more folders to look into."""
 
-    stores: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    batches: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    queues: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    background: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    stores: dict[str, Path] = field(default_factory=dict[str, Path])
+    batches: dict[str, Path] = field(default_factory=dict[str, Path])
+    queues: dict[str, Path] = field(default_factory=dict[str, Path])
+    background: dict[str, Path] = field(default_factory=dict[str, Path])
     is_cut: bool = False
 
 
@@ -46,24 +47,15 @@ class Project:
 
     def folders(self) -> ProjectFolders:
         """Looks again."""
-        stores: dict[str, Path] = {}
-        batches: dict[str, Path] = {}
-        queues: dict[str, Path] = {}
-        background: dict[str, Path] = {}
-        count = 0
-        for path, names in _walk(self.root):
-            count += 1
-            if is_batch(names):
-                batches[self.id_of(path)] = path
-            elif is_store(names):
-                stores[self.id_of(path)] = path
-            for name, found in ((QUEUE, queues), (BACKGROUND, background)):
-                if name in names:
-                    found[self.id_of(path)] = path
-            if count == MAX_FOLDERS:
-                break
-        self._found = ProjectFolders(stores, batches, queues, background, count == MAX_FOLDERS)
-        return self._found
+        found = ProjectFolders()
+        for number, (path, names) in enumerate(islice(_walk(self.root), MAX_FOLDERS), 1):
+            kinds = [found.batches] if is_batch(names) else [found.stores] if is_store(names) else []
+            kinds += [kind for name, kind in ((QUEUE, found.queues), (BACKGROUND, found.background)) if name in names]
+            for kind in kinds:
+                kind[self.id_of(path)] = path
+            found.is_cut = number == MAX_FOLDERS
+        self._found = found
+        return found
 
     def id_of(self, folder: Path) -> str:
         return blake2b(os.fsencode(os.path.relpath(folder, self.root)), digest_size=6).hexdigest()
@@ -75,23 +67,20 @@ class Project:
 
     def batch(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        found = self._found.batches.get(folder_id) or self.folders().batches.get(folder_id)
-        if found is None:
-            raise NoSuchPage(f"{self.root}: there is no such batch now; open the list of batches")
-        return found
+        return self._find("batches", folder_id, "batch now; open the list of batches")
 
     def queue(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        found = self._found.queues.get(folder_id) or self.folders().queues.get(folder_id)
-        if found is None:
-            raise NoSuchPage(f"{self.root}: there is no such queue now; open the page of the queue again")
-        return found
+        return self._find("queues", folder_id, "queue now; open the page of the queue again")
 
     def background(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        found = self._found.background.get(folder_id) or self.folders().background.get(folder_id)
+        return self._find("background", folder_id, "folder now; open the list of background tasks")
+
+    def _find(self, kind: str, folder_id: str, what: str) -> Path:
+        found = getattr(self._found, kind).get(folder_id) or getattr(self.folders(), kind).get(folder_id)
         if found is None:
-            raise NoSuchPage(f"{self.root}: there is no such folder now; open the list of background tasks")
+            raise NoSuchPage(f"{self.root}: there is no such {what}")
         return found
 
     def store(self, folder_id: str) -> TaskStore:

@@ -86,11 +86,7 @@ def change_entry(state: State, query: Mapping[str, str]) -> str:
 
 
 def _opened(folder: Path) -> TaskQueue:
-    return TaskQueue(folder, notice=_silent)
-
-
-def _silent(_line: str) -> None:
-    pass
+    return TaskQueue(folder, notice=lambda _line: None)
 
 
 def _version(folder: Path) -> tuple[object, ...]:

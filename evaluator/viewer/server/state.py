@@ -8,13 +8,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
-from evaluator.viewer.server.batch_index import IndexCache
+from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.project import Project
 
 WAIT_S = 0.3
@@ -123,7 +124,8 @@ class State:
     project: Project
     library: Library
     form_token: str
-    indexes: IndexCache = field(default_factory=IndexCache)
+    index: Callable[[Path], BatchIndex] = field(default_factory=lambda: lru_cache(maxsize=4)(BatchIndex))
+    """The index of the batch in a folder; those that were looked at last are kept."""
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)
 

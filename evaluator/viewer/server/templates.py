@@ -117,12 +117,8 @@ def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None
 
     return Evaluator(
         library, "offline", backend=SimulatedBackend(), tasks_dir=tasks_dir, roots=[state.project.root],
-        profiles=load_profiles(trust=tasks_dir is None), notice=_silent,
+        profiles=load_profiles(trust=tasks_dir is None), notice=lambda _line: None,
     )  # fmt: skip
-
-
-def _silent(_line: str) -> None:
-    pass
 
 
 def _template(library: TemplateLibrary, key: str) -> Template:
