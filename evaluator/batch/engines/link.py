@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from evaluator.batch.engines.host import Opened
-from evaluator.batch.engines.taskfiles import Probe
-from evaluator.errors import EvaluatorError
 from evaluator.processes.tasks import cancel_all, run_together
 
 
@@ -18,17 +15,11 @@ class HostLost(Exception):
 
 
 class Remote(Protocol):
-    """A Host in another process. Each method raises HostLost if the process is gone."""
+    """A Host in another process."""
 
-    async def versions(self) -> str: ...
-
-    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError: ...
-
-    async def post(self, messages: Sequence[bytes]) -> None: ...
-
-    async def listen(self) -> list[bytes]: ...
-
-    async def close(self) -> None: ...
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The answer of a method of the Host. Raises: HostLost, if the process is gone."""
+        ...
 
     def kill(self) -> None:
         """Ends the process at once."""
@@ -66,11 +57,11 @@ class Link:
             await self._has_messages.wait()
             self._has_messages.clear()
             messages, self._queued = self._queued, []
-            await self.remote.post(messages)
+            await self.remote.call("post", messages)
 
     async def _listen(self) -> None:
         while True:
-            for packed in await self.remote.listen():
+            for packed in await self.remote.call("listen"):
                 self._on_message(pickle.loads(packed))
 
     async def stop(self) -> None:

@@ -278,12 +278,13 @@ class Pool:
         return opened is not None
 
     async def _open_remote(self, remote: Remote, node: Node) -> Opened:
-        versions = await remote.versions()
+        versions = await remote.call("versions")
         if versions != VERSIONS:
             raise ConfigurationError(
                 f"{node.name} has {versions}, this process {VERSIONS}; install the same everywhere"
             )
-        opened = await remote.open(self._packed_recipe, self._probe, next(self._id_blocks) * IDS_EACH)
+        first_id = next(self._id_blocks) * IDS_EACH
+        opened: Opened | EvaluatorError = await remote.call("open", self._packed_recipe, self._probe, first_id)
         if isinstance(opened, EvaluatorError):
             raise ConfigurationError(f"{node.name}: {opened}") from opened
         if self._recipe.cache is not None and opened.machine != current_owner().boot_id:
@@ -369,4 +370,4 @@ async def _succeeds(start: Awaitable[bool] | None) -> bool:
 
 async def _close(remote: Remote) -> None:
     with suppress(HostLost, TimeoutError):
-        await asyncio.wait_for(remote.close(), CLOSE_S)
+        await asyncio.wait_for(remote.call("close"), CLOSE_S)

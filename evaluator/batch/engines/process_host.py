@@ -8,15 +8,11 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from evaluator.batch.engines.host import Opened
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.process_worker import HEAD
-from evaluator.batch.engines.taskfiles import Probe
-from evaluator.errors import EvaluatorError
 from evaluator.processes.supervisor import scrubbed_environment
 
 # The worker imports what this process can import. -P: nothing is added to the path before it is set.
@@ -73,7 +69,8 @@ class ProcessHost:
                 if not answer.done():
                     answer.set_exception(self._lost)
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """See `Remote`."""
         writer = await asyncio.shield(self._started)
         if self._lost is not None:
             raise self._lost
@@ -86,21 +83,6 @@ class ProcessHost:
         except OSError as error:
             raise HostLost(f"the process has ended: {error}") from error
         return await answer
-
-    async def versions(self) -> str:
-        return await self._call("versions")
-
-    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        return await self._call("open", recipe, probe, first_id)
-
-    async def post(self, messages: Sequence[bytes]) -> None:
-        await self._call("post", messages)
-
-    async def listen(self) -> list[bytes]:
-        return await self._call("listen")
-
-    async def close(self) -> None:
-        await self._call("close")
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

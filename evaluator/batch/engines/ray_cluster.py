@@ -11,16 +11,15 @@ import logging
 import os
 import re
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any
 
-from evaluator.batch.engines.host import Host, Opened
+from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
-from evaluator.batch.engines.taskfiles import Probe
 from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
 from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
@@ -43,7 +42,8 @@ class RayCluster:
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
-        self._is_lost = False
+        self.is_lost = False
+        """Whether the head no longer answers."""
 
     async def watch(self, lose: Callable[[str], None]) -> None:
         """Calls `lose`, with the reason, when the head no longer answers. Ray waits for it for a minute and then ends
@@ -54,12 +54,8 @@ class RayCluster:
             await asyncio.sleep(_WATCH_S)
             failed = 0 if await refusal_of(endpoint) is None else failed + 1
         if endpoint is not None:
-            self._is_lost = True
+            self.is_lost = True
             lose(f"the head of the Ray cluster at {address} does not answer")
-
-    def is_lost(self) -> bool:
-        """Whether the head no longer answers."""
-        return self._is_lost
 
     def nodes(self, processes: int | None) -> list[Node]:
         """The living nodes, each with one process for each CPU that Ray counts there, or `processes`."""
@@ -71,13 +67,13 @@ class RayCluster:
                 found.append(Node(node["NodeID"], node["NodeManagerHostname"], wanted))
         return found
 
-    def start(self, node: Node) -> RayHost:
+    def start(self, node: Node) -> RayActor:
         """A new Host on `node`; returns at once."""
-        return RayHost(self, node)
+        return RayActor(self, Host, node)
 
 
 class RayActor:
-    """An object of type `kind` in a process of its own on `node`. Its methods are called by name with `call`."""
+    """An object of type `kind` in a process of its own on `node`. A Remote, if that is a Host."""
 
     def __init__(self, cluster: RayCluster, kind: type, node: Node) -> None:
         self._cluster, self._node = cluster, node.name
@@ -90,6 +86,8 @@ class RayActor:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """The answer of a method. Raises: HostLost, if the process is gone; EvaluatorError, if it failed."""
+        if self._cluster.is_lost:
+            raise HostLost("the cluster is lost")
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except self._cluster.ray.exceptions.RayError as error:
@@ -105,7 +103,7 @@ class RayActor:
 
     def kill(self) -> None:
         """Ends the process at once."""
-        if self._cluster.is_lost():
+        if self._cluster.is_lost:
             # Ray would wait for the head. The actors end without it.
             return
         try:
@@ -113,30 +111,6 @@ class RayActor:
         except Exception as error:
             # The actor or the cluster is gone already.
             LOGGER.debug("an actor could not be ended: %s", error)
-
-
-class RayHost(RayActor):
-    """A Host in an actor: a Remote."""
-
-    def __init__(self, cluster: RayCluster, node: Node) -> None:
-        super().__init__(cluster, Host, node)
-
-    async def versions(self) -> str:
-        return await self.call("versions")
-
-    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        return await self.call("open", recipe, probe, first_id)
-
-    async def post(self, messages: Sequence[bytes]) -> None:
-        await self.call("post", messages)
-
-    async def listen(self) -> list[bytes]:
-        return await self.call("listen")
-
-    async def close(self) -> None:
-        if self._cluster.is_lost():
-            raise HostLost("the cluster is lost")
-        await self.call("close")
 
 
 def reason_of(text: str) -> str:

@@ -41,7 +41,7 @@ class _NoHost(ProcessHost):
     def __init__(self) -> None:
         pass
 
-    async def versions(self) -> str:
+    async def call(self, method: str, *arguments: Any) -> Any:
         raise HostLost("the node is gone")
 
     def kill(self) -> None:
