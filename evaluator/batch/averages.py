@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from evaluator.batch.fields import reader_of
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.scorers.builtin_scorer import Declared
 from evaluator.batch.statistics import Estimate, stratified_interval, weighted_interval
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
+from evaluator.errors import UsageError
 
 _NONE = "(none)"
 _MOST_NAMED = 5
@@ -27,12 +29,10 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Average:
+class _Average(Declared):
     """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the metadata field or
     expression of related samples, as that of a batch."""
 
-    type: ClassVar[str]
-    name: str = ""
     of: str | None = None
     cluster: str | None = None
 
@@ -53,9 +53,6 @@ class _Average:
         for result in results:
             counter.add(result)
         return counter.values()
-
-    def describe(self) -> dict[str, Any]:
-        return {"type": self.type, **{each.name: getattr(self, each.name) for each in fields(self)}}
 
     def value_of(self, result: SampleResult) -> float | None:
         if self.of is None:
@@ -88,6 +85,11 @@ class MacroAverage(_Average):
     type: ClassVar[str] = "macro"
     by: str | None = None
     weights: Mapping[str, float] | None = None
+
+    def check(self) -> None:
+        weights = self.weights
+        if weights is not None and (not weights or min(weights.values()) < 0 or not sum(weights.values())):
+            raise UsageError("macro: weights has to have numbers of at least 0, and not only 0")
 
     @property
     def reads(self) -> str | None:
@@ -148,7 +150,7 @@ class WeightedAverage(_Average):
     """The average of results weighted by `weight`, a metadata field or an expression with a number of at least 0."""
 
     type: ClassVar[str] = "weighted"
-    weight: str = ""
+    weight: str
 
     @property
     def reads(self) -> str | None:

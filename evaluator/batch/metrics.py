@@ -18,7 +18,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.scorers.foreign_values import plain_scalar, type_name
-from evaluator.batch.scorers.function_scorer import load_function, source_sha256
+from evaluator.batch.scorers.function_scorer import load_function, source_sha256, value_names
 from evaluator.batch.scorers.scorer_registry import read_spec
 from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.batch.summary.parts import MetricValue
@@ -98,11 +98,7 @@ class FunctionMetric:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not fits(self.values, Sequence[str]) or len(set(self.values)) != len(self.values):
-            raise UsageError(f"{self.name}: values is {self.values!r:.60}, expected a list of names, each once")
-        object.__setattr__(self, "values", tuple(self.values))
-        for value in self.values:
-            check_name(f"{self.name}.{value}")
+        object.__setattr__(self, "values", value_names(self.name, self.values))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -267,7 +263,7 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
     arguments = dict(table)
     kind = arguments.pop("type", None)
     if isinstance(kind, str) and kind in AVERAGES:
-        return _average(AVERAGES[kind], arguments)
+        return AVERAGES[kind].of_arguments(arguments)
     if not isinstance(kind, str) or not _FUNCTION.fullmatch(kind):
         known = ", ".join(AVERAGES)
         hint = suggestion(kind, AVERAGES) if isinstance(kind, str) else ""
@@ -285,26 +281,6 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
     if not callable(found):
         raise UsageError(f"{kind} is {type_name(found)}, expected a function")
     return _of_function(found, name)
-
-
-def _average(kind: type[MacroAverage] | type[WeightedAverage], arguments: dict[str, Any]) -> Metric:
-    known = {"name": str, "of": str | None, "cluster": str | None}
-    known |= {"by": str | None, "weights": Mapping[str, float] | None} if kind is MacroAverage else {"weight": str}
-    for name, value in arguments.items():
-        if name not in known:
-            raise UsageError(
-                f"{kind.type} has no argument {name!r}{suggestion(name, known)} (arguments: {', '.join(known)})"
-            )
-        if not fits(value, known[name]):
-            raise UsageError(f"{kind.type}: {name} is {value!r:.60}, which is not of its type")
-    if kind is WeightedAverage and not arguments.get("weight"):
-        raise UsageError("weighted needs the argument weight: a metadata field or an expression")
-    weights = arguments.get("weights")
-    if weights is not None and (not weights or min(weights.values()) < 0 or not sum(weights.values())):
-        raise UsageError("macro: weights has to have numbers of at least 0, and not only 0")
-    made: Metric = kind(**cast("Any", {"name": kind.type, **arguments}))
-    check_name(made.name)
-    return made
 
 
 def stored_metrics(described: Any, stored: Any) -> tuple[Metric, ...]:

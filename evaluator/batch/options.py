@@ -173,39 +173,28 @@ def _reasons(name: str, value: Any) -> tuple[str, ...]:
     return reasons
 
 
-def _selection(name: str, value: Any) -> Selection:
-    if isinstance(value, Selection):
-        return value
-    table = check_table(name, value)
-    check_names(table, SELECT_FLAGS, f"{name}.")
-    return Selection(**table)
+def _table_of(kind: type[Any]) -> Check:
+    """A value of the dataclass `kind`, or a table of its fields."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        table, known = check_table(name, value), fields(kind)
+        check_names(table, (each.name for each in known), f"{name}.")
+        for each in known:
+            if each.default is MISSING and each.name not in table:
+                raise UsageError(f"{name}.{each.name} is missing")
+        return kind(**table)
+
+    return check
 
 
 def _metadata(name: str, value: Any) -> tuple[str, ...] | dict[str, str]:
     return check_table_of_texts(name, value) if isinstance(value, Mapping) else check_texts(name, value)
 
 
-def _fewshot(name: str, value: Any) -> FewShot:
-    if isinstance(value, FewShot):
-        return value
-    table = check_table(name, value)
-    check_names(table, FEWSHOT_FLAGS, f"{name}.")
-    for key in ("rows", "k"):
-        if key not in table:
-            raise UsageError(f"{name}.{key} is missing")
-    return FewShot(**table)
-
-
 def _engine(name: str, value: Any) -> Any:
     return _one_of(_ENGINES)(name, value) if isinstance(value, str) else value
-
-
-def _limits(name: str, value: Any) -> BatchLimits:
-    if isinstance(value, BatchLimits):
-        return value
-    table = check_table(name, value)
-    check_names(table, (each.name for each in fields(BatchLimits)), f"{name}.")
-    return BatchLimits(**table)
 
 
 # -- declarations ----------------------------------------------------------------------------------------------------
@@ -347,7 +336,7 @@ class BatchOptions:
         Flag("--shuffle-choices", "Order the options of each row by this seed, and move the target along.",
              "SEED", int),
     )  # fmt: skip
-    fewshot: FewShot | None = option(None, _fewshot)
+    fewshot: FewShot | None = option(None, _table_of(FewShot))
     scorers: tuple[Any, ...] = option(
         (), _objects,
         Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",
@@ -367,7 +356,7 @@ class BatchOptions:
         (), check_texts, Flag("--model", "A model to evaluate with.", "MODEL", several=True)
     )
     handlers: tuple[str, ...] = option((), check_texts, Flag("--handler", "A handler profile.", "NAME", several=True))
-    select: Selection = option(Selection(), _selection)
+    select: Selection = option(Selection(), _table_of(Selection))
     metadata: tuple[str, ...] | Mapping[str, str] | None = option(
         None, _metadata,
         Flag("--metadata", "A field, or NAME={{ EXPRESSION }}, to store with each result. Default: all that are left.",
@@ -397,7 +386,7 @@ class BatchOptions:
         Flag("--limited", "What an answer is that a limit cut off: scored like any other, failed, or an error.",
              choices=get_args(Limited), default="scored"),
     )  # fmt: skip
-    limits: BatchLimits = option(BatchLimits(), _limits)
+    limits: BatchLimits = option(BatchLimits(), _table_of(BatchLimits))
     output: str | None = option(
         None, _path, Flag("--output", "The batch's folder. Default: a new folder in batches/.", "FOLDER")
     )

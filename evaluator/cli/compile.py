@@ -12,19 +12,14 @@ from evaluator.cli.common import (
     describe_bound,
     echo_text,
     exit_code_of,
-    handler_option,
     input_option,
     json_option,
-    library_option,
-    load_library,
-    model_option,
     print_json,
     read_inputs,
     stdin_is_terminal,
 )
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import root_option
-from evaluator.cli.permission import project_profiles, trust_option
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import print_outcome
 from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.results import Outcome, TaskError
@@ -47,13 +42,7 @@ if TYPE_CHECKING:
 @click.option("--run", "run_it", is_flag=True, help="Run the task after it has been shown and confirmed.")
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
 @input_option
-@library_option
-@handler_option
-@model_option
-@click.option("--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
-              help="Where task files are written.")  # fmt: skip
-@root_option
-@trust_option
+@evaluator_options("library", "handler", "model", "tasks", "root", "trust")
 @json_option
 def compile(
     words: str,
@@ -63,12 +52,7 @@ def compile(
     run_it: bool,
     yes: bool,
     inputs: tuple[str, ...],
-    folders: tuple[Path, ...],
-    handler: str | None,
-    model: str | None,
-    tasks_dir: Path,
-    roots: tuple[Path, ...],
-    trust: bool,
+    options: EvaluatorOptions,
     as_json: bool,
 ) -> None:
     """Have a model write the task that WORDS describe as XML, and check it.
@@ -77,17 +61,10 @@ def compile(
     With --run the XML goes to standard error, and the result to standard output. The exit code is 1 if the answer
     cannot be used as a task, or the run fails.
     """
-    from evaluator.interpreter.evaluator import Evaluator
     from evaluator.interpreter.sync import run_sync
-    from evaluator.tools import TerminalAsker
 
-    _check_usage(out, run_it, yes, inputs, model)
-    evaluator = Evaluator(
-        load_library(folders), handler, model=model, tasks_dir=tasks_dir, roots=roots,
-        asker=TerminalAsker() if stdin_is_terminal() else None, notice=lambda line: echo(line, err=True),
-        profiles=project_profiles(trust),
-    )  # fmt: skip
-
+    _check_usage(out, run_it, yes, inputs)
+    evaluator, model = options.make_evaluator(), options.model
     compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))
     _show(compiled, model, to_error=run_it or as_json)
     if compiled.xml is not None and out is not None:
@@ -99,16 +76,14 @@ def compile(
     elif compiled.xml is not None and not run_it:
         echo_text(compiled.xml.rstrip("\n"))
     if outcome is not None and not as_json:
-        print_outcome(outcome, tasks_dir, shown=False)
+        print_outcome(outcome, options.tasks_dir, shown=False)
     ended = outcome if compiled.ok else compiled.failure
     if not compiled.ok or isinstance(ended, TaskError):
         raise click.exceptions.Exit(1 if ended is None else exit_code_of(ended))
 
 
-def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, ...], model: str | None) -> None:
+def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, ...]) -> None:
     """Refuses wrong options before a call costs money."""
-    if model is not None and not model.strip():
-        raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
     if (yes or inputs) and not run_it:
         raise UsageError("--yes and --input need --run")
     if run_it and not yes and not stdin_is_terminal():

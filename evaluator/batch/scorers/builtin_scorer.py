@@ -24,8 +24,9 @@ _DESCRIPTIONS: dict[Any, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltinScorer(LeavesInputUnchanged):
-    """A shipped scorer. `name` defaults to `type`. A subclass checks combinations of arguments in `check`.
+class Declared:
+    """Something shipped that has a `type` and arguments: its fields. `name` defaults to `type`. A subclass checks
+    combinations of arguments in `check`.
 
     Raises: UsageError, for an argument that does not have its field's type.
     """
@@ -48,11 +49,8 @@ class BuiltinScorer(LeavesInputUnchanged):
         self.check()
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]) -> Self:
-        """The scorer with these arguments. `make_scorer` is for scorers that contain other scorers.
-
-        Raises: UsageError, for unknown, missing or wrong arguments; it suggests the nearest name.
-        """
+    def of_arguments(cls, arguments: Mapping[str, Any]) -> Self:
+        """Raises: UsageError, for unknown, missing or wrong arguments; it suggests the nearest name."""
         known = _arguments_of(cls)
         for name in arguments:
             if name not in known:
@@ -63,14 +61,8 @@ class BuiltinScorer(LeavesInputUnchanged):
                 raise UsageError(f"{cls.type} needs the argument {field.name}")
         return cls(**arguments)
 
-    async def score(self, scored: ScorerInput) -> Score:
-        raise NotImplementedError
-
     def check(self) -> None:
         """Raises: UsageError, for arguments that cannot be combined."""
-
-    def check_target(self, target: Any) -> None:
-        """Checks a row's target before the first call. Raises: UsageError, for one that the scorer cannot compare."""
 
     def describe(self) -> dict[str, Any]:
         """The type and every argument except the name."""
@@ -80,6 +72,22 @@ class BuiltinScorer(LeavesInputUnchanged):
                 value = getattr(self, field.name)
                 described[field.name] = plain(value) if isinstance(value, Mapping | list | tuple) else value
         return described
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinScorer(Declared, LeavesInputUnchanged):
+    """A shipped scorer."""
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]) -> Self:
+        """As `of_arguments`. `make_scorer` is for scorers that contain other scorers."""
+        return cls.of_arguments(arguments)
+
+    async def score(self, scored: ScorerInput) -> Score:
+        raise NotImplementedError
+
+    def check_target(self, target: Any) -> None:
+        """Checks a row's target before the first call. Raises: UsageError, for one that the scorer cannot compare."""
 
 
 def check_name(name: str) -> None:
@@ -95,8 +103,8 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _arguments_of(kind: type[BuiltinScorer]) -> dict[str, Any]:
-    """The types of a scorer's arguments, the name last."""
+def _arguments_of(kind: type[Declared]) -> dict[str, Any]:
+    """The types of the arguments, the name last."""
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.init]
     return {name: hints[name] for name in [*(n for n in names if n != "name"), "name"]}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
+from evaluator.batch.scorers.json_scorers import first_unmatched
 from evaluator.batch.scorers.result_scorer import ResultScorer, check_expression, evaluate
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
@@ -173,23 +174,11 @@ def _problem(
     if len(expected) != len(found):
         return f"{len(found)} call{'' if len(found) == 1 else 's'}, expected {len(expected)}"
     problems = [[_difference(want, call, schemas) for call in found] for want in expected]
-    taken: dict[int, int] = {}
-
-    def place(want: int, seen: set[int]) -> bool:
-        """Finds a call for an expected one, moving others to another call of theirs where they have one."""
-        for at, problem in enumerate(problems[want]):
-            if problem is None and at not in seen:
-                seen.add(at)
-                if at not in taken or place(taken[at], seen):
-                    taken[at] = want
-                    return True
-        return False
-
-    for want, call in enumerate(expected):
-        if not place(want, set()):
-            reasons = [problem for problem in problems[want] if problem]
-            return reasons[0] if len(reasons) == 1 else f"no call is {call.name} as expected: {'; '.join(reasons)}"
-    return None
+    want = first_unmatched([[at for at, problem in enumerate(row) if problem is None] for row in problems])
+    if want is None:
+        return None
+    reasons = [problem for problem in problems[want] if problem]
+    return reasons[0] if len(reasons) == 1 else f"no call is {expected[want].name} as expected: {'; '.join(reasons)}"
 
 
 def _difference(want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -66,7 +66,7 @@ class FunctionScorer(LeavesInputUnchanged):
         check_name(self.name)
         if not fits(self.pass_at, float) or not 0 <= self.pass_at <= 1:
             raise UsageError(f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]")
-        object.__setattr__(self, "values", _value_names(self.name, self.values))
+        object.__setattr__(self, "values", value_names(self.name, self.values))
         if self.decides is not None and self.decides not in self.values:
             known = f"expected one of {', '.join(self.values)}" if self.values else "it has no values"
             raise UsageError(f"{self.name}: decides is {self.decides!r}; {known}")
@@ -121,7 +121,7 @@ class FunctionScorer(LeavesInputUnchanged):
         raise UsageError(f"{name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
 
 
-def _value_names(name: str, values: Any) -> tuple[str, ...]:
+def value_names(name: str, values: Any) -> tuple[str, ...]:
     """Raises: UsageError, for names that cannot be those of values."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise UsageError(f"{name}: values is {values!r:.60}, expected a list of names")

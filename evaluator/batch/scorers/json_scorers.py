@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -225,7 +225,7 @@ def _unordered_difference(expected: list[Any], found: list[Any], rules: Comparis
 
 
 def _unmatched(expected: list[Any], found: list[Any], rules: ComparisonRules) -> int | None:
-    """The first expected item that no found item is assigned to, by a maximum matching with augmenting paths."""
+    """The first expected item that no found item is assigned to."""
     if max(len(expected), len(found)) > MAX_UNORDERED:
         raise UsageError(
             f"arrays of {len(expected)} and {len(found)} items are too long to compare without order with a tolerance "
@@ -234,6 +234,11 @@ def _unmatched(expected: list[Any], found: list[Any], rules: ComparisonRules) ->
     fitting = [
         [j for j, other in enumerate(found) if _difference(item, other, rules, []) is None] for item in expected
     ]  # fmt: skip
+    return first_unmatched(fitting)
+
+
+def first_unmatched(fitting: Sequence[Sequence[int]]) -> int | None:
+    """The first item that gets none of the others that fit it, by a maximum matching with augmenting paths."""
     taken: dict[int, int] = {}
 
     def place(index: int, seen: set[int]) -> bool:
@@ -245,7 +250,7 @@ def _unmatched(expected: list[Any], found: list[Any], rules: ComparisonRules) ->
                     return True
         return False
 
-    return next((index for index in range(len(expected)) if not place(index, set())), None)
+    return next((index for index in range(len(fitting)) if not place(index, set())), None)
 
 
 def canonical(value: Any) -> str:

@@ -44,7 +44,7 @@ class MajorityScorer(BuiltinScorer):
             made["grader"] = make_scorer(made["grader"])
         if isinstance(graders := made.get("graders"), list | tuple):
             made["graders"] = [make_scorer(spec) for spec in cast("Sequence[Any]", graders)]
-        return super(MajorityScorer, cls).from_arguments(made, make_scorer)
+        return cls.of_arguments(made)
 
     def check(self) -> None:
         if self.repeats < 1:
