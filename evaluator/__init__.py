@@ -13,8 +13,9 @@ Names are loaded when they are first used, so that importing the package costs n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evaluator.batch.run import BatchResult as BatchResult
@@ -116,20 +117,11 @@ _HOMES = {
     "evaluator.record.store": ("TaskStore", "TaskSummary"),
     "evaluator.errors.results": ("Outcome", "Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
 }  # fmt: skip
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above and reports every other name as an error.
-    def __getattr__(name: str) -> Any:
-        try:
-            module = _HOME[name]
-        except KeyError:
-            raise AttributeError(f"module 'evaluator' has no attribute {name!r}") from None
-        value = getattr(import_module(module), name)
-        globals()[name] = value
-        return value
+    __getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

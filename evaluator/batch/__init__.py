@@ -5,8 +5,9 @@ Names are loaded when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evaluator.batch.definition import BatchDefinition as BatchDefinition
@@ -58,39 +59,30 @@ if TYPE_CHECKING:
     from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
-    "definition": ("BatchDefinition", "read_definition"),
-    "engines": ("Engine", "make_engine"),
-    "merge": ("merge_shards",),
-    "metrics": ("FunctionMetric", "Metric", "metric"),
-    "options": ("BatchLimits", "BatchOptions", "Stop"),
-    "plan": ("BatchPlan", "make_plan"),
-    "identity": ("Cell", "Identity"),
-    "judges": ("Judges",),
-    "pending": ("Changed", "Counts"),
-    "thresholds": ("Threshold", "ThresholdResult"),
-    "progress": ("Display", "EndpointStatus", "NoDisplay", "Snapshot"),
-    "reading": ("Batch", "Declared", "Results", "open_batch"),
-    "work": ("Variant", "WorkItem", "WorkResult", "Worker"),
-    "records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
-    "rows": ("FewShot", "Selection"),
-    "run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
-    "session": ("SessionEnd",),
-    "summary": ("BatchSummary", "MetricValue"),
+    ".definition": ("BatchDefinition", "read_definition"),
+    ".engines": ("Engine", "make_engine"),
+    ".merge": ("merge_shards",),
+    ".metrics": ("FunctionMetric", "Metric", "metric"),
+    ".options": ("BatchLimits", "BatchOptions", "Stop"),
+    ".plan": ("BatchPlan", "make_plan"),
+    ".identity": ("Cell", "Identity"),
+    ".judges": ("Judges",),
+    ".pending": ("Changed", "Counts"),
+    ".thresholds": ("Threshold", "ThresholdResult"),
+    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Snapshot"),
+    ".reading": ("Batch", "Declared", "Results", "open_batch"),
+    ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
+    ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
+    ".rows": ("FewShot", "Selection"),
+    ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
+    ".session": ("SessionEnd",),
+    ".summary": ("BatchSummary", "MetricValue"),
 }
-_HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if not TYPE_CHECKING:
-    # A type checker sees the imports above and reports every other name as an error.
-    def __getattr__(name: str) -> Any:
-        try:
-            module = _HOME[name]
-        except KeyError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        value = getattr(import_module(module), name)
-        globals()[name] = value
-        return value
+    __getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

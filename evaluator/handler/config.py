@@ -165,16 +165,11 @@ _CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], bool], str], 
 _OPTIONAL = ("max_output_tokens", "max_cost_usd", "temperature", "top_p", "top_k", "seed")
 
 
-def read_profile(path: Path) -> HandlerConfig:
-    """Reads one profile file.
+def read_profile(path: Path) -> tuple[HandlerConfig, str]:
+    """A profile, and the text of its file.
 
     Raises: ConfigurationError, with file, line and column, where the file is not a valid profile.
     """
-    return read_profile_text(path)[0]
-
-
-def read_profile_text(path: Path) -> tuple[HandlerConfig, str]:
-    """A profile, and the text of its file. Raises: ConfigurationError, as `read_profile`."""
     from evaluator.xml.schema import validate
     from evaluator.xml.source import read_file
 

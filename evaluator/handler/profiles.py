@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
 from evaluator.files.trust import ProjectFile, is_allowed
-from evaluator.handler.config import HandlerConfig, read_profile_text
+from evaluator.handler.config import HandlerConfig, read_profile
 from evaluator.tools.mcp.servers import McpServer
 
 # Tools that run programs or act on the screen.
@@ -62,7 +62,7 @@ def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
 def _add_profile(found: Profiles, path: Path, *, needs_permission: bool) -> None:
     """Adds the profile in `path`, unless an earlier one has its name."""
     try:
-        config, text = read_profile_text(path)
+        config, text = read_profile(path)
     except ConfigurationError as error:
         if path.stem not in found and path.stem not in found.untrusted:
             found.broken.setdefault(path.stem, str(error))
@@ -104,7 +104,7 @@ def files_of_profiles(project: str | Path) -> list[ProjectFile]:
     found: list[ProjectFile] = []
     for path in sorted(Path(project, "handlers").glob("*.xml")):
         with suppress(ConfigurationError):
-            config, text = read_profile_text(path)
+            config, text = read_profile(path)
             found.append(ProjectFile.of(project, path, text, names_of(config, project)))
     return [file for file in found if file.names]
 

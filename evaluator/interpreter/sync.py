@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from concurrent.futures import Future, wait
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evaluator.errors import UsageError
@@ -29,21 +30,37 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     if _is_inside():
         coroutine.close()
         raise UsageError("the sync form was called inside an evaluation; use the async one, with await")
-    ended = threading.Event()
+    loop, result, tasks = _background_loop(), Future[T](), list[asyncio.Task[T]]()
 
-    async def run() -> T:
-        try:
-            return await coroutine
-        finally:
-            ended.set()
+    def start() -> None:
+        tasks.append(loop.create_task(coroutine))
+        tasks[0].add_done_callback(partial(_settle, result))
 
-    future = asyncio.run_coroutine_threadsafe(run(), _background_loop())
+    def cancel() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:  # Ctrl-C came before the start
+            coroutine.close()
+            _settle(result, None)
+
     try:
-        return future.result()
+        loop.call_soon_threadsafe(start)
+        return result.result()
     except KeyboardInterrupt:
-        future.cancel()
-        ended.wait(_END_S)
+        loop.call_soon_threadsafe(cancel)
+        wait([result], _END_S)
         raise
+
+
+def _settle(result: Future[T], task: asyncio.Task[T] | None) -> None:
+    """Gives `result` the end of `task`; None: there is no task."""
+    if task is None or task.cancelled():
+        result.cancel()
+        result.set_running_or_notify_cancel()
+    elif (error := task.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(task.result())
 
 
 def sync_form(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evaluator.library.bounds import CallBound, bound
@@ -12,26 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CallBound", "Match", "Ranker", "Template", "TemplateLibrary", "bound", "check"]
 
-# Loaded at first use, so that an import of one module does not load the XML reader.
-_HOMES = {
-    "CallBound": "bounds",
-    "Match": "matching",
-    "Ranker": "matching",
-    "Template": "loader",
-    "TemplateLibrary": "loader",
-    "bound": "bounds",
-    "check": "checks",
-}
-
 if not TYPE_CHECKING:
-    # A type checker sees the imports above and reports every other name as an error.
-    def __getattr__(name: str) -> Any:
-        home = _HOMES.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(f"{__name__}.{home}"), name)
+    # So that an import of one module does not load the XML reader.
+    __getattr__ = lazy_names(__name__, {
+        ".bounds": ("CallBound", "bound"), ".matching": ("Match", "Ranker"), ".loader": ("Template", "TemplateLibrary"),
+        ".checks": ("check",),
+    })  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import isinf
 from typing import Any
@@ -21,7 +21,6 @@ from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
 from evaluator.tools.arguments import CALL_FORM, parse_arguments, validate_arguments, why_unreadable
-from evaluator.tools.policy import Policy
 from evaluator.tools.results import as_text, checked_images, cut
 from evaluator.tools.tool import Tool, ToolAnswer, ToolContext, ToolOutcome, check_tool, describe_error, failed, failure
 
@@ -59,13 +58,6 @@ class ToolRegistry:
         """A registry with these tools too; a tool replaces one of the same name."""
         merged = {**self._tools, **{tool.name: tool for tool in tools}}
         return ToolRegistry(merged.values())
-
-    def with_policies(self, policies: Mapping[str, Policy]) -> ToolRegistry:
-        """A registry with other policies for these tools. Raises: ConfigurationError, for an unknown name."""
-        for name in policies:
-            if name not in self:
-                raise ConfigurationError(self._unknown(name))
-        return ToolRegistry(replace(tool, policy=policies.get(tool.name, tool.policy)) for tool in self)
 
     async def aclose(self) -> None:
         """Releases what tools keep between calls."""

@@ -1,32 +1,29 @@
 """Searches the files below a task's roots for a regular expression, within a time limit that holds for every pattern.
 
-The pattern comes from a model and may take forever to match. Therefore a separate process matches; it receives texts,
-opens no file, and is killed at the time limit. Matches found before are returned. `FileAccess` reads the files.
+The pattern comes from a model and may take forever to match. Therefore the library `regex` searches for it, which stops
+at the time limit, bounds its memory and lets other threads run meanwhile. Matches found before are returned.
 """
 
 from __future__ import annotations
 
-import marshal
-import math
-import subprocess
-import sys
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import IO, Any, cast
+from itertools import chain, islice
+from typing import Any
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.encoding import decode
-from evaluator.processes.supervisor import scrubbed_environment
+from evaluator.output.patterns import BadPattern, compile_as_re
 from evaluator.processes.threads import in_thread
-from evaluator.tools import _searcher
 from evaluator.tools.file_access import FileAccess
 
 MAX_SEARCH_S = 10.0
 MAX_MATCHES = 2_000
+_LINE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +84,62 @@ async def search_files(
         raise ToolError(f"max_matches is {max_matches}; it has to be from 1 to {MAX_MATCHES:,}")
     if not timeout_s > 0:
         raise ToolError("there is no time left to search")
-    matcher = _Matcher(min(timeout_s, MAX_SEARCH_S))
+    deadline, cancelled = time.monotonic() + min(timeout_s, MAX_SEARCH_S), threading.Event()
     try:
-        return await in_thread(lambda: _search(matcher, access, pattern, path, glob, max_matches))
+        return await in_thread(lambda: _search(access, pattern, path, glob, max_matches, deadline, cancelled))
     finally:
-        matcher.kill()  # the thread of a cancelled search waits for an answer, which then fails
+        cancelled.set()  # the thread ends at its next file, or at the time limit
 
 
 def _search(
-    matcher: _Matcher, access: FileAccess, pattern: str, path: str, glob: str | None, max_matches: int
-) -> SearchResult:
+    access: FileAccess, pattern: str, path: str, glob: str | None, max_matches: int, deadline: float,
+    cancelled: threading.Event,
+) -> SearchResult:  # fmt: skip
     result = SearchResult()
-    current = path
-    with closing(matcher), closing(access.find(path, glob or "**")) as paths:
+    with closing(access.find(path, glob or "**")) as paths:
         first = next(paths, None)  # refuses a path that may not be searched
         try:
-            wrong = matcher.ask(pattern)
-            if wrong is not None:
-                raise ToolError(f"pattern is not a valid regular expression: {wrong}")
-            for current in () if first is None else chain([first], paths):
-                matcher.check_running()
-                text = _text(access, current, result)
-                if text is None:
-                    continue
-                result.searched += 1
-                wanted = max_matches - len(result.matches)
-                found = cast("list[tuple[int, str]]", matcher.ask((text, wanted)))
-                result.matches += [FileMatch(current, line, shown) for line, shown in found]
-                if len(result.matches) == max_matches:
-                    result.full = True
-                    break
-        except _Stopped as stopped:
-            if not matcher.is_expired:
-                raise ToolError("the search's process died; simplify the pattern") from stopped
-            result.stopped_in = current
+            expression = compile_as_re(pattern)
+        except BadPattern as error:
+            raise ToolError(str(error)) from error
+        for current in () if first is None else chain([first], paths):
+            if cancelled.is_set() or time.monotonic() >= deadline:
+                result.stopped_in = current
+                break
+            text = _text(access, current, result)
+            if text is None:
+                continue
+            result.searched += 1
+            try:
+                for line, shown in islice(_matches(expression, text, deadline), max_matches - len(result.matches)):
+                    result.matches.append(FileMatch(current, line, shown))
+            except TimeoutError:
+                result.stopped_in = current
+                break
+            except MemoryError as error:
+                raise ToolError(f"the pattern needs too much memory in {current!r}; simplify it") from error
+            if len(result.matches) == max_matches:
+                result.full = True
+                break
     return result
+
+
+def _matches(expression: Any, text: str, deadline: float) -> Iterator[tuple[int, str]]:
+    """The number and the text of each line that matches. Raises: TimeoutError, at the deadline; MemoryError."""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        match = expression.search(line, timeout=max(0.0, deadline - time.monotonic()))
+        if match is not None:
+            yield number, _part(line, match.start())
+
+
+def _part(line: str, start: int) -> str:
+    """The line, or the part with the match if the line is long."""
+    if len(line) <= _LINE_CHARS:
+        return line
+    begin = max(0, min(start - 50, len(line) - _LINE_CHARS))
+    end = begin + _LINE_CHARS
+    return f"{'…' if begin else ''}{line[begin:end]}{'…' if end < len(line) else ''}"
 
 
 def _text(access: FileAccess, path: str, result: SearchResult) -> str | None:
@@ -135,69 +153,6 @@ def _text(access: FileAccess, path: str, result: SearchResult) -> str | None:
     except ToolError:
         result.binary += 1
         return None
-
-
-class _Stopped(Exception):
-    """The process that matches is gone: killed at its deadline, or it died by itself."""
-
-
-class _Matcher:
-    """The process that matches, killed after `timeout_s`. `kill` may be called from any thread."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._deadline = time.monotonic() + timeout_s
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _searcher.__file__, str(math.ceil(timeout_s) + 1)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=scrubbed_environment(),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ToolError(f"no process can be started: {error.strerror or error}") from error
-        self._stdin = cast("IO[bytes]", self._process.stdin)
-        self._stdout = cast("IO[bytes]", self._process.stdout)
-        self._timer = threading.Timer(timeout_s, self.kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    @property
-    def is_expired(self) -> bool:
-        return time.monotonic() >= self._deadline
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self.kill()
-        with suppress(OSError):  # a text that was not read
-            self._stdin.close()
-        self._stdout.close()
-        self._process.wait()
-
-    def check_running(self) -> None:
-        """Raises: _Stopped."""
-        if self._process.poll() is not None:
-            raise _Stopped
-
-    def ask(self, value: Any) -> Any:
-        """Sends a value and waits for the answer. Raises: _Stopped, if there is none."""
-        data = marshal.dumps(value)
-        try:
-            self._stdin.write(len(data).to_bytes(4, "big") + data)
-            self._stdin.flush()
-        except OSError as error:
-            raise _Stopped from error
-        return marshal.loads(self._read(int.from_bytes(self._read(4), "big")))
-
-    def _read(self, size: int) -> bytes:
-        data = self._stdout.read(size)
-        if len(data) < size:
-            raise _Stopped
-        return data
 
 
 def _one_line(text: str) -> str:

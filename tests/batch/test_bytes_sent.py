@@ -36,7 +36,7 @@ def test_the_prompt_of_the_author_and_its_images_are_all_that_is_sent(
     library = TemplateLibrary()
     library.add(ASK % files)
     with LoopbackServer(default=Answer("4")) as server:
-        config = read_profile(HANDLERS / f"{profile}.xml").override(
+        config = read_profile(HANDLERS / f"{profile}.xml")[0].override(
             backend=backend, model="openai/m", base_url=server.base_url, roots=(str(tmp_path),)
         )
         evaluator = Evaluator(library, config, tasks_dir=tmp_path / "tasks", model="openai/m")

@@ -62,7 +62,7 @@ def test_editors_find_the_schema_of_every_file_and_it_is_valid(example: str, tmp
         document = etree.parse(file)
         schema = etree.XMLSchema(etree.parse(file.parent / document.getroot().get(SCHEMA_LOCATION)))
         schema.assertValid(document)
-    assert read_profile(tmp_path / "handlers" / "project.xml").name == "project"
+    assert read_profile(tmp_path / "handlers" / "project.xml")[0].name == "project"
     settings = json.loads((tmp_path / ".vscode" / "settings.json").read_text(encoding="utf-8"))
     assert all((tmp_path / each["systemId"]).is_file() for each in settings["xml.fileAssociations"])
 

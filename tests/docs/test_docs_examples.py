@@ -174,7 +174,7 @@ def test_xml_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
     text = block.text.strip()
     if text.startswith(("<handler ", "<?xml")):
         file.write_text(text, encoding="utf-8")
-        assert read_profile(file).name
+        assert read_profile(file)[0].name
         return
     if not text.startswith(("<task", "<template", "<library")) or "ref=" in text.split(">")[0]:
         source = read_source(f"<partial>{text}</partial>", str(block))

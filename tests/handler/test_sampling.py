@@ -64,7 +64,7 @@ def test_a_server_receives_the_settings_of_the_profile_and_those_of_the_template
     library.add(template(handler))
     with LoopbackServer(Answer("fine")) as server:
         run(
-            library, read_profile(tmp_path / "p.xml"), wire(base_url=server.base_url, api_key="k"), tmp_path / "t"
+            library, read_profile(tmp_path / "p.xml")[0], wire(base_url=server.base_url, api_key="k"), tmp_path / "t"
         ).unwrap()
         (body,) = server.bodies
     assert {name: value for name, value in body.items() if name not in ("model", "messages")} == sent

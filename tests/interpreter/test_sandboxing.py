@@ -178,7 +178,7 @@ def test_a_profile_names_its_sandbox(tmp_path: Path):
     def read(sandbox: str) -> Sandbox:
         file = tmp_path / "p.xml"
         file.write_text(f'<handler name="p">{sandbox}</handler>')
-        return read_profile(file).sandbox
+        return read_profile(file)[0].sandbox
 
     assert read("") == Sandbox()
     assert read('<sandbox kind="bubblewrap"/>') == Sandbox("bubblewrap")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def call(folder, asker=None, *, policy="allow", **arguments):
     tool = text_editor_tool()
     registry = ToolRegistry([tool])
     if policy == "allow":
-        registry = registry.with_policies({TEXT_EDITOR: "allow"})
+        registry = ToolRegistry([replace(tool, policy="allow")])
     context = ToolContext(roots=FileAccess([folder]), asker=asker)
     return asyncio.run(registry.call(TEXT_EDITOR, json.dumps(arguments), context))
 

@@ -443,7 +443,7 @@ def test_looking_and_waiting_are_allowed_and_other_actions_ask(fake: Fake) -> No
 def profile(folder: Path, inner: str) -> HandlerConfig:
     path = folder / "p.xml"
     path.write_text(f'<handler name="p">{inner}</handler>')
-    return read_profile(path)
+    return read_profile(path)[0]
 
 
 def test_a_profile_names_the_display(tmp_path: Path) -> None:

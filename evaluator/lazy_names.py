@@ -1,0 +1,25 @@
+"""Loads the public names of a package when they are first used (PEP 562)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of `package`: `homes` has its names by module, absolute or relative (`.module`).
+
+    A type checker has to see imports in its place, so that it reports every other name as an error.
+    """
+    home = {name: module for module, names in homes.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(home[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
