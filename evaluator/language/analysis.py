@@ -79,12 +79,14 @@ def analyse_expression(expression: Expression) -> Analysis:
     return _located(_expression_analysis, expression.source)
 
 
-def references_in(owner: Any) -> Iterator[Reference]:
+def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Reference]:
     """The names that the texts, settings and parts of a node read, not those of the nodes inside it.
 
-    A text that cannot be read reads nothing.
+    A text that cannot be read reads nothing, and the text `without` is left out.
     """
     for field, _, value in values(owner, "text", "setting", "part"):
+        if value is without:
+            continue
         if field.role == "part":
             yield from references_in(value)
         elif isinstance(value, Text | Expression):

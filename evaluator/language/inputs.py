@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
@@ -134,14 +134,17 @@ def unnamed_inputs(task: Task) -> tuple[Input, ...]:
     The texts are those that are sent (the description only where it is the prompt), settings, file paths, the
     model's id, and what the other inputs and the tasks nested in them read.
     """
-    if not task.inputs:
-        return ()
     is_prompt = task.instructions is None and not (isinstance(task, Atomic) and task.turns)
-    sent = task if is_prompt else replace(task, description=Text("", task.span))
-    named = {reference.name for reference in references_in(sent)}
-    for nested in (one for child in children(task) for one in descendants(child)):
-        named |= {reference.name for reference in references_in(nested)}
-    return tuple(declared for declared in task.inputs if declared.name not in named)
+    unnamed = {declared.name: declared for declared in task.inputs}
+    own = references_in(task, without=None if is_prompt else task.description)
+    nested = (one for child in children(task) for one in descendants(child))
+    read = chain(own, chain.from_iterable(map(references_in, nested)))
+    # Most tasks name their inputs in their first text: the others are read only for what is left.
+    for reference in read:
+        unnamed.pop(reference.name, None)
+        if not unnamed:
+            break
+    return tuple(unnamed.values())
 
 
 _TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boolean": "boolean"}
