@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast, get_args
 
 from evaluator.errors import CallRejected, LimitReached, ProviderError, ProviderErrorKind, RecordError
@@ -328,14 +329,9 @@ class ModelCaller:
     async def _complete(self, request: ModelRequest, streamed: list[str]) -> ModelResponse:
         """The backend's answer. A backend that raises CancelledError or SystemExit itself has failed at this call."""
         on_text = self._log.on_text
-
-        def listen(piece: str) -> None:
-            streamed.append(piece)
-            if on_text is not None:
-                on_text(piece)
-
+        listen = None if on_text is None else partial(_stream, on_text, streamed)
         try:
-            response: Any = await self._choice.backend.complete(request, on_text=listen if on_text else None)
+            response: Any = await self._choice.backend.complete(request, on_text=listen)
         except (asyncio.CancelledError, SystemExit) as error:
             if _is_from_outside(error, on_text):
                 raise
@@ -366,6 +362,12 @@ class ModelCaller:
         remaining = budget.remaining_s()
         timeout_s = self._config.timeout_s if remaining is None else max(0.001, remaining)
         return self._conversation.request(timeout_s, self._settings.hints)
+
+
+def _stream(on_text: OnText, streamed: list[str], piece: str) -> None:
+    """Passes on a piece of text, and adds it to `streamed`."""
+    streamed.append(piece)
+    on_text(piece)
 
 
 def _recorded_response(end: StepEnd, budget: Budget) -> ModelResponse:

@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
 
 from evaluator.errors import ProviderError, ProviderErrorKind
 
@@ -85,29 +85,50 @@ def malformed(message: str, *, retryable: bool = True, partial: str | None = Non
     return ProviderError(message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial)
 
 
-@asynccontextmanager
-async def limited_time(
-    timeout_s: float, idle_timeout_s: float, partial: Callable[[], str | None]
-) -> AsyncGenerator[Callable[[], None]]:
-    """Bounds a call to `timeout_s`; each call of the function that it gives allows `idle_timeout_s` more of silence.
+class PartialAnswer(Protocol):
+    """An answer that arrives in pieces."""
 
-    `partial` returns the text that came so far. Raises: ProviderError, when the time is up.
+    @property
+    def partial(self) -> str | None:
+        """The text that came so far."""
+        ...
+
+
+class TimeLimit:
+    """An async context that bounds a call to `timeout_s`; `reset_idle` allows `idle_timeout_s` more of silence.
+
+    `answer` is what arrives, where it is streamed. Raises: ProviderError, when the time is up.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    clock = asyncio.timeout_at(deadline)
-    try:
-        async with clock:
-            yield lambda: clock.reschedule(min(deadline, loop.time() + idle_timeout_s))
-    except TimeoutError as exc:
-        if not clock.expired():
-            raise
-        message = f"no complete answer within {timeout_s:g} s"
-        if loop.time() < deadline:
-            message = f"the stream was silent for {idle_timeout_s:g} s"
-        raise ProviderError(
-            message, kind="timeout", retryable=True, maybe_billed=True, partial=partial()
-        ) from exc  # fmt: skip
+
+    __slots__ = ("_answer", "_clock", "_deadline", "_idle_timeout_s", "_timeout_s")
+
+    def __init__(self, timeout_s: float, idle_timeout_s: float, answer: PartialAnswer | None) -> None:
+        self._timeout_s, self._idle_timeout_s, self._answer = timeout_s, idle_timeout_s, answer
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._clock = asyncio.timeout_at(self._deadline)
+
+    def reset_idle(self) -> None:
+        idle_until = asyncio.get_running_loop().time() + self._idle_timeout_s
+        self._clock.reschedule(min(self._deadline, idle_until))
+
+    async def __aenter__(self) -> TimeLimit:
+        await self._clock.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._clock.__aexit__(kind, error, trace)
+        except TimeoutError as timed_out:
+            error = timed_out
+        if not (isinstance(error, TimeoutError) and self._clock.expired()):
+            return
+        message = f"no complete answer within {self._timeout_s:g} s"
+        if asyncio.get_running_loop().time() < self._deadline:
+            message = f"the stream was silent for {self._idle_timeout_s:g} s"
+        partial = None if self._answer is None else self._answer.partial
+        raise ProviderError(message, kind="timeout", retryable=True, maybe_billed=True, partial=partial) from error
 
 
 def error_in_body(data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()) -> ProviderError | None:

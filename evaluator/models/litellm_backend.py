@@ -23,10 +23,10 @@ from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.chat_wire import read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
+    TimeLimit,
     clean,
     error_in_body,
     failure,
-    limited_time,
     malformed,
 )
 from evaluator.models.key_transport import refuse_plain_http
@@ -110,12 +110,10 @@ class LiteLLMBackend:
             self._check_extra_body(request.model)
         _active.add(self)
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
-        async with limited_time(
-            request.timeout_s, self._idle_timeout_s, lambda: None if assembly is None else assembly.partial
-        ) as reset_idle:
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
             if assembly is None:
                 return await self._whole(request)
-            return await self._streamed(request, assembly, reset_idle)
+            return await self._streamed(request, assembly, limit.reset_idle)
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections when no other backend uses them."""

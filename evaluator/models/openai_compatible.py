@@ -21,9 +21,9 @@ from evaluator.models.chat_wire import decode_json, read_completion, request_bod
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
+    TimeLimit,
     clean,
     failure,
-    limited_time,
     malformed,
     message_of,
     retry_after,
@@ -107,9 +107,7 @@ class OpenAICompatibleBackend:
         session = self._sessions.get(loop) or self._open(loop)
         body = self._body(request, stream=on_text is not None)
         assembly = None if on_text is None else Assembly(on_text, self._secrets)
-        async with limited_time(
-            request.timeout_s, self._idle_timeout_s, lambda: None if assembly is None else assembly.partial
-        ) as reset_idle:
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
             try:
                 response = await session.post(self._url, data=body, allow_redirects=False)
             except Exception as exc:
@@ -119,7 +117,7 @@ class OpenAICompatibleBackend:
                     raise await self._status_error(response)
                 if assembly is None:
                     return self._completion(response, await self._read(response))
-                return await self._stream(response, assembly, reset_idle)
+                return await self._stream(response, assembly, limit.reset_idle)
 
     def abandon(self) -> list[threading.Event]:
         """Closes every connection at once, for when nobody awaits `aclose`.
@@ -196,18 +194,27 @@ class OpenAICompatibleBackend:
         if (response.content_length or 0) > self._max_bytes:
             response.close()
             raise self._too_large()
-        return b"".join([piece async for piece in self._pieces(response)])
+        pieces: list[bytes] = []
+        room = self._max_bytes
+        while piece := await self._piece(response):
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                response.close()
+                raise self._too_large()
+        return b"".join(pieces)
+
+    async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
+        """What has arrived of the body; empty at its end. Raises: ProviderError, when it breaks off."""
+        try:
+            return await response.content.readany()
+        except Exception as exc:
+            raise self._transport_error(exc) from exc
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""
         room = self._max_bytes
-        while True:
-            try:
-                piece = await response.content.readany()
-            except Exception as exc:
-                raise self._transport_error(exc) from exc
-            if not piece:
-                return
+        while piece := await self._piece(response):
             yield piece[:room]
             room -= len(piece)
             if room < 0:
