@@ -72,7 +72,7 @@ class Handler:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of the last query, also of one that failed."""
-        return (*self._conversation.warnings, *self.budget.warnings)
+        return (*self._conversation.warnings, *self.budget.warnings.values())
 
     @property
     def has_answer(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -285,13 +286,12 @@ class Evaluator:
         if type(epoch) is not int or epoch < 1:
             raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         self._report_interrupted()
-        services = self.services
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
             ask_model, labels, given_shots(shots), on_text, on_event, on_message,
             on_begin,
         )  # fmt: skip
-        return await self._run(lambda values: spec_of(services.library, request, values, ask_model), inputs, options)
+        return await self._run(partial(spec_of, self.library, request, ask_model=ask_model), inputs, options)
 
     async def evaluate_words(
         self,
@@ -308,8 +308,8 @@ class Evaluator:
         """
         check_types(words, inputs)
         self._report_interrupted()
-        library, options = self.services.library, replace(self._options, labels=labels)
-        return await self._run(lambda values: spec_of_words(library, words, template, values), inputs, options)
+        options = replace(self._options, labels=labels)
+        return await self._run(partial(spec_of_words, self.library, words, template), inputs, options)
 
     async def _run(
         self,

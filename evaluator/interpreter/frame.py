@@ -153,14 +153,16 @@ class Run:
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
 
-    key: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
-    """Identifies a run that is not recorded."""
+    key: str = field(default="", compare=False)
+    """Identifies a run that is not recorded, once a session has asked."""
 
     def session(self, path: str) -> str:
         """Identifies the session with a model at `path`: the same after a resume, if the run is recorded."""
         store, journal = self.services.store, self.steps.journal
-        run = self.key if store is None or journal is None else f"{store.root}/TASK-{journal.id}"
-        return f"{run}:{path}"
+        if store is not None and journal is not None:
+            return f"{store.root}/TASK-{journal.id}:{path}"
+        self.key = self.key or secrets.token_hex(8)
+        return f"{self.key}:{path}"
 
     def event(self, path: str, what: str) -> None:
         if self.options.on_event is not None:

@@ -141,10 +141,11 @@ async def _within_time(run: Run, task: Task, prepared: PreparedTask) -> Outcome:
 
 def _budget(task: Task, config: HandlerConfig, frame: Frame, run: Run) -> Budget:
     """A budget for the task below its parent's. A task that asks no model has only the limits that it states itself."""
-    stated = task.handler or HandlerSpec()
+    stated = task.handler
 
     def limit(name: str) -> Any:
-        return getattr(config, name) if task.asks_model or getattr(stated, name) is not None else None
+        is_stated = stated is not None and getattr(stated, name) is not None
+        return getattr(config, name) if task.asks_model or is_stated else None
 
     return Budget(
         task.name or frame.path or task.type, max_turns=limit("max_turns"), max_cost_usd=limit("max_cost_usd"),

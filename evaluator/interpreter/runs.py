@@ -6,9 +6,9 @@ A run is described by three values: a `RunSpec` (what is evaluated), `RunOptions
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from evaluator.errors import EvaluatorError, MachineError, UsageError
@@ -92,8 +92,8 @@ async def _evaluate_and_close(run: Run, spec: RunSpec, parent: Parent | None, st
     outcome = await _evaluate(run, spec, parent)
     if budget.refused is not None:
         stopped = to_task_error(budget.refused)
-        partial = outcome.content if isinstance(outcome, TaskError) else ""
-        outcome = replace(stopped, content=stopped.content or partial)
+        content = outcome.content if isinstance(outcome, TaskError) else ""
+        outcome = replace(stopped, content=stopped.content or content)
     if isinstance(steps.earlier, ResumedSteps):
         for usage in steps.earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
@@ -115,9 +115,8 @@ def _make_run(
     services: Services, steps: StepLog, budget: Budget, spec: RunSpec, options: RunOptions, parent: Parent | None
 ) -> Run:
     if parent is None:
-        return Run(
-            services, steps, budget, options, max_depth=services.max_depth, ancestors=lambda: _root_identities(spec)
-        )
+        ancestors = partial(_root_identities, spec)
+        return Run(services, steps, budget, options, max_depth=services.max_depth, ancestors=ancestors)
     above, identity = parent.run, parent.identity
     return Run(
         services, steps, budget, options, above.depth + 1, parent.max_depth, lambda: (*above.ancestors(), identity)
@@ -143,8 +142,10 @@ async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
         sandbox=sandbox,
         authority=authority,
     )
+    if not run.services.dry_run:
+        return await _evaluate_in(run, spec, frame)
     # A preview runs nothing of the project, so it imports nothing either.
-    with without_imports() if run.services.dry_run else contextlib.nullcontext():
+    with without_imports():
         return await _evaluate_in(run, spec, frame)
 
 

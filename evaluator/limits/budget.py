@@ -84,13 +84,13 @@ class Budget:
     `owner` names the scope in messages. `has_cost_limit` is about this scope and those above. `partial` is the last
     text that a model gave in this scope, for a task that fails; `maybe_billed` says that a call ended without an
     answer; `cached_calls` counts the calls that the response cache answered; `refused` is why a limiter rejected a
-    call or this machine cannot continue, and ends the whole scope. `models` are those that answered, in order. Not
-    thread-safe: one event loop.
+    call or this machine cannot continue, and ends the whole scope. `models` are those that answered, in order.
+    `warnings` has one for each limit that is used to 80 %. Not thread-safe: one event loop.
     """
 
     __slots__ = (
         "_above", "_clock", "_max_spent", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns",
-        "_started", "_warned", "cached_calls", "has_cost_limit", "max_cost_usd", "max_turns", "maybe_billed",
+        "_started", "cached_calls", "has_cost_limit", "max_cost_usd", "max_turns", "maybe_billed",
         "models", "owner", "partial", "refused", "resume_callbacks", "timeout_s", "usage", "warnings",
     )  # fmt: skip
 
@@ -113,12 +113,11 @@ class Budget:
         self.maybe_billed = False
         self.cached_calls = 0
         self.refused: CallRejected | MachineError | None = None
-        self.warnings: list[str] = []
+        self.warnings: dict[str, str] = {}
         self.models: dict[str, None] = {}
         self.resume_callbacks: set[Callable[[], None]] = set()
         self._above: tuple[Budget, ...] = () if parent is None else parent.scopes()
         self.has_cost_limit = max_cost_usd is not None or (parent is not None and parent.has_cost_limit)
-        self._warned: set[str] = set()
         self._reserved_turns = 0
         self._reserved_cost = 0.0
         # What counts against the cost limit: known costs, and the most that calls of unknown usage may have cost.
@@ -292,6 +291,5 @@ class Budget:
             )  # fmt: skip
 
     def _warn(self, resource: str, used: float, limit: float) -> None:
-        if used >= WARN_AT * limit and resource not in self._warned:
-            self._warned.add(resource)
-            self.warnings.append(f"{self.owner} has used {used:g} of {limit:g} {resource}")
+        if used >= WARN_AT * limit:
+            self.warnings.setdefault(resource, f"{self.owner} has used {used:g} of {limit:g} {resource}")

@@ -97,7 +97,7 @@ class Sandbox:
         A kind takes the settings of this sandbox. The result has the network only if both sandboxes have it.
         Raises: ConfigurationError, if a container would have no image.
         """
-        if other is None or other == "none":
+        if other is None or (other if isinstance(other, str) else other.kind) == "none":
             return self
         if isinstance(other, str):
             other = replace(self, kind=other)

@@ -73,7 +73,8 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     warnings: dict[str, None] = {}
     try:
-        outcome = await _converse(run, handler, messages, later, prepared, warnings)
+        talk = _converse(run, handler, messages, later, prepared, warnings) if later else handler.run(messages)
+        outcome = await talk
     finally:
         warnings |= dict.fromkeys(handler.warnings)
         prepared.warnings.extend(warnings)
@@ -141,8 +142,6 @@ async def _converse(
 
     `turns` of the notes has the conversation so far; `warnings` gets those of the answers before the last.
     """
-    if not later:
-        return await handler.run(messages)
     turns: list[dict[str, str]] = []
     prepared.more["turns"] = turns
 
