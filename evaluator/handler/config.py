@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from inspect import cleandoc
 from math import inf
@@ -14,7 +14,7 @@ from evaluator.nodes.sampling import SAMPLING, check_extra_body, check_stop, rea
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
-from evaluator.tools.mcp.servers import McpServer, read_servers, server_problems
+from evaluator.tools.mcp.servers import McpServer, read_server
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule
 from evaluator.tools.x_display import XDisplay
 
@@ -173,27 +173,41 @@ def read_profile(path: Path) -> tuple[HandlerConfig, str]:
     from evaluator.xml.schema import validate
     from evaluator.xml.source import read_file
 
+    fields: dict[str, Any] = {}
     try:
         source = read_file(path)
-        problems = [d for d in validate(source, "handler") if d.severity == "error"] or [
-            *_duplicate_names(source),
-            *_misplaced_roles(source),
-            *_invalid_literals(source),
-            *server_problems(source),
-        ]
+        problems = [d for d in validate(source, "handler") if d.severity == "error"]
     except TemplateError as error:
         raise ConfigurationError(str(error)) from error
+    problems = problems or [*_duplicate_names(source), *_read_fields(source, fields)]
     if problems:
         raise ConfigurationError("\n".join(str(d) for d in problems))
-    root = source.root
-    fields: dict[str, Any] = {"name": root.get("name"), "tool_calling": root.get("tool_calling") or "native"}
     try:
-        for child in root:
-            if isinstance(child.tag, str):
-                _read_child(child, fields)
         return HandlerConfig(**fields), source.text
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _read_fields(source: Source, fields: dict[str, Any]) -> Iterator[Diagnostic]:
+    """Fills in `fields` of a profile that fits the schema. The errors are those that the schema cannot find."""
+    fields.update(name=source.root.get("name"), tool_calling=source.root.get("tool_calling") or "native")
+    for child in source.root.iterchildren("*"):
+        if child.tag == "limits":
+            fields.update({_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()})
+            continue
+        item, read = _LISTS.get(child.tag) or (None, _READERS[child.tag])
+        values: list[Any] = []
+        for element in [child] if item is None else child.findall(item):
+            try:
+                values.append(read(element))
+            except ConfigurationError as error:
+                yield Diagnostic("error", "invalid-value", str(error), source.locate(element))
+            except ValueError as error:
+                yield Diagnostic("error", "invalid-value", f"<{child.tag}>: {error}", source.locate(element))
+        if item is not None:
+            fields[child.tag] = tuple(values)
+        elif values:
+            fields[_RENAMED.get(child.tag) or child.tag] = values[0]
 
 
 _LIMITS: Mapping[str, tuple[str, type]] = {
@@ -206,57 +220,61 @@ _LIMITS: Mapping[str, tuple[str, type]] = {
 }
 
 
-def _read_child(child: Any, fields: dict[str, Any]) -> None:
-    """Sets the field for a child element of a profile; the schema has checked the values."""
-    tag = child.tag
-    text = " ".join((child.text or "").split())
-    match tag:
-        case "system":
-            fields[tag] = cleandoc(child.text or "")
-        case "description":
-            fields[tag] = text
-        case "backend":
-            fields[tag] = text or "auto"
-        case "model" | "base_url" | "api_key_env":
-            fields[tag] = text or None
-        case "temperature" | "top_p":
-            fields[tag] = float(text)
-        case "seed" | "top_k" | "context_window":
-            fields[tag] = int(text)
-        case "stop" | "extra_body":
-            fields[tag] = _LITERALS[tag](child.text or "")
-        case "limits":
-            fields.update({_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()})
-        case "retries":
-            waits = tuple(float(x) for x in (child.get("backoff") or "2 6 18").split())
-            count = int(child.get("max") or len(waits))
-            fields["backoff_s"] = (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
-        case "roles":
-            fields[tag] = {role.get("name"): role.get("model") for role in child.findall("role")}
-        case "tools":
-            fields[tag] = tuple(_read_grant(tool) for tool in child.findall("tool"))
-        case "mcp":
-            fields[tag] = read_servers(child)
-        case "computer":
-            fields[tag] = XDisplay(child.get("display").strip(), int(child.get("width")), int(child.get("height")))
-        case "sandbox":
-            cpus, network = child.get("cpus"), (child.get("network") or "false").strip() in ("true", "1")
-            image = child.get("image")
-            fields[tag] = Sandbox(
-                child.get("kind").strip(), image and image.strip(), None if cpus is None else float(cpus), network
-            )
-        case "roots":
-            fields[tag] = tuple(root.get("path") for root in child.findall("root"))
-        case "prices":
-            fields[tag] = (float(child.get("input")), float(child.get("output")))
-        case "output":
-            fields["native_output"] = child.get("native").strip() in ("true", "1")
-        case "cache":
-            fields[tag] = child.get("enabled").strip() in ("true", "1")
-        case "simulated":
-            fields[tag] = {key: float(value) for key, value in child.attrib.items()}
-        case _:
-            raise ConfigurationError(f"no reader for the profile element <{tag}>")
+def _text(element: Any) -> str:
+    return " ".join((element.text or "").split())
+
+
+def _flag(element: Any, name: str) -> bool:
+    return (element.get(name) or "false").strip() in ("true", "1")
+
+
+def _read_waits(element: Any) -> tuple[float, ...]:
+    waits = tuple(float(x) for x in (element.get("backoff") or "2 6 18").split())
+    count = int(element.get("max") or len(waits))
+    return (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
+
+
+def _read_sandbox(element: Any) -> Sandbox:
+    cpus, image = element.get("cpus"), element.get("image")
+    return Sandbox(
+        element.get("kind").strip(), image and image.strip(), None if cpus is None else float(cpus),
+        _flag(element, "network"),
+    )  # fmt: skip
+
+
+def _read_grant(tool: Any) -> ToolGrant:
+    rules = tuple(
+        PolicyRule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES
+    )
+    policy, runs = cast("Policy | None", tool.get("policy")), cast("RunGrant | None", tool.get("runs"))
+    return ToolGrant(tool.get("name"), policy, rules, tool.get("role"), runs)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "system": lambda element: cleandoc(element.text or ""),
+    "description": _text,
+    "backend": lambda element: _text(element) or "auto",
+    **dict.fromkeys(("model", "base_url", "api_key_env"), lambda element: _text(element) or None),
+    **dict.fromkeys(("temperature", "top_p"), lambda element: float(_text(element))),
+    **dict.fromkeys(("seed", "top_k", "context_window"), lambda element: int(_text(element))),
+    "stop": lambda element: read_stop(element.text or ""),
+    "extra_body": lambda element: read_extra_body(element.text or ""),
+    "retries": _read_waits,
+    "roles": lambda element: {role.get("name"): role.get("model") for role in element.findall("role")},
+    "computer": lambda e: XDisplay(e.get("display").strip(), int(e.get("width")), int(e.get("height"))),
+    "sandbox": _read_sandbox,
+    "roots": lambda element: tuple(root.get("path") for root in element.findall("root")),
+    "prices": lambda element: (float(element.get("input")), float(element.get("output"))),
+    "output": lambda element: _flag(element, "native"),
+    "cache": lambda element: _flag(element, "enabled"),
+    "simulated": lambda element: {key: float(value) for key, value in element.attrib.items()},
+}
+"""Reads the value of a field from the child element of that name."""
+_RENAMED = {"retries": "backoff_s", "output": "native_output"}
+_LISTS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "tools": ("tool", _read_grant),
+    "mcp": ("server", read_server),
+}
 
 
 _NAMED: tuple[tuple[str, str, str], ...] = (
@@ -279,37 +297,3 @@ def _duplicate_names(source: Source) -> list[Diagnostic]:
                 problems.append(Diagnostic("error", "invalid-value", message, span))
             seen.add(name)
     return problems
-
-
-_LITERALS: Mapping[str, Callable[[str], Any]] = {"stop": read_stop, "extra_body": read_extra_body}
-
-
-def _invalid_literals(source: Source) -> list[Diagnostic]:
-    problems: list[Diagnostic] = []
-    for child in source.root:
-        if child.tag in _LITERALS:
-            try:
-                _LITERALS[child.tag](child.text or "")
-            except ValueError as error:
-                problems.append(Diagnostic("error", "invalid-value", f"<{child.tag}>: {error}", source.locate(child)))
-    return problems
-
-
-def _misplaced_roles(source: Source) -> list[Diagnostic]:
-    """Errors for a role or runs of a tool that has none, because they would have no effect."""
-    return [
-        Diagnostic(
-            "error", "invalid-value", f"only the tool {MANAGE_TASK} has {name!r}", source.locate_attribute(tool, name)
-        )
-        for tool in source.root.iterfind("tools/tool")
-        for name in ("role", "runs")
-        if tool.get(name) is not None and tool.get("name") != MANAGE_TASK
-    ]
-
-
-def _read_grant(tool: Any) -> ToolGrant:
-    rules = tuple(
-        PolicyRule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES
-    )
-    policy, runs = cast("Policy | None", tool.get("policy")), cast("RunGrant | None", tool.get("runs"))
-    return ToolGrant(tool.get("name"), policy, rules, tool.get("role"), runs)

@@ -5,8 +5,7 @@ Nested input tasks run first and in parallel. The result is a scope in which the
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from evaluator.language.sandbox import as_text, evaluate_expression, render
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
 from evaluator.nodes import Input, Node, Task
+from evaluator.processes.tasks import run_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,9 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
 
 async def _run_nested(run: Run, nested: list[tuple[Input, Node]], frame: Frame) -> list[Outcome]:
     """The outcomes of nested input tasks, which run in parallel."""
-    calls = [run.services.evaluate(run, node, frame.at(f"inputs.{declared.name}")) for declared, node in nested]
-    if len(calls) < 2:
-        return [await call for call in calls]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_awaited(call)) for call in calls]
-    return [task.result() for task in tasks]
-
-
-async def _awaited(outcome: Awaitable[Outcome]) -> Outcome:
-    return await outcome
+    return await run_together(
+        *(run.services.evaluate(run, node, frame.at(f"inputs.{declared.name}")) for declared, node in nested)
+    )
 
 
 async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: Frame) -> None:

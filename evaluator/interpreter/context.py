@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,32 +52,15 @@ class ContextPolicy:
     fresh_context: FreshContext
 
 
+_SETTINGS = tuple(setting.name for setting in fields(ContextPolicy))
 SUBTASK_DEFAULT = ContextPolicy("subset", False, "notes_only", "enabled")
 
 
 def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
-    """The defaults of the task's operator, or of subtasks, overridden by the template's settings."""
-    default = SUBTASK_DEFAULT if is_subtask else _default_of(type(task))
-    own = task.context
-    if own.inherit_context is own.accumulate_data is own.accumulation_format is own.fresh_context is None:
-        return default
-    return ContextPolicy(
-        own.inherit_context or default.inherit_context,
-        default.accumulate_data if own.accumulate_data is None else own.accumulate_data,
-        own.accumulation_format or default.accumulation_format,
-        own.fresh_context or default.fresh_context,
-    )
-
-
-@cache
-def _default_of(operator: type[Task]) -> ContextPolicy:
-    default = operator.default_context
-    return ContextPolicy(
-        default.inherit_context or "full",
-        default.accumulate_data or False,
-        default.accumulation_format or "notes_only",
-        default.fresh_context or "disabled",
-    )
+    """The template's settings, each else the default of subtasks, or of the task's operator."""
+    own, default = task.context, SUBTASK_DEFAULT if is_subtask else task.default_context
+    given = ((getattr(own, name), getattr(default, name)) for name in _SETTINGS)
+    return ContextPolicy(*(otherwise if value is None else value for value, otherwise in given))
 
 
 @dataclass(frozen=True, slots=True)

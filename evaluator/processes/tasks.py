@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 
-async def run_together(*parts: Coroutine[Any, Any, Any]) -> list[Any]:
+async def run_together(*parts: Awaitable[Any]) -> list[Any]:
     """Returns the results of all. The first error cancels the others and is raised when they have ended."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

@@ -10,14 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from evaluator.errors import ConfigurationError, Diagnostic
+from evaluator.errors import ConfigurationError
 from evaluator.models.key_transport import may_carry_keys
-
-if TYPE_CHECKING:
-    from evaluator.xml.source import Source
 
 SEPARATOR = "__"
 SCHEME = "mcp://"
@@ -133,12 +130,8 @@ def split_resource(path: str, servers: Iterable[McpServer]) -> tuple[McpServer, 
     return known[name], uri
 
 
-def read_servers(element: Any) -> tuple[McpServer, ...]:
-    """The servers of a profile's `mcp` element, after the schema and `server_problems` have accepted it."""
-    return tuple(_read_server(server) for server in element.findall("server"))
-
-
-def _read_server(element: Any) -> McpServer:
+def read_server(element: Any) -> McpServer:
+    """The server of a profile. Raises: ConfigurationError, for what the schema accepts and a server cannot be."""
     return McpServer(
         name=element.get("name"),
         command=element.get("command"),
@@ -152,14 +145,3 @@ def _read_server(element: Any) -> McpServer:
         timeout_s=float(element.get("timeout") or DEFAULT_TIMEOUT_S),
         trusted=element.get("trust") in ("true", "1"),
     )
-
-
-def server_problems(source: Source) -> list[Diagnostic]:
-    """Problems that the schema cannot find: neither or both of command and url, or fields that need the other one."""
-    found: list[Diagnostic] = []
-    for element in source.root.iterfind("mcp/server"):
-        try:
-            _read_server(element)
-        except ConfigurationError as error:
-            found.append(Diagnostic("error", "invalid-value", str(error), source.locate(element)))
-    return found
