@@ -34,40 +34,34 @@ class LoggedTracer:
         self._redactor = redactor
 
     def batch(self, name: str) -> _Span:
-        inner = self._inner.batch(name)
-        return self._span("tasks", f"batch {name}", inner, _describe_batch) if is_logged("tasks") else inner
+        return self._span("tasks", f"batch {name}", self._inner.batch(name), _describe_batch)
 
     def sample(self, sample_id: str, epoch: int, template: str, variant: str) -> _Span:
         inner = self._inner.sample(sample_id, epoch, template, variant)
-        if not is_logged("tasks"):
-            return inner
         return self._span(
             "tasks", f"sample {sample_id} of {template} × {variant}, epoch {epoch}", inner, _describe_sample
         )
 
     def task(self, template: str | None, version: str | None, task_id: int | None) -> _Span:
-        inner = self._inner.task(template, version, task_id)
-        if not is_logged("tasks"):
-            return inner
         number = "" if task_id is None else f" (TASK-{task_id})"
+        inner = self._inner.task(template, version, task_id)
         return self._span("tasks", f"task {template or 'of a request'}{number}", inner, _describe_task)
 
     def model_call(self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int) -> _Span:
-        inner = self._inner.model_call(backend, label, endpoint, request, attempt)
-        if not is_logged("models"):
-            return inner
         what = f"call of {label}"
         if attempt > 1:
             what += f", attempt {attempt}"
             log("models", INFO, self._redactor, "retry: %s", what)
-        return self._span("models", what, inner, _describe_call)
+        return self._span(
+            "models", what, self._inner.model_call(backend, label, endpoint, request, attempt), _describe_call
+        )
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _Span:
-        inner = self._inner.tool_call(call, tool)
-        return self._span("tools", f"tool {call.name}", inner, _describe_tool) if is_logged("tools") else inner
+        return self._span("tools", f"tool {call.name}", self._inner.tool_call(call, tool), _describe_tool)
 
-    def _span(self, subject: Subject, what: str, inner: _Span, describe: Describe) -> _LoggedSpan:
-        return _LoggedSpan(subject, what, inner, describe, self._redactor)
+    def _span(self, subject: Subject, what: str, inner: _Span, describe: Describe) -> _Span:
+        """`inner` alone, where nothing is logged about the subject."""
+        return _LoggedSpan(subject, what, inner, describe, self._redactor) if is_logged(subject) else inner
 
 
 class _LoggedSpan(AbstractContextManager[TraceSpan]):

@@ -21,7 +21,7 @@ from evaluator.interpreter.runs import record_run
 from evaluator.library import CallBound, Template
 from evaluator.library.bounds import bound
 from evaluator.nodes import Function, Node, Task
-from evaluator.nodes.walk import children
+from evaluator.nodes.walk import tasks
 from evaluator.xml.generated import GeneratedTask
 from evaluator.xml.write import to_xml
 
@@ -145,18 +145,15 @@ def _read(services: Services, text: str, allowance: Allowance) -> GeneratedTask:
 
 def _profile_problems(node: Node, services: Services, allowance: Allowance) -> list[Diagnostic]:
     """The errors for profiles that do not exist, or that grant tools which the task may not have."""
-    allowed = allowance.authority.tools or ()
+    allowed = allowance.authority.tools or frozenset()
     found: list[Diagnostic] = []
-    ref = node.handler.ref if isinstance(node, Task) and node.handler is not None else None
-    if ref is not None and ref not in services.profiles:
-        found.append(Diagnostic("error", "unknown-handler", f"no handler profile is called {ref!r}", node.span))
-    elif ref is not None:
-        granted = sorted({grant.name for grant in services.profiles[ref].tools} - frozenset(allowed))
-        if granted:
-            message = f"{allowance.who} may not have the tools of the profile {ref!r}: {', '.join(granted)}"
-            found.append(Diagnostic("error", "forbidden", message, node.span))
-    for child in children(node):
-        found += _profile_problems(child, services, allowance)
+    for task in tasks(node):
+        ref = None if task.handler is None else task.handler.ref
+        if ref is not None and ref not in services.profiles:
+            found.append(Diagnostic("error", "unknown-handler", f"no handler profile is called {ref!r}", task.span))
+        elif ref is not None and (granted := {grant.name for grant in services.profiles[ref].tools} - allowed):
+            message = f"{allowance.who} may not have the tools of the profile {ref!r}: {', '.join(sorted(granted))}"
+            found.append(Diagnostic("error", "forbidden", message, task.span))
     return found
 
 

@@ -30,7 +30,6 @@ from evaluator.interpreter.evaluator_arguments import (
     given_roots,
     given_shots,
     given_tools,
-    given_tracer,
     log_notice,
 )
 from evaluator.interpreter.failures import failure, to_task_error
@@ -142,11 +141,7 @@ class Evaluator:
         tracer: trace.Tracer | Literal[True] | None = None,
         background: BackgroundService | None = None,
     ) -> None:
-        check_arguments(
-            {"handler": handler, "model": model, "model_roles": model_roles, "backend": backend, "memory": memory,
-             "asker": asker, "max_depth": max_depth, "cache": cache, "profiles": profiles, "sandbox": sandbox,
-             "trust": trust}
-        )  # fmt: skip
+        check_arguments(locals())
         profiles = load_profiles(trust=trust) if profiles is None else profiles
         default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
         notice = notice or log_notice
@@ -559,6 +554,11 @@ def _make_services(
     secrets = {name for profile in (default, *init_args.profiles.values()) for name in profile.secret_variables()}
     redactor = Redactor.from_environment(also=secrets)
     root, cache = Path(init_args.roots[0]), given_cache(cache, notice)
+    opened_tracer = UNTRACED
+    if tracer is not None:
+        from evaluator.handler.otel import open_tracer
+
+        opened_tracer = open_tracer(tracer, redactor)
     return Services(
         library=init_args.library,
         chooser=ModelChooser(backend=init_args.backend, notice=notice, cache=cache),
@@ -578,7 +578,7 @@ def _make_services(
         max_depth=init_args.max_depth,
         reparse=init_args.reparse,
         trust=trust,
-        tracer=LoggedTracer(UNTRACED if tracer is None else given_tracer(tracer, redactor), redactor),
+        tracer=LoggedTracer(opened_tracer, redactor),
         resume=resume_within,
         sandbox=init_args.sandbox,
         background=init_args.background,

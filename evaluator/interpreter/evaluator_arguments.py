@@ -21,7 +21,6 @@ from evaluator.memory import Memory
 from evaluator.models.backend import Backend
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import Sync
-from evaluator.record.redact import Redactor
 from evaluator.tools import Asker, Tool
 
 if TYPE_CHECKING:
@@ -134,13 +133,6 @@ def given_roots(roots: Iterable[str | Path]) -> list[Path]:
         if not os.path.isdir(folder):
             raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
     return folders
-
-
-def given_tracer(tracer: object, redactor: Redactor) -> Any:
-    """The tracer for the argument `tracer`, which exports redacted spans."""
-    from evaluator.handler.otel import open_tracer
-
-    return open_tracer(tracer, redactor)
 
 
 def given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:

@@ -69,12 +69,8 @@ def _own_steps(task: Task) -> int | None:
 
 
 def _total(parts: Iterable[int | None]) -> int | None:
-    total = 0
-    for part in parts:
-        if part is None:
-            return None
-        total += part
-    return total
+    counts = list(parts)
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _times(each: int | None, count: int | None) -> int | None:

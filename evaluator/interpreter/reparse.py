@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from evaluator.errors import ExpressionError
@@ -124,10 +125,8 @@ async def _inputs(task: Task, prepared: PreparedTask, error: TaskError, resource
     """The inputs of the template `decompose`."""
     parts = [prepared.description]
     if task.instructions is not None:
-        try:
+        with suppress(ExpressionError):  # the texts call a function template, whose calls are not repeated
             parts.append(f"Instructions: {await render_prompt(task.instructions, prepared.scope)}")
-        except ExpressionError:
-            pass  # the texts call a function template, whose calls are not repeated
     parts.append(f"Inputs: {json.dumps(dict(prepared.values), ensure_ascii=False, default=str)}")
     return {"task": "\n\n".join(parts), "resource": resource, "partial": error.content[:MAX_PARTIAL_CHARACTERS]}
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors import RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
-from evaluator.interpreter.extraction import extract_inputs
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services, Shots
+from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.xml_requests import is_xml, read_xml_request
@@ -226,12 +227,44 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
         return spec
 
     async def body(run: Run, frame: Frame) -> Outcome:
-        found = await extract_inputs(run, frame, words, missing, node)
+        found = await _extract_inputs(run, frame, words, missing, node)
         if isinstance(found, TaskError):
             return found
         return await evaluate_node(run, node, replace(frame, arguments={**found, **values}))
 
     return replace(spec, body=body)
+
+
+async def _extract_inputs(
+    run: Run, frame: Frame, request: str, missing: Sequence[Input], node: Task
+) -> dict[str, Any] | TaskError:
+    """Values for `missing` by name, from one task at the path `bind`; an error lists the inputs not found."""
+    arguments: dict[str, Any] = {
+        "request": request,
+        "template": node.description.value,
+        "declared": "\n".join(f"{i.name} ({i.type}): {i.description}" for i in missing),
+    }
+    # A simulated model does not read; its value for each text input is the request itself.
+    simulated = json.dumps({i.name: request for i in missing if i.type in ("string", "any")})
+    outcome = await run.services.evaluate(
+        replace(run, options=run.options.inner(simulated)),
+        internal_template(run.services, "extract_inputs"),
+        frame.at("bind", arguments=arguments),
+    )
+    if isinstance(outcome, TaskError):
+        return outcome
+    found = outcome.parsed_data
+    values = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    names = {i.name for i in missing}
+    kept = {key: value for key, value in values.items() if key in names and value is not None}
+    lacking = [i.name for i in missing if i.name not in kept]
+    if lacking:
+        return failure(
+            "input_validation_failure",
+            f"{node.name!r} needs {', '.join(lacking)}, which the request does not give",
+            location=node.span, content=outcome.content,
+        )  # fmt: skip
+    return kept
 
 
 def _no_template(name: str, library: TemplateLibrary) -> TaskError:

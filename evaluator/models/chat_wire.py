@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from evaluator.errors.results import Usage
@@ -80,11 +81,9 @@ def _part(attachment: Attachment) -> dict[str, Any]:
 
 def _object(arguments: str) -> str:
     """`arguments` as the text of a JSON object: several providers answer 400 to anything else."""
-    try:
+    with suppress(ValueError, RecursionError):
         if isinstance(json.loads(arguments), dict):
             return arguments
-    except (ValueError, RecursionError):
-        pass
     return json.dumps({"invalid_arguments": arguments})
 
 

@@ -186,7 +186,7 @@ class LiteLLMBackend:
         """The response in LiteLLM's object, corrected by the raw body where LiteLLM makes something up."""
         if (error := error_in_body(raw, secrets=self._secrets)) is not None:
             raise error
-        data = _dumped(result)
+        data: dict[str, Any] = result.model_dump(warnings=False)
         if not data.get("choices") or raw.get("choices") == []:
             raise malformed("the response has no choices")
         choice = data["choices"][0]
@@ -346,14 +346,9 @@ def _decoded(body: bytes) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _dumped(model: Any) -> dict[str, Any]:
-    """One of LiteLLM's Pydantic objects as plain data, in the shape of chat completions."""
-    return model.model_dump(warnings=False)
-
-
 def _chunk_data(chunk: Any) -> dict[str, Any]:
     """One of LiteLLM's chunks as plain data, without what LiteLLM often makes up: finish reasons, empty usage."""
-    data = _dumped(chunk)
+    data: dict[str, Any] = chunk.model_dump(warnings=False)
     for choice in data.get("choices") or ():
         choice["finish_reason"] = None
         _add_refusal(choice["delta"])

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -345,11 +346,9 @@ class SupervisedProcess:
         """Tells the launcher to kill the tree; `run` then returns soon."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)  # the program may have stopped its launcher
-        try:
+        with suppress(OSError):  # the launcher is gone; `end` looks for what it left
             self._control.send(b"k")
             self._control.shutdown(socket.SHUT_WR)  # also seen by a launcher that still reads its order
-        except OSError:
-            pass  # the launcher is gone; `end` looks for what it left
 
     async def end(self) -> None:
         """Kills what is left of the tree and closes the pipes. Returns or raises when everything is dead.
@@ -366,33 +365,26 @@ class SupervisedProcess:
             self._close()
 
     async def _read_report(self) -> None:
-        try:
+        # A launcher that ends without reading a last "kill" resets the connection; its report was read before.
+        with suppress(ConnectionResetError):
             while piece := await asyncio.get_running_loop().sock_recv(self._control, 65536):
                 self._report += piece
-        except ConnectionResetError:
-            pass  # it ended without reading a last "kill"; its report was read before
 
     async def _read_report_within(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):  # the caller checks what has arrived
             async with asyncio.timeout(seconds):
                 await self._read_report()
-        except TimeoutError:
-            pass  # the caller checks what has arrived
 
     async def _ensure_dead(self) -> None:
-        try:
+        with suppress(OSError):  # the launcher was killed
             await self._read_report_within(_BACKSTOP_S)
-        except OSError:
-            pass  # the launcher was killed
         self._wait_for_launcher()
         if self._process.poll() != 0:
             await in_thread(lambda: _kill_marked(self._process, self._mark))
 
     def _wait_for_launcher(self) -> None:
-        try:
+        with suppress(subprocess.TimeoutExpired):  # the program has stopped it again
             self._process.wait(_PIPE_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass  # the program has stopped it again
 
     def _close(self) -> None:
         if self.input is not None and not self.input.is_closing():
@@ -402,7 +394,8 @@ class SupervisedProcess:
                 pipe.transport.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None and not stream.closed:
-                _close_quietly(stream)
+                with suppress(OSError):  # unsent input of a program that has ended
+                    stream.close()
         self._control.close()
         self._wait_for_launcher()
         if self._process.poll() is None:
@@ -410,13 +403,6 @@ class SupervisedProcess:
             self._process.wait()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _close_quietly(stream: Any) -> None:
-    try:
-        stream.close()
-    except OSError:
-        pass  # unsent input of a program that has ended
 
 
 def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:

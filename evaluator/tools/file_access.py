@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -72,11 +73,8 @@ class FileAccess:
 
     def read_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """The bytes of a regular file. Raises: ToolError, for a file that this module refuses."""
-        descriptor = self._open_file(str(path))
-        try:
+        with self._opened(str(path)) as (_, descriptor):
             return read_all(descriptor, str(path), max_bytes)
-        finally:
-            os.close(descriptor)
 
     def read_text(
         self,
@@ -119,12 +117,8 @@ class FileAccess:
 
     def path_of(self, path: str) -> Path:
         """The absolute path of a regular file. Raises: ToolError, for a file that this module refuses."""
-        index, parts, descriptor = next(self.roots.open_each(path, FILE))
-        try:
-            refuse_unless_plain(path, os.fstat(descriptor), "read")
-        finally:
-            os.close(descriptor)
-        return self.roots.folders[index].joinpath(*parts)
+        with self._opened(path) as (found, _):
+            return found
 
     def list(self, path: str | Path = ".", *, limit: int = MAX_ENTRIES) -> tuple[FolderEntry, ...]:
         """A folder's entries, sorted by name; links are listed and not followed.
@@ -191,27 +185,24 @@ class FileAccess:
 
     async def aread_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """`read_bytes` without blocking the event loop: in a thread if the file is large."""
-        descriptor = self._open_file(str(path))
-        try:
-            is_large = os.fstat(descriptor).st_size > _LARGE_FILE_BYTES
-        finally:
-            os.close(descriptor)
-        if is_large:
-            return await in_thread(lambda: self.read_bytes(path, max_bytes=max_bytes))
-        return self.read_bytes(path, max_bytes=max_bytes)
+        with self._opened(str(path)) as (_, descriptor):
+            if os.fstat(descriptor).st_size <= _LARGE_FILE_BYTES:
+                return read_all(descriptor, str(path), max_bytes)
+        return await in_thread(lambda: self.read_bytes(path, max_bytes=max_bytes))
 
     async def aglob(self, pattern: str) -> tuple[str, ...]:
         """`glob` in a thread."""
         return await in_thread(lambda: self.glob(pattern))
 
-    def _open_file(self, path: str) -> int:
-        descriptor = self.roots.open(path, FILE)
+    @contextmanager
+    def _opened(self, path: str) -> Generator[tuple[Path, int]]:
+        """The absolute path of a regular file, and its descriptor. Raises: ToolError, for what this module refuses."""
+        index, parts, descriptor = next(self.roots.open_each(path, FILE))
         try:
             refuse_unless_plain(path, os.fstat(descriptor), "read")
-        except BaseException:
+            yield self.roots.folders[index].joinpath(*parts), descriptor
+        finally:
             os.close(descriptor)
-            raise
-        return descriptor
 
 
 def read_all(descriptor: int, path: str, max_bytes: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
@@ -58,8 +59,6 @@ def cut(text: str, max_bytes: int) -> str:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= max_bytes:
         return text
-    kept = data[:max_bytes]
-    while kept and data[len(kept)] & 0xC0 == 0x80:  # not within a character
-        kept = kept[:-1]
-    shown = kept.decode("utf-8", "surrogatepass")
-    return f"{shown}\n[cut: the first {len(kept):,} of {len(data):,} bytes]"
+    # An incomplete last character is left out.
+    shown, size = codecs.utf_8_decode(data[:max_bytes], "surrogatepass", False)
+    return f"{shown}\n[cut: the first {size:,} of {len(data):,} bytes]"

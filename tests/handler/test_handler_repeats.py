@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from evaluator import TaskError, TaskStore
-from evaluator.handler.repeats import STOPPED_AFTER
+from evaluator.handler.tool_runner import STOPPED_AFTER
 from evaluator.tools import tool
 
 XML = """<task name="t" type="atomic"><description>d</description><tools><tool name="look"/><tool name="change"/>

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.files import globbing, open_below
-from evaluator.tools import FileAccess, FolderEntry
+from evaluator.tools import FileAccess, FolderEntry, file_access
 
 SECRET = "outside"
 
@@ -314,17 +314,19 @@ def test_files_are_found_below_a_folder_whose_name_is_taken_as_it_stands(root, p
     assert list(FileAccess([root]).find(path.format(root=root), pattern)) == expected
 
 
-def test_a_large_file_is_read_beside_the_event_loop_and_a_small_one_on_it(root):
+def test_a_large_file_is_read_beside_the_event_loop_and_a_small_one_on_it(root, monkeypatch):
     (root / "large").write_bytes(b"x" * 1_000_000)
     seen = []
+    real = file_access.read_all
 
-    class Watched(FileAccess):
-        def read_bytes(self, *args, **kwargs):
-            seen.append(threading.current_thread() is threading.main_thread())
-            return super().read_bytes(*args, **kwargs)
+    def watched(*args):
+        seen.append(threading.current_thread() is threading.main_thread())
+        return real(*args)
+
+    monkeypatch.setattr(file_access, "read_all", watched)
 
     async def both():
-        access = Watched([root])
+        access = FileAccess([root])
         return [len(await access.aread_bytes(name)) for name in ("large", "a.txt")]
 
     assert asyncio.run(both()) == [1_000_000, 14]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import WARNING
 from typing import Any, cast
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors import Diagnostic, RecordError, TemplateError
 from evaluator.errors.logs import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
 from evaluator.interpreter.frame import Run, join
-from evaluator.interpreter.no_model import NoModel
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
@@ -26,7 +25,7 @@ from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
 from evaluator.library.model_ids import host_in
 from evaluator.library.structure import model_with_host
-from evaluator.models.backend import Message
+from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
@@ -232,6 +231,18 @@ async def choose(run: Run, named: str | None, prepared: PreparedTask, role: str 
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
         label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
-        return ModelChoice(NoModel(), label, label, "replayed")
+        return ModelChoice(_NoModel(), label, label, "replayed")
     chosen = chooser.chosen(explicit, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
+
+
+class _NoModel:
+    """A Backend that refuses every request, because a replay never needs one."""
+
+    name = "replay"
+
+    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+        raise RecordError("a replay makes no call")
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
