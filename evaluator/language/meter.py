@@ -40,6 +40,9 @@ class Bounds:
     calls: int = 1000
 
 
+BOUNDS = Bounds()
+
+
 class PendingCall(Exception):
     """Stops a rendering until a function template has been called."""
 
@@ -56,9 +59,9 @@ class Rendering:
         "remaining", "results", "scope",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, bounds: Bounds, results: list[Any] | None = None) -> None:
+    def __init__(self, scope: Scope, results: list[Any] | None = None) -> None:
         self.scope = scope
-        self.bounds = bounds
+        self.bounds = bounds = BOUNDS
         self.results = results
         self.calls = 0
         self.names: dict[str, Any] = {}

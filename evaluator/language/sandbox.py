@@ -21,15 +21,13 @@ from evaluator.errors import ExpressionError
 from evaluator.language.compiler import compiled_expression, compiled_text
 from evaluator.language.fences import FencedScope, fence_value, tags_around
 from evaluator.language.locating import LocatedError, guarded
-from evaluator.language.meter import Bounds, PendingCall, Rendering
+from evaluator.language.meter import PendingCall, Rendering
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.syntax import has_markup
 from evaluator.language.values import measure
 from evaluator.nodes import Expression, Span, Text
 
 T = TypeVar("T")
-
-DEFAULT_BOUNDS = Bounds()
 
 
 class FunctionCaller(Protocol):
@@ -43,35 +41,31 @@ class FunctionCaller(Protocol):
     ) -> Any: ...
 
 
-def render_sync(text: Text, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> str:
+def render_sync(text: Text, scope: Scope) -> str:
     """Returns a text with its variables resolved.
 
     Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template included;
     SandboxError, its subclass, for what is forbidden or passes the bounds.
     """
-    return _located(text, _write, Rendering(scope, bounds)) if has_markup(text.value) else text.value
+    return _located(text, _write, Rendering(scope)) if has_markup(text.value) else text.value
 
 
-async def render(
-    text: Text, scope: Scope, *, functions: FunctionCaller | None = None, bounds: Bounds = DEFAULT_BOUNDS
-) -> str:
+async def render(text: Text, scope: Scope, *, functions: FunctionCaller | None = None) -> str:
     """Does the same as `render_sync`, with calls of function templates awaited through `functions`."""
     if functions is None or not has_markup(text.value):
-        return render_sync(text, scope, bounds)
-    return await _awaiting(text, _write, scope, functions, bounds)
+        return render_sync(text, scope)
+    return await _awaiting(text, _write, scope, functions)
 
 
-async def render_prompt(
-    text: Text, scope: Scope, *, functions: FunctionCaller | None = None, bounds: Bounds = DEFAULT_BOUNDS
-) -> str:
+async def render_prompt(text: Text, scope: Scope, *, functions: FunctionCaller | None = None) -> str:
     """Does the same as `render`, for a text that a model reads: no value can close a tag that the text puts around it.
 
     See `fences`.
     """
     names = tags_around(text.value)
     if not names:
-        return await render(text, scope, functions=functions, bounds=bounds)
-    return await render(text, FencedScope(scope, names), functions=_fenced(functions, names), bounds=bounds)
+        return await render(text, scope, functions=functions)
+    return await render(text, FencedScope(scope, names), functions=_fenced(functions, names))
 
 
 def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> FunctionCaller | None:
@@ -93,22 +87,16 @@ def as_text(value: Any) -> str:
 _VALUE = Text("{{ value }}", Span())
 
 
-def evaluate_expression_sync(expression: Expression, scope: Scope, bounds: Bounds = DEFAULT_BOUNDS) -> Any:
+def evaluate_expression_sync(expression: Expression, scope: Scope) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
-    return _located(expression.source, _evaluate, Rendering(scope, bounds))
+    return _located(expression.source, _evaluate, Rendering(scope))
 
 
-async def evaluate_expression(
-    expression: Expression,
-    scope: Scope,
-    *,
-    functions: FunctionCaller | None = None,
-    bounds: Bounds = DEFAULT_BOUNDS,
-) -> Any:
+async def evaluate_expression(expression: Expression, scope: Scope, *, functions: FunctionCaller | None = None) -> Any:
     """Does the same as `evaluate_expression_sync`, with calls of function templates awaited through `functions`."""
     if functions is None:
-        return evaluate_expression_sync(expression, scope, bounds)
-    return await _awaiting(expression.source, _evaluate, scope, functions, bounds)
+        return evaluate_expression_sync(expression, scope)
+    return await _awaiting(expression.source, _evaluate, scope, functions)
 
 
 @guarded(0, "cannot be resolved")
@@ -132,14 +120,12 @@ def _located(text: Text, work: Callable[[str, Rendering], T], run: Rendering) ->
         raise error.located(text) from error.__cause__
 
 
-async def _awaiting(
-    text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller, bounds: Bounds
-) -> T:
+async def _awaiting(text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller) -> T:
     """Starts again each time a call has returned its result; a call is never made twice."""
     results: list[Any] = []
     while True:
         try:
-            return _located(text, work, Rendering(scope, bounds, results))
+            return _located(text, work, Rendering(scope, results))
         except PendingCall as pending:
             call = pending
         span = text.locate(call.offset)

@@ -132,7 +132,7 @@ class _IndexPass:
                 "SELECT id, describers FROM root WHERE place = ?", (self._place,)
             ).fetchone()
         connection.execute(_FOUND)
-        rows = ((s.path, s.size, s.mtime_ns, s.ctime_ns, s.seen_ns) for s in stamps)
+        rows = iter(stamps)
         while page := list(islice(rows, _PAGE)):
             with transaction(connection, "DEFERRED"):
                 connection.executemany("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?, ?)", page)

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evaluator.errors import ConfigurationError, ContextError
 from evaluator.files import database
@@ -48,8 +47,7 @@ _INSERT_FILE = f"INSERT INTO file VALUES ({', '.join('?' * 13)})"
 _INSERT_STEMS = f"INSERT INTO search (rowid, {', '.join(FIELDS)}) VALUES ({', '.join('?' * (len(FIELDS) + 1))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """A file's size and times, and when they were read (nanoseconds since the epoch)."""
 
     path: str
@@ -88,7 +86,7 @@ def write_files(connection: sqlite3.Connection, root: int, batch: Sequence[tuple
             if is_unchanged(answer):
                 connection.execute(
                     "UPDATE file SET size = ?, mtime_ns = ?, ctime_ns = ?, seen_ns = ? WHERE root = ? AND path = ?",
-                    (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.seen_ns, root, stamp.path),
+                    (*stamp[1:], root, stamp.path),
                 )
             else:
                 _replace(connection, root, stamp, answer)
@@ -106,9 +104,8 @@ def _replace(connection: sqlite3.Connection, root: int, stamp: Stamp, answer: di
     cursor = connection.execute(
         _INSERT_FILE,
         (
-            None, root, stamp.path, stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.seen_ns, answer.get("hash"),
-            answer.get("language"), answer.get("summary"), "\n".join(answer.get("headings", ())),
-            "\n".join(answer.get("names", ())), answer.get("skipped"),
+            None, root, *stamp, answer.get("hash"), answer.get("language"), answer.get("summary"),
+            "\n".join(answer.get("headings", ())), "\n".join(answer.get("names", ())), answer.get("skipped"),
         ),
     )  # fmt: skip
     if "stems" in answer:

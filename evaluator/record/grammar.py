@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 from zlib import crc32
@@ -120,20 +121,22 @@ def is_own(data: bytes) -> bool:
     return _MARK.search(data, 0, 200) is not None or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
 
 
-def decode(data: bytes, path: str = "<bytes>") -> Recording:
+def decode(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> Recording:
     """The recording in a task file: this package's own, or one of another writer (see `other_writers`).
+
+    Without `steps` those of an own file are checked and left out, and so is the result.
 
     Raises: CorruptRecord, if it is neither, or has been changed, with line and offset.
     """
     if is_own(data):
-        return scan(data, path).recording()
+        return scan(data, path, steps=steps).recording()
     from evaluator.record.other_writers import read_other
 
     return read_other(data, path)
 
 
-def scan(data: bytes, path: str = "<bytes>") -> JournalState:
-    """Reads records of this package's own format up to the last whole one.
+def scan(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> JournalState:
+    """Reads records of this package's own format up to the last whole one; `steps` as in `decode`.
 
     Raises: CorruptRecord.
     """
@@ -149,22 +152,10 @@ def scan(data: bytes, path: str = "<bytes>") -> JournalState:
         state.tail = "torn"
     whole = _read_header(state, data, size)
     while whole and state.offset < size:
-        whole = _read_record(state, data, size)
+        whole = _read_record(state, data, size, steps)
     if not whole:
         state.tail = "torn"
     return state
-
-
-def check(data: bytes, path: str = "<bytes>") -> None:
-    """Checks every checksum in a file of this program, up to its torn end, without reading the steps.
-
-    Raises: CorruptRecord, as `scan`.
-    """
-    state = JournalState(path)
-    size = len(data.rstrip(b"\0"))
-    whole = _read_header(state, data, size)
-    while whole and state.offset < size:
-        whole = _read_record(state, data, size, parse=False)
 
 
 def _corrupt(state: JournalState, data: bytes, at: int, message: str) -> CorruptRecord:
@@ -202,7 +193,7 @@ def _read_header(state: JournalState, data: bytes, size: int) -> bool:
     return True
 
 
-def _read_record(state: JournalState, data: bytes, size: int, *, parse: bool = True) -> bool:
+def _read_record(state: JournalState, data: bytes, size: int, steps: bool) -> bool:
     """Reads the record at `state.offset`. False, if the file ends inside."""
     start = state.offset
     if data.startswith(RULE, start):
@@ -231,7 +222,7 @@ def _read_record(state: JournalState, data: bytes, size: int, *, parse: bool = T
     if crc32(data[body:end]) != int(checksum, 16):
         raise _corrupt(state, data, body, "a record's content has been changed")
     try:
-        if parse:
+        if steps or kind in (b"resume", b"summary"):
             _apply(state, kind, int(number), name, read_fields(data, body, end))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _corrupt(state, data, body, f"a record cannot be read: {error}") from error
@@ -356,43 +347,9 @@ def _mapping(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else loads(text)
 
 
-_SUMMARY_LINE = re.compile(rb"## Summary <!-- summary 0 ([0-9]{1,12}) ([0-9a-f]{8}) [0-9a-f]{8} -->")
-# Recorded text cannot be a file's last line: it ends with a fence or begins with a bullet.
-_LAST_LINE = re.compile(rb"\n<!-- ([0-9]{1,12}) bytes of summary end here -->\n\Z")
-
-
-def peek_header(data: bytes, path: str = "<bytes>") -> tuple[Header | None, int]:
-    """The header at the start of `data`, and how many bytes it takes; None where `data` is too short.
-
-    Raises: CorruptRecord.
-    """
-    newline = data.find(b"\n")
-    title = None if newline < 0 else _TITLE.fullmatch(data, 0, newline)
-    needed = 0 if title is None else newline + 2 + _HINT_BYTES + int(title[3])
+def header_of(data: bytes, path: str = "<bytes>") -> Header | None:
+    """The header at the start of `data`; None where it cannot be read."""
     state = JournalState(path)
-    if len(data) < needed or not _read_header(state, data, len(data)):
-        return None, needed
-    return state.header, needed
-
-
-def ends_with_summary(tail: bytes) -> bool:
-    """Whether a file with these last bytes seems to end with its summary; a torn file may do so by chance."""
-    return _LAST_LINE.search(tail, max(0, len(tail) - 64)) is not None
-
-
-def peek_summary(tail: bytes) -> Summary | None:
-    """The summary that ends `tail`, a file's last bytes, without its result; None where `tail` is too short.
-
-    Checked against its own checksum only: for files that are known to be finished.
-    """
-    last = _LAST_LINE.search(tail, max(0, len(tail) - 64))
-    body = -1 if last is None else last.start() + 1 - int(last[1])
-    if body < 2:
-        return None
-    opening = _SUMMARY_LINE.fullmatch(tail, tail.rfind(b"\n", 0, body - 1) + 1, body - 1)
-    if opening is None or int(opening[1]) != len(tail) - body or crc32(tail[body:]) != int(opening[2], 16):
-        return None
-    try:
-        return _summary(read_fields(tail, body, len(tail)), None)
-    except (ValueError, LookupError, TypeError):
-        return None
+    with suppress(CorruptRecord):
+        _read_header(state, data, len(data))
+    return state.header

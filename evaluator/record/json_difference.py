@@ -24,34 +24,29 @@ class JsonDifference:
 
 def first_difference(recorded: Any, now: Any, where: str = "") -> JsonDifference | None:
     """The first place, in the order of keys and items of `recorded`, where the two are not equal."""
-    for place, left, right in _parts(recorded, now, where):
-        found = first_difference(left, right, place)
-        if found is not None:
-            return found
-    if _is_container(recorded, now) or (recorded == now and type(recorded) is type(now)):
+    left, right = _items(recorded, where), _items(now, where)
+    if left is not None and right is not None and isinstance(recorded, Mapping) == isinstance(now, Mapping):
+        places = {**left, **right}
+        found = (first_difference(left.get(one, _NOTHING), right.get(one, _NOTHING), one) for one in places)
+        return next((difference for difference in found if difference is not None), None)
+    if recorded == now and type(recorded) is type(now):
         return None
-    if isinstance(recorded, str) and isinstance(now, str) and ("\n" in recorded or "\n" in now):
+    are_texts = isinstance(recorded, str) and isinstance(now, str)
+    if are_texts and ("\n" in recorded or "\n" in now):
         lines = enumerate(zip_longest(recorded.split("\n"), now.split("\n"), fillvalue=_NOTHING), 1)
         number, (recorded, now) = next((number, sides) for number, sides in lines if sides[0] != sides[1])
         return JsonDifference(f"{where or 'the text'}, line {number}", _shown(recorded), _shown(now))
-    otherwise = "the text" if isinstance(recorded, str) and isinstance(now, str) else "the value"
-    return JsonDifference(where or otherwise, _shown(recorded), _shown(now))
+    return JsonDifference(where or ("the text" if are_texts else "the value"), _shown(recorded), _shown(now))
 
 
-def _is_container(recorded: Any, now: Any) -> bool:
-    return any(isinstance(recorded, kind) and isinstance(now, kind) for kind in (Mapping, (list, tuple)))
-
-
-def _parts(recorded: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Pairs of the items of two objects or two arrays, each with its place."""
-    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
-        left, right = cast("Mapping[str, Any]", recorded), cast("Mapping[str, Any]", now)
-        for key in {**left, **right}:
-            yield f"{where}.{key}" if where else key, left.get(key, _NOTHING), right.get(key, _NOTHING)
-    elif isinstance(recorded, (list, tuple)) and isinstance(now, (list, tuple)):
-        sides = cast("tuple[list[Any], list[Any]]", (recorded, now))
-        for index, (one, other) in enumerate(zip_longest(*sides, fillvalue=_NOTHING)):
-            yield f"{where}[{index}]", one, other
+def _items(value: Any, where: str) -> dict[str, Any] | None:
+    """The items of an object or an array by their places; None for another value."""
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value).items()
+        return {f"{where}.{key}" if where else str(key): item for key, item in fields}
+    if isinstance(value, (list, tuple)):
+        return {f"{where}[{index}]": item for index, item in enumerate(cast("list[Any]", value))}
+    return None
 
 
 def _shown(value: Any) -> str | None:
@@ -70,12 +65,10 @@ def changed_lines(recorded: Any, now: Any) -> Iterator[str]:
 
 
 def _lines(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _lines(item, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(cast("list[Any]", value)):
-            yield from _lines(item, f"{where}[{index}]")
+    items = _items(value, where)
+    if items is not None:
+        for place, item in items.items():
+            yield from _lines(item, place)
     elif isinstance(value, str) and "\n" in value:
         yield f"{where}:"
         yield from (f"  {line}" for line in value.split("\n"))

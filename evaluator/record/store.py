@@ -28,7 +28,6 @@ _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
 # Other programs have all their task files in one folder.
 _FLAT = "."
 _COUNTER = ".last-id"
-_HEAD_BYTES, _TAIL_BYTES = 4096, 2048
 # A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
 _NEWBORN_S = 5.0
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
@@ -36,7 +35,7 @@ _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """An entry of `list`, from the file's first and last records. `error` is why a file cannot be read."""
+    """An entry of `list`: a task file without its steps. `error` is why a file cannot be read."""
 
     id: int
     path: Path
@@ -217,10 +216,7 @@ class TaskStore:
                 data = file.read()
         except OSError as error:
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
-        recording = grammar.decode(data, str(path))
-        if recording.status == "running" and (not alive or is_gone(recording.owner)):
-            recording = replace(recording, status="interrupted")
-        return recording
+        return _with_status(grammar.decode(data, str(path)), alive)
 
     def path_of(self, task_id: int) -> Path:
         """The path of a task's file. Raises: RecordError, if there is none; UsageError, for an invalid id."""
@@ -410,38 +406,20 @@ def _ids(folder: Path) -> Iterator[int]:
 
 def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
     alive = _is_owned(fd)
-    head = os.pread(fd, _HEAD_BYTES, 0)
-    header: Header | None = None
-    if grammar.is_own(head):
-        header, needed = grammar.peek_header(head, str(path))
-        if header is None and needed > len(head):
-            header, _ = grammar.peek_header(os.pread(fd, needed, 0), str(path))
+    data = os.pread(fd, os.fstat(fd).st_size, 0)
     try:
-        return _peek_end(task_id, path, fd, head, header, alive=alive)
+        found = _with_status(grammar.decode(data, str(path), steps=False), alive)
     except CorruptRecord as error:
-        return TaskSummary(task_id, path, "unreadable", header, None, str(error))
+        return TaskSummary(task_id, path, "unreadable", grammar.header_of(data, str(path)), None, str(error))
+    summary = None if found.summary is None else replace(found.summary, result=None)
+    return TaskSummary(task_id, path, found.status, found.header, summary)
 
 
-def _peek_end(task_id: int, path: Path, fd: int, head: bytes, header: Header | None, *, alive: bool) -> TaskSummary:
-    """Raises: CorruptRecord, if a checksum of the file is wrong."""
-    size = os.fstat(fd).st_size
-    tail = head if size <= len(head) else os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    if header is not None and path.parent.name == "done":
-        summary = grammar.peek_summary(tail)
-        if summary is not None:
-            grammar.check(head if size <= len(head) else os.pread(fd, size, 0), str(path))
-            return TaskSummary(task_id, path, summary.status, header, summary)
-    elif header is not None and not grammar.ends_with_summary(tail) and not (alive and is_gone(header.owner)):
-        if not alive:
-            grammar.check(os.pread(fd, size, 0), str(path))
-        return TaskSummary(task_id, path, "running" if alive else "interrupted", header, None)
-    # A long reason, a file that was resumed, one of another writer, or a damaged one: read it whole.
-    recording = grammar.decode(os.pread(fd, size, 0), str(path))
-    status: RunStatus = recording.status
-    if status == "running" and (not alive or is_gone(recording.owner)):
-        status = "interrupted"
-    summary = None if recording.summary is None else replace(recording.summary, result=None)
-    return TaskSummary(task_id, path, status, recording.header, summary)
+def _with_status(recording: Recording, alive: bool) -> Recording:
+    """`recording`, interrupted if it has not ended and its process is gone."""
+    if recording.status == "running" and (not alive or is_gone(recording.owner)):
+        return replace(recording, status="interrupted")
+    return recording
 
 
 def _is_owned(fd: int) -> bool:

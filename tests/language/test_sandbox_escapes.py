@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.errors import ExpressionError, SandboxError
+from evaluator.language import meter
 from evaluator.language.meter import Bounds
 from evaluator.language.sandbox import evaluate_expression_sync, render, render_sync
 from evaluator.language.scopes import Scope
@@ -200,18 +201,18 @@ def test_an_expression_has_the_same_bounds(source: str) -> None:
         evaluate_expression_sync(Expression(text(source)), SCOPE)
 
 
-def test_time_is_bounded_where_steps_are_not() -> None:
-    bounds = Bounds(seconds=0.05, steps=10**12)
+def test_time_is_bounded_where_steps_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "BOUNDS", Bounds(seconds=0.05, steps=10**12))
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(SandboxError, match=r"0\.05 s"):
-        render_sync(text(source), SCOPE, bounds)
+        render_sync(text(source), SCOPE)
 
 
-def test_output_up_to_the_bound_is_rendered_and_one_more_is_not() -> None:
-    bounds = Bounds(output_chars=10)
-    assert render_sync(text("{{ s }}{{ s }}ab"), SCOPE, bounds) == "texttextab"
+def test_output_up_to_the_bound_is_rendered_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=10))
+    assert render_sync(text("{{ s }}{{ s }}ab"), SCOPE) == "texttextab"
     with pytest.raises(SandboxError) as caught:
-        render_sync(text("{{ s }}{{ s }}abc{{ s }}"), SCOPE, bounds)
+        render_sync(text("{{ s }}{{ s }}abc{{ s }}"), SCOPE)
     assert caught.value.code == "too-large"
 
 
@@ -222,21 +223,24 @@ def test_output_up_to_the_bound_is_rendered_and_one_more_is_not() -> None:
         "groupby('k')", "map(attribute='k')", "selectattr('k')",
     ],
 )  # fmt: skip
-def test_a_filter_that_makes_a_list_pays_for_its_items(filters: str) -> None:
+def test_a_filter_that_makes_a_list_pays_for_its_items(filters: str, monkeypatch: pytest.MonkeyPatch) -> None:
     items: list[Any] = [{"k": n} if "'k'" in filters else n for n in range(200)]
     source = text("{{ items | " + filters + " | length }}")
     assert int(render_sync(source, Scope({"items": items}))) > 2
+    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=1000))
     with pytest.raises(SandboxError, match=r"makes values of more than 1,000 characters"):
-        render_sync(source, Scope({"items": items}), Bounds(output_chars=1000))
+        render_sync(source, Scope({"items": items}))
 
 
-def test_calls_of_templates_are_bounded() -> None:
+def test_calls_of_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "BOUNDS", Bounds(calls=5))
+
     async def caller(name: str, args: Any, kwargs: Any, span: Span, index: int) -> Any:
         return "x"
 
     source = "{% for i in range(100) %}{{ f() }}{% endfor %}"
     with pytest.raises(SandboxError, match="more than 5 templates"):
-        asyncio.run(render(text(source), SCOPE, functions=caller, bounds=Bounds(calls=5)))
+        asyncio.run(render(text(source), SCOPE, functions=caller))
 
 
 ATOMS = st.sampled_from(
@@ -323,8 +327,9 @@ def test_any_expression_gives_text_or_a_located_error(source: str) -> None:
         "xs | batch(3)", "xs | slice(3)", "d | items", "d | dictsort", "s | list", "xs | groupby(0)",
     ],
 )  # fmt: skip
-def test_a_filter_that_builds_a_list_pays_for_its_items(expression: str) -> None:
+def test_a_filter_that_builds_a_list_pays_for_its_items(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scope = Scope({"xs": ["ab"] * 1_000, "d": {f"k{n}": n for n in range(1_000)}, "s": "ab" * 500})
     evaluate_expression_sync(Expression(text(expression)), scope)
+    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=100))
     with pytest.raises(SandboxError):
-        evaluate_expression_sync(Expression(text(expression)), scope, bounds=Bounds(output_chars=100))
+        evaluate_expression_sync(Expression(text(expression)), scope)

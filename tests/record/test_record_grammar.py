@@ -22,7 +22,7 @@ from evaluator.record.encoding import (
     encode_resumption,
     encode_summary,
 )
-from evaluator.record.grammar import decode, ends_with_summary, peek_header, peek_summary, scan
+from evaluator.record.grammar import decode, header_of, scan
 from evaluator.record.steps import (
     Header,
     Owner,
@@ -407,24 +407,23 @@ def test_the_schema_refuses_what_no_recording_is() -> None:
 
 @given(runs())
 @settings(max_examples=60, deadline=None)
-def test_head_and_tail_alone_give_header_and_summary(run: Run) -> None:
+def test_without_steps_header_takeovers_and_summary_are_read(run: Run) -> None:
     written = write(run)
-    header, needed = peek_header(written.data)
-    assert needed == written.ends[0]
-    assert same(header, run.header)
-    assert peek_header(written.data[: needed - 1])[0] is None
-    summary = peek_summary(written.data)
-    assert same(summary, None if run.summary is None else replace(run.summary, result=None))
+    whole, found = decode(written.data), decode(written.data, steps=False)
+    assert found.steps == ()
+    assert same(found.header, run.header)
+    assert same(header_of(written.data), run.header)
+    assert header_of(written.data[: written.ends[0] - 1]) is None
+    assert same(found.summary, None if run.summary is None else replace(run.summary, result=None))
+    assert (found.resumptions, found.status, found.tail) == (whole.resumptions, whole.status, whole.tail)
 
 
 def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
     fake = encode_summary(Summary("completed", 1, 0, 0.0), 0).data.decode()
     step = Step(1, StepStart("p", "tool", "t", fake), None)
-    data = write(Run(SMALL.header, (step,), (0,), None)).data
-    assert not ends_with_summary(data)
-    assert peek_summary(data) is None
-    failed = encode_summary(Summary("failed", 1, 0, 0.0, None, None, fake), 0).data
-    assert peek_summary(failed) == Summary("failed", 1, 0, 0.0, None, None, fake)
+    assert decode(write(Run(SMALL.header, (step,), (0,), None)).data, steps=False).summary is None
+    failed = Summary("failed", 1, 0, 0.0, None, None, fake)
+    assert decode(write(Run(SMALL.header, (step,), (0,), failed)).data, steps=False).summary == failed
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else() -> None:
