@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from evaluator.library.calls import calls_in, calls_of
 from evaluator.library.graphs import components, reachable
@@ -20,17 +20,13 @@ from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Cond, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
 
+if TYPE_CHECKING:
+    from evaluator.library.loader import TemplateLibrary
+
 DEFAULT_MAX_TURNS = 12
 MAX_COUNT = 10**15
 """Larger numbers of calls are not distinguished."""
 MAX_LINES = 200
-
-
-class _Templates(Protocol):
-    """The part of a library that a bound needs."""
-
-    @property
-    def templates(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class CallBound:
 
 def bound(
     node: TopLevel | Node,
-    library: _Templates | Mapping[str, TopLevel],
+    library: TemplateLibrary | Mapping[str, TopLevel],
     inputs: Mapping[str, Any] | None = None,
     *,
     max_turns: int = DEFAULT_MAX_TURNS,
@@ -88,7 +84,7 @@ class CallCounter:
 
     def __init__(
         self,
-        library: _Templates | Mapping[str, TopLevel],
+        library: TemplateLibrary | Mapping[str, TopLevel],
         *,
         max_turns: int = DEFAULT_MAX_TURNS,
         tools_granted: bool = False,

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
@@ -38,29 +39,23 @@ MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
 _MAX_COMPARISONS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Template:
-    """A usable template. The `ref`s in `node` are resolved. `diagnostics` are its warnings.
-
-    `_digest` holds `sha256` when it was asked for.
-    """
+    """A usable template. The `ref`s in `node` are resolved. `diagnostics` are its warnings."""
 
     name: str
     node: TopLevel
     file: str | None
     diagnostics: tuple[Diagnostic, ...] = ()
-    _digest: list[str] = field(default_factory=list[str], repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Template {self.name!r}, {getattr(self.node, 'type', 'function')}, in {self.file!r}>"
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """The hash of the template as it is evaluated: with its partials and the parts that it takes from others, and
         without comments, positions and the rest of its file."""
-        if not self._digest:
-            self._digest.append(sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest())
-        return self._digest[0]
+        return sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(slots=True)

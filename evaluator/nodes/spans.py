@@ -15,6 +15,11 @@ class Span:
     line: int = 1
     column: int = 1
 
+    @classmethod
+    def at(cls, text: str, offset: int, file: str | None) -> Span:
+        """The place of the character at `offset` of a file's text."""
+        return cls(file, text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
     def __str__(self) -> str:
         return f"{self.file or '<string>'}:{self.line}:{self.column}"
 
@@ -51,9 +56,7 @@ class Text:
         if newlines:
             last = self.value.rfind("\n", best.offset, offset)
             return Span(best.span.file, best.span.line + newlines, offset - last)
-        return Span(
-            best.span.file, best.span.line, best.span.column + max(0, min(offset, len(self.value)) - best.offset)
-        )
+        return Span(best.span.file, best.span.line, best.span.column + offset - best.offset)
 
     def part(self, start: int, end: int) -> Text:
         """The text from `start` to `end`, whose characters keep their places."""

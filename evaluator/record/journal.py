@@ -31,7 +31,6 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import unlock
-from evaluator.record import blobs
 from evaluator.record.encoding import (
     STATUS_HINTS,
     encode_begin,
@@ -198,19 +197,9 @@ class Journal:
         self.steps += 1
         self._last = None
 
-    def write_blob(self, data: bytes) -> None:
-        """Stores bytes that a step's end will name by their SHA-256; on the disk itself unless the policy is off.
-
-        From any thread. Raises: RecordError, where they cannot be written.
-        """
-        blobs.write_blob(self._root, data, durable=self.policy != "off")
-
-    def read_blob(self, sha256: str) -> bytes | None:
-        """The bytes that `write_blob` stored, in this or another run; None where they are gone."""
-        return blobs.read_blob(self._root, sha256)
-
     @property
-    def _root(self) -> Path:
+    def root(self) -> Path:
+        """The folder that the folders of task files are in."""
         return self._folders.active.parent
 
     def flush(self) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
+from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, Summary, fingerprint
@@ -112,11 +113,13 @@ class StepLog:
         """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as `begin`."""
         if self.journal is not None:
             # In a thread: the bytes may be millions.
-            await _run_in_disk_thread(self.journal.write_blob, data)
+            await _run_in_disk_thread(
+                partial(write_blob, self.journal.root, data, durable=self.journal.policy != "off")
+            )
 
     def read_blob(self, sha256: str) -> bytes | None:
         """The bytes that were stored; None where they are gone, or nothing is recorded here (a replay)."""
-        return None if self.journal is None else self.journal.read_blob(sha256)
+        return None if self.journal is None else read_blob(self.journal.root, sha256)
 
     async def succeed(
         self,

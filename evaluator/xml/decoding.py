@@ -31,17 +31,10 @@ def decode(data: bytes, file: str | None) -> str:
         text = body.decode(encoding)
     except UnicodeDecodeError as error:
         before = normalise_newlines(body[: error.start].decode(encoding, "ignore"))
-        span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        raise TemplateError(
-            [
-                Diagnostic(
-                    "error", "encoding",
-                    f"byte 0x{body[error.start]:02x} at offset {skip + error.start} is not valid {encoding}",
-                    span,
-                    'save the file as UTF-8, or name its encoding: <?xml version="1.0" encoding="…"?>',
-                )
-            ]
-        ) from error  # fmt: skip
+        message = f"byte 0x{body[error.start]:02x} at offset {skip + error.start} is not valid {encoding}"
+        hint = 'save the file as UTF-8, or name its encoding: <?xml version="1.0" encoding="…"?>'
+        span = Span.at(before, len(before), file)
+        raise TemplateError([Diagnostic("error", "encoding", message, span, hint)]) from error
     return normalise_newlines(text)
 
 

@@ -148,17 +148,12 @@ def read_source(data: bytes | str, file: str | None = None, limits: Limits = _DE
         layout = Layout(clean, file, limits)
     except UnclosedPlaceholder as error:
         hint = "write <<name>> or {{ name }}; a < inside is written &lt;, and the text << is written &lt;&lt;"
-        span = span_at(text, error.offset, file)
+        span = Span.at(text, error.offset, file)
         raise _error("unclosed-placeholder", "`<<` has no `>>`", span, hint) from None
     except UnicodeEncodeError as error:
         message = f"the lone surrogate U+{ord(text[error.start]):04X} is not a character"
-        raise _error("encoding", message, span_at(text, error.start, file)) from error
+        raise _error("encoding", message, Span.at(text, error.start, file)) from error
     return Source(file, text, _parse(clean, file), layout)
-
-
-def span_at(text: str, offset: int, file: str | None) -> Span:
-    """The place of the character at `offset`."""
-    return Span(file, text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
 def _parse(text: str, file: str | None) -> Element:

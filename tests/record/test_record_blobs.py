@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from evaluator.errors import RecordError
 from evaluator.record import blobs
 from evaluator.record.journal import Sync
+from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
 
 DATA = bytes(range(256)) * 40
@@ -68,10 +70,10 @@ def test_a_folder_that_cannot_be_trusted_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["off", "task", "step"])
-def test_a_journal_keeps_for_every_task_of_its_folder(tmp_path: Path, sync: Sync) -> None:
+def test_steps_store_bytes_for_every_task_of_their_folder(tmp_path: Path, sync: Sync) -> None:
     store = TaskStore(tmp_path / "tasks", sync=sync)
     with store.create("one") as first, store.create("two") as second:
-        first.write_blob(DATA)
-        assert second.read_blob(DIGEST) == DATA
-        assert second.read_blob("0" * 64) is None
+        asyncio.run(StepLog(first).write_blob(DATA))
+        assert StepLog(second).read_blob(DIGEST) == DATA
+        assert StepLog(second).read_blob("0" * 64) is None
     assert {task.id for task in store.list()} == {1, 2}
