@@ -270,6 +270,17 @@ def test_a_cycle_of_refs_is_reported_where_each_begins(tmp_path):
     assert {d.span.file for d in library.errors} == {str(tmp_path / "a.xml"), str(tmp_path / "b.xml")}
 
 
+def test_of_two_cycles_of_refs_each_template_shows_a_shortest_one(tmp_path):
+    steps = '<steps><task type="sequential" ref="b"/><task type="sequential" ref="c"/></steps>'
+    a = f'<task type="sequential" name="a"><description>d</description>{steps}</task>'
+    back = '<task type="sequential" name="{}" ref="{}"><description>d</description></task>'
+    files = {"a": a, "b": back.format("b", "c"), "c": back.format("c", "a"), "d": back.format("d", "c")}
+    library = load(put(tmp_path, **files))
+    found = {d.message.partition(": ")[2] for d in library.errors if d.code == "ref-cycle"}
+    assert found == {"a → c → a", "b → c → a → b", "c → a → c"}
+    assert library.broken >= {"a", "b", "c", "d"}
+
+
 def test_a_template_inside_itself_is_a_cycle(tmp_path):
     xml = (
         '<task type="sequential" name="a"><description>d</description>\n<steps>'

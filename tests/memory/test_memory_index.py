@@ -105,6 +105,8 @@ def test_a_folder_is_indexed_by_names_without_opening_a_file(tmp_path: Path) -> 
     (tmp_path / "link.md").symlink_to("/etc/hostname")
     (tmp_path / "loop").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe.md")
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "lake.md").write_text("x")
     index = InMemoryIndex.from_folder(tmp_path)
     assert index.entries() == {"notes/lake_baikal.md": "notes lake baikal (md)"}
     assert ask(index, "volcanoes") == []
