@@ -39,5 +39,5 @@ async def deliver(
                 why = result.stderr.strip()[:500] or f"exit code {result.exit_code}"
                 warnings.append(f"the notification command failed: {why}")
     if warnings:
-        store.set_notify_error(task.id, warnings[-1])
+        store.note(task.id, notify_error=warnings[-1])
     return [f"{task.id}: {warning}" for warning in warnings]

@@ -279,7 +279,7 @@ class BackgroundTasks:
             running.flood = True
             work.kill()
         if running.watch.note(self._clock.time(), size):
-            self.store.set_waiting(task_id, False)
+            self.store.note(task_id, is_waiting=False)
         is_delivering = running.delivery is not None and not running.delivery.done()
         if not is_delivering and (event := work.take_event()):
             task = self.store.get(task_id)
@@ -293,7 +293,7 @@ class BackgroundTasks:
     def _note_task_file(self, running: _Running) -> None:
         task_file = running.work.task_file
         if task_file is not None and task_file != running.task_file:
-            self.store.set_task_file(running.task_id, task_file)
+            self.store.note(running.task_id, task_file=task_file)
             running.task_file = task_file
 
     def _note_at_once(self, running: _Running) -> None:
@@ -305,8 +305,8 @@ class BackgroundTasks:
         if running.work.is_watched:
             self._check_stall(running)
         if running.work.tokens != running.tokens:
-            running.tokens = running.work.tokens
-            self.store.set_tokens(running.task_id, *running.tokens)
+            running.tokens = used, made = running.work.tokens
+            self.store.note(running.task_id, input_tokens=used, output_tokens=made)
 
     def _check_stall(self, running: _Running) -> None:
         """Adds a notice if the output has stopped at a prompt. The task continues."""
@@ -315,7 +315,7 @@ class BackgroundTasks:
         hint = prompt_hint(running.output.tail(TAIL_BYTES))
         if hint is not None:
             task = self.store.get(running.task_id)
-            self.store.set_waiting(task.id, True)
+            self.store.note(task.id, is_waiting=True)
             self.store.add_notice(task, "stall", "next", running_notice(task, _advice(task, hint)))
             self._deliver_soon(running, task)
 

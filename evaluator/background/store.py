@@ -112,7 +112,7 @@ class BackgroundStore:
             if task.has_ended:
                 return "ended"
             reason = task.kill_reason or reason
-            self._connection.execute("UPDATE task SET kill_reason = ? WHERE id = ?", (reason, task_id))
+            self.note(task_id, kill_reason=reason)
             if task.status == "running" and not is_gone(task.owner):
                 return "requested"
             self._end(self.get(task_id), End("killed", reason=reason))
@@ -124,22 +124,10 @@ class BackgroundStore:
         ended = [self.end(task.id, End("failed", reason=GONE)) for task in orphans]
         return [task for task in ended if task is not None]
 
-    def set_waiting(self, task_id: str, is_waiting: bool) -> None:
-        """Notes whether the task waits at a prompt."""
-        self._connection.execute("UPDATE task SET is_waiting = ? WHERE id = ?", (is_waiting, task_id))
-
-    def set_tokens(self, task_id: str, input_tokens: int | None, output_tokens: int | None) -> None:
-        """Notes the tokens that the task has used so far."""
-        sql = "UPDATE task SET input_tokens = ?, output_tokens = ? WHERE id = ?"
-        self._connection.execute(sql, (input_tokens, output_tokens, task_id))
-
-    def set_task_file(self, task_id: str, task_file: str) -> None:
-        """Notes the task file of an evaluation, with which it can be resumed if its process dies."""
-        self._connection.execute("UPDATE task SET task_file = ? WHERE id = ?", (task_file, task_id))
-
-    def set_notify_error(self, task_id: str, error: str) -> None:
-        """Notes that the notification command of a task failed."""
-        self._connection.execute("UPDATE task SET notify_error = ? WHERE id = ?", (error, task_id))
+    def note(self, task_id: str, **values: Any) -> None:
+        """Notes fields of a task, such as `is_waiting`, or the `task_file` with which it can be resumed."""
+        names = ", ".join(f"{name} = ?" for name in values)
+        self._connection.execute(f"UPDATE task SET {names} WHERE id = ?", (*values.values(), task_id))
 
     def set_activity(self, task_id: str, activity: Activity | None) -> None:
         """Notes whether a session is answering. It is not idle while a message to it has not been taken."""
@@ -165,8 +153,7 @@ class BackgroundStore:
         values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
         if task.kill_reason is not None:
             values |= {"status": "killed", "reason": task.kill_reason}
-        names = ", ".join(f"{name} = ?" for name in values)
-        self._connection.execute(f"UPDATE task SET {names} WHERE id = ?", [*values.values(), task.id])
+        self.note(task.id, **values)
         self._connection.execute("DELETE FROM message WHERE task_id = ?", (task.id,))
         ended = self.get(task.id)
         self.add_notice(ended, "end", ended.priority, end_notice(ended))
@@ -193,7 +180,7 @@ class BackgroundStore:
             if waiting >= MAX_MESSAGES:
                 raise UsageError(f"{waiting} messages wait for the session {task_id}; wait until it has answered")
             self._connection.execute("INSERT INTO message (task_id, text) VALUES (?, ?)", (task_id, text))
-            self._connection.execute("UPDATE task SET activity = 'active' WHERE id = ?", (task_id,))
+            self.note(task_id, activity="active")
 
     def addressees(self) -> list[str]:
         """The tasks that have messages which nobody has taken."""

@@ -255,10 +255,7 @@ class BatchFolder:
         Raises: RecordError, with file and line, if a line is not a result or was changed.
         """
         found: dict[str, ResultEntry] = {}
-        for number, offset, line in self._lines():
-            head = _HEAD.match(line)
-            if head is None or head[4] not in _VERDICTS:
-                raise _corrupt(self.path, number, "not a line of results")
+        for _, offset, _, head in self._lines():
             found[head[1].decode()] = ResultEntry(offset, head[2], head[3], _VERDICTS[head[4]], head[5] == b"true")
         return found
 
@@ -269,18 +266,14 @@ class BatchFolder:
         Raises: RecordError, with file and line, if a line is not a result.
         """
         keys, last = Interner(), array("q")
-        for number, offset, line in self._lines():
-            head = _HEAD.match(line)
-            if head is None:
-                raise _corrupt(self.path, number, "not a line of results")
+        for _, offset, _, head in self._lines():
             place = keys.number(head[1])
             if place == len(last):
                 last.append(offset)
             else:
                 last[place] = offset
-        for number, offset, line in self._lines():
-            head = _HEAD.match(line)
-            place = None if head is None else keys.find(head[1])
+        for number, offset, line, head in self._lines():
+            place = keys.find(head[1])
             # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
                 yield self._parsed(line, number)
@@ -290,7 +283,7 @@ class BatchFolder:
 
         Raises: as `results`.
         """
-        for number, _, line in self._lines():
+        for number, _, line, _ in self._lines():
             yield self._parsed(line, number)
 
     def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -299,10 +292,7 @@ class BatchFolder:
 
         Raises: RecordError, with the line's number from `start` on, if it is not a result or was changed.
         """
-        for number, offset, line in self._lines(start):
-            head = _HEAD.match(line)
-            if head is None or head[4] not in _VERDICTS:
-                raise _corrupt(self.path, number, "not a line of results")
+        for _, offset, line, _ in self._lines(start):
             yield offset, offset + len(line), json.loads(line)
 
     def read_at(self, offset: int) -> SampleResult:
@@ -320,15 +310,18 @@ class BatchFolder:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _corrupt(self.path, number, f"{type(error).__name__}: {error}") from error
 
-    def _lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
-        """`(line number, offset, line)`, without an incomplete last line that is still being written.
+    def _lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes, re.Match[bytes]]]:
+        """`(line number, offset, line, its head)`, without an incomplete last line that is still being written.
 
-        Raises: RecordError, with file and line, if a line is not as it was written.
+        Raises: RecordError, with file and line, if a line is not a result or not as it was written.
         """
         for number, offset, line in self._raw_lines(start):
             if not is_sealed(line):
                 raise _corrupt(self.path, number, f"the line {ALTERED}")
-            yield number, offset, line
+            head = _HEAD.match(line)
+            if head is None or head[4] not in _VERDICTS:
+                raise _corrupt(self.path, number, "not a line of results")
+            yield number, offset, line, head
 
     def _raw_lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
         try:

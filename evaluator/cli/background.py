@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from evaluator.cli.common import json_option, print_json, print_table, stdout_is_terminal
+from evaluator.cli.common import json_option, print_json, print_json_or_table, stdout_is_terminal
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
 from evaluator.errors import RecordError, UsageError
@@ -46,14 +46,12 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
 
     since = time.time() - _RECENT_S
     found = [task for task in read_tasks(tasks_dir, read) if every or task.ended_at is None or task.ended_at > since]
-    if as_json:
-        print_json([task.to_dict() for task in found])
-        return
     rows = [
         [task.id, task.type, _state(task), _duration(task), _tokens(task), _short(task.description), _remark(task)]
         for task in found
     ]
-    print_table(["id", "type", "status", "time", "tokens", "description", "remark"], rows)
+    head = ["id", "type", "status", "time", "tokens", "description", "remark"]
+    print_json_or_table(as_json, [task.to_dict() for task in found], head, rows)
 
 
 def _state(task: BackgroundTask) -> str:

@@ -229,6 +229,14 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     echo("\n".join(lines))
 
 
+def print_json_or_table(as_json: bool, value: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints `value` as JSON for other programs, or the table for a person."""
+    if as_json:
+        print_json(value)
+    else:
+        print_table(head, rows)
+
+
 def cost_bound(limit: CallBound, model: str | None) -> float | None:
     """The highest cost of the calls in `limit`, in US dollars; None if the calls or the price have no bound."""
     if model is None or limit.max_calls is None:

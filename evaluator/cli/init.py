@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.common import json_option, print_json_or_table
 from evaluator.cli.echo import echo
 from evaluator.cli.scaffold import (
     DATA,
@@ -76,10 +76,7 @@ def list_examples(as_json: bool) -> None:
     rows = [
         {"name": name, "title": title_of(name), "project": name in PROJECTS, "suite": name in SUITES} for name in names
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["name", "shows"], [[str(row["name"]), str(row["title"])] for row in rows])
+    print_json_or_table(as_json, rows, ["name", "shows"], [[str(row["name"]), str(row["title"])] for row in rows])
 
 
 @examples.command("copy")

@@ -47,13 +47,7 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     if as_json:
         print_json(
             {
-                "diagnostics": [
-                    {
-                        "severity": d.severity, "code": d.code, "message": d.message, "hint": d.hint,
-                        "file": d.span.file, "line": d.span.line, "column": d.span.column,
-                    }
-                    for d in diagnostics
-                ],
+                "diagnostics": [diagnostic.to_dict() for diagnostic in diagnostics],
                 "templates": {
                     name: {
                         "min_calls": b.min_calls, "max_calls": b.max_calls, "max_cost_usd": costs[name],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table
+from evaluator.cli.common import json_option, library_option, load_library, print_json, print_json_or_table, print_table
 from evaluator.cli.echo import echo
 from evaluator.cli.permission import shown_profiles
 from evaluator.errors.messages import visible
@@ -36,13 +36,8 @@ def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) 
                 "file": template.file or "", "sha256": template.sha256,
             }
         )  # fmt: skip
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(
-            ["template", "type", "inputs", "description"],
-            [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows],
-        )
+    cells = [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows]
+    print_json_or_table(as_json, rows, ["template", "type", "inputs", "description"], cells)
 
 
 @templates.command(epilog="Example:  evaluator templates overlap")
@@ -77,16 +72,14 @@ def handlers(as_json: bool) -> None:
     from evaluator.handler.profiles import load_profiles
 
     profiles, untrusted = shown_profiles(), load_profiles().untrusted
-    if as_json:
-        print_json([{**p.to_dict(), "allowed": name not in untrusted} for name, p in sorted(profiles.items())])
-    else:
-        print_table(
-            ["profile", "backend", "model", "turns", "timeout", "description"],
-            [
-                [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
-                for name, p in sorted(profiles.items())
-            ],
-        )
+    found = sorted(profiles.items())
+    head = ["profile", "backend", "model", "turns", "timeout", "description"]
+    rows = [
+        [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description] for name, p in found
+    ]
+    print_json_or_table(
+        as_json, [{**p.to_dict(), "allowed": name not in untrusted} for name, p in found], head, rows
+    )  # fmt: skip
     for name, path in sorted(profiles.replacing.items()):
         echo(f"{name} is that of {path}, not the shipped one", err=True)
     for name, file in sorted(untrusted.items()):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json, print_table, read_text
+from evaluator.cli.common import json_option, library_option, load_library, print_json_or_table, read_text
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
@@ -36,10 +36,8 @@ def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) ->
     matches = library.match(wanted, limit=limit)
     composite = library.nearest_composite(wanted) if isinstance(wanted, str) else None
     fits = not nothing_fits(next(iter(matches), None), composite)
-    if as_json:
-        print_json([_to_json(each) for each in matches])
-    else:
-        print_table(["template", "score", "why"], [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches])
+    rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
+    print_json_or_table(as_json, [_to_json(each) for each in matches], ["template", "score", "why"], rows)
     if not fits:
         low = not matches or matches[0].score < LOW_SCORE
         reason = f"every score is below {LOW_SCORE:.2f}" if low else "one that is not atomic fits far better"

@@ -15,6 +15,7 @@ from evaluator.cli.common import (
     input_option,
     json_option,
     print_json,
+    print_json_or_table,
     print_json_text,
     print_table,
     read_inputs,
@@ -264,9 +265,6 @@ def stats(folder: Path | None, as_json: bool) -> None:
     """Show how many entries there are, by status and type, and the settings of the queue."""
     with _open(folder) as found:
         numbers = found.stats()
-    if as_json:
-        print_json(asdict(numbers))
-        return
     rows = [["status", name, f"{count:,}"] for name, count in numbers.entries.items()]
     rows += [["type", name, f"{count:,}"] for name, count in sorted(numbers.types.items())]
     rows += [["ready to run", "", f"{numbers.ready:,}"], ["attempts", "", f"{numbers.attempts:,}"]]
@@ -274,7 +272,7 @@ def stats(folder: Path | None, as_json: bool) -> None:
         rows.insert(-1, ["wait for a skipped or blocked entry", "", f"{numbers.stuck:,}"])
     settings = (("maxConcurrent", numbers.max_concurrent), ("maxRetries", numbers.max_retries))
     rows += [["setting", name, str(value)] for name, value in (*settings, ("archiveDays", numbers.archive_days))]
-    print_table(["what", "which", "number"], rows)
+    print_json_or_table(as_json, asdict(numbers), ["what", "which", "number"], rows)
 
 
 def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -118,9 +117,9 @@ class RowSource:
         self._pass = partial(_Pass, origin.name, mapper)
         # Errors in the mapping and the first row are found here, before anything runs.
         probe = self._pass(replace(selection, sample=None, limit=1))
-        if origin.is_repeatable and isinstance(rows := origin.read(), Generator):
-            with closing(rows):
-                any(probe.take(line, row) or probe.is_done for line, row in rows)
+        if self._is_readable:
+            for _ in self._taken(probe):
+                pass
             probe.finish()
 
     @cached_property
@@ -188,37 +187,40 @@ class RowSource:
 
     def check(self) -> None:
         """Reads all rows, if they can be read again. Raises: RowError, for the first one that cannot be used."""
-        rows = self._origin.read() if self.is_repeatable else None
-        if not isinstance(rows, Generator):
-            return
-        this = self._pass(self._selection)
-        with closing(rows):
-            for line, row in rows:
-                this.take(line, row)
-                if this.is_done:
-                    break
-        for _ in this.finish():
-            pass
+        if self._is_readable:
+            this = self._pass(self._selection)
+            for _ in self._taken(this):
+                pass
+            for _ in this.finish():
+                pass
 
     def read_ahead(self) -> Iterator[Sample | None]:
         """The samples, or with `sample` those that it draws from, without using up the source. A final None means that
         there may be more that cannot be read now: those of an iterator, those that have to be waited for, and those
         after a row that cannot be used, which is reported when the batch reaches it."""
         selection = self._selection
-        rows = self._origin.read() if self.is_repeatable else None
-        if not isinstance(rows, Generator):
+        if not self._is_readable:
             yield None
             return
         this = self._pass(selection if selection.sample is None else replace(selection, sample=None, limit=None))
-        with closing(rows):
-            try:
-                for line, row in rows:
-                    if (sample := this.take(line, row)) is not None:
-                        yield sample
-                    if this.is_done:
-                        return
-            except UsageError:
-                yield None
+        try:
+            yield from self._taken(this)
+        except UsageError:
+            yield None
+
+    @property
+    def _is_readable(self) -> bool:
+        """Whether rows can be read now, without using up the source and without waiting for it."""
+        return self.is_repeatable and not self.is_live
+
+    def _taken(self, this: _Pass) -> Iterator[Sample]:
+        """The samples that `this` takes from the rows, which are readable."""
+        with closing(cast("Rows", self._origin.read())) as rows:
+            for line, row in rows:
+                if (sample := this.take(line, row)) is not None:
+                    yield sample
+                if this.is_done:
+                    return
 
 
 class _Pass:

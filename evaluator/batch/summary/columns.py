@@ -162,7 +162,7 @@ class Columns:
         self.replaced_count = self.left_out_count = 0
         self._cluster = None if cluster is None else reader_of(cluster, "cluster")
         self._group_by, self._group_name = None if group_by is None else reader_of(group_by, "group_by"), group_by
-        self._replaced = {name: _Tally() for name in self.used}
+        self._replaced = {name: array(column.typecode) for name, column in self.used.items()}
         self._replaced_cached = 0
         self._left_out, self._left_out_runs = Interner(), array("i")
         self._run = array("i")
@@ -247,9 +247,9 @@ class Columns:
 
     def replaced_spending(self) -> Spending | None:
         """The usage of replaced and left out results; None without such results."""
-        if not any(tally.of for tally in self._replaced.values()):
+        if not any(self._replaced.values()):
             return None
-        amounts = {name: Amount(tally.known, tally.known_for, tally.of) for name, tally in self._replaced.items()}
+        amounts = {name: _amount(column, range(len(column))) for name, column in self._replaced.items()}
         return Spending(**amounts, cached_calls=self._replaced_cached)
 
     def _number_in(
@@ -280,9 +280,9 @@ class Columns:
 
     def _add_replaced(self, used: Sequence[float], cached_calls: int, is_same_run: bool) -> None:
         """Adds to `replaced_spending`. The same run again was only scored again: its own calls were paid for once."""
-        for (name, tally), value in zip(self._replaced.items(), used, strict=True):
+        for (name, column), value in zip(self._replaced.items(), used, strict=True):
             if not is_same_run or (name == "scoring_cost_usd" and value != 0):
-                tally.add(value)
+                column.append(value)
         if not is_same_run:
             self._replaced_cached += cached_calls
 
@@ -303,21 +303,6 @@ class Columns:
         return number
 
 
-class _Tally:
-    """A growing sum."""
-
-    __slots__ = ("known", "known_for", "of")
-
-    def __init__(self) -> None:
-        self.known, self.known_for, self.of = 0.0, 0, 0
-
-    def add(self, value: float) -> None:
-        self.of += 1
-        if value != NONE:
-            self.known += value
-            self.known_for += 1
-
-
 def _run_of(result: SampleResult) -> int:
     """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of the task."""
     return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
@@ -335,6 +320,6 @@ def _used(result: SampleResult) -> tuple[float, ...]:
     )
 
 
-def _amount(column: array[Any], rows: array[int]) -> Amount:
+def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
     known = array("d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE))
     return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))

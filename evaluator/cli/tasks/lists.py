@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import echo_text, json_option, print_json, print_table, read_text
+from evaluator.cli.common import echo_text, json_option, print_json, print_json_or_table, read_text
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import UsageError
@@ -23,11 +23,8 @@ from evaluator.record.task_lists import TaskList, TaskLists
 def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
     """List the task lists that are not closed, each with its next step."""
     found = TaskLists(tasks_dir).list_active()
-    if as_json:
-        print_json([task.to_dict(role) for task in found])
-        return
     rows = [[task.name, _progress(task), _next(task, role)] for task in found]
-    print_table(["name", "steps", "next"], rows)
+    print_json_or_table(as_json, [task.to_dict(role) for task in found], ["name", "steps", "next"], rows)
 
 
 @click.command("read", epilog="Example:  evaluator tasks read 2026-03-02-move-the-archive")
