@@ -1,14 +1,19 @@
-"""The command line as a user has it: a real process, whose standard error never shows a traceback."""
+"""The command line, in the test's process and as a process of its own. No command shows a traceback."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
 import os
 import subprocess
+import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,6 +27,9 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+Run = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -56,24 +64,47 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Any:
 
 
 @pytest.fixture
-def cli(start: Any, environment: dict[str, str]) -> Callable[..., Ran]:
-    """`cli(*args, stdin=…)`: what it came to. Fails where a traceback reached the user."""
+def process(start: Any, environment: dict[str, str]) -> Run:
+    """`process(*args, stdin=…)`: as `cli`, in a process of its own."""
 
     def run(*args: Any, stdin: bytes | None = None, env: dict[str, str] | None = None, **options: Any) -> Ran:
         if stdin is not None:
             options["stdin"] = subprocess.PIPE
         process = start(*args, env=environment | (env or {}), **options)
         out, err = process.communicate(stdin, timeout=200)
-        ran = Ran(
-            process.returncode,
-            (out or b"").decode("utf-8", "replace"),
-            (err or b"").decode("utf-8", "replace"),
-        )
+        ran = Ran(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
         assert "Traceback" not in ran.err + ran.out, ran.err
         assert "bug of evaluator" not in ran.err, ran.err
         return ran
 
     return run
+
+
+@pytest.fixture
+def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
+    """`cli(*args, stdin=…, env=…, cwd=…)`: a command that runs in this process, in `tmp_path`, and its result.
+
+    A process of its own takes half a second; tests of streams, signals and processes use `process` or `start`.
+    """
+
+    def run(*args: Any, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: str | Path = tmp_path) -> Ran:
+        streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for name in ("stdout", "stderr")}
+        with (
+            contextlib.chdir(cwd),
+            mock.patch.dict(os.environ, environment | (env or {}), clear=True),
+            mock.patch.multiple(sys, stdin=io.TextIOWrapper(io.BytesIO(stdin), "utf-8"), **streams),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main([os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args])
+        out, err = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in streams.values())
+        assert "bug of evaluator" not in err, err
+        return Ran(int(ended.value.code or 0), out, err)
+
+    threshold = gc.get_threshold()
+    yield run
+    # A batch changes both for its process.
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -87,18 +118,3 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
         return path
 
     return make
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`here(*args)`: as `cli`, in this process, for tests without closed streams and signals."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
-
-    def run(*args: Any) -> Ran:
-        with pytest.raises(SystemExit) as ended:
-            main([str(arg) for arg in args])
-        said = capsys.readouterr()
-        return Ran(int(str(ended.value.code)), said.out, said.err)
-
-    return run

@@ -1,4 +1,4 @@
-"""`evaluator start`, `ps`, `logs`, `wait` and `kill`, each in a process of its own, as a user has them."""
+"""`evaluator start` as a process that ends, and `ps`, `logs`, `send`, `wait` and `kill` on what it started."""
 
 from __future__ import annotations
 
@@ -34,14 +34,20 @@ def until_written(path):
     return path.read_text(encoding="utf-8")
 
 
-def start_command(cli, *words):
-    ran = cli("start", "--", *words)
-    assert ran.code == 0, ran.err
-    return ran.out.strip()
+@pytest.fixture
+def begin(process):
+    """`begin(*words)`: the id of the task that `evaluator start *words` started."""
+
+    def run(*words):
+        ran = process("start", *words)
+        assert ran.code == 0, ran.err
+        return ran.out.strip()
+
+    return run
 
 
-def test_a_command_outlives_its_terminal_and_ends_when_it_is_killed(cli, tmp_path):
-    task_id = start_command(cli, "sh", "-c", "echo here; exec sleep 600")
+def test_a_command_outlives_its_terminal_and_ends_when_it_is_killed(cli, begin, tmp_path):
+    task_id = begin("--", "sh", "-c", "echo here; exec sleep 600")
     (task,) = json.loads(cli("ps", "--json").out)
     assert (task["id"], task["ended_at"]) == (task_id, None)
     until_written(Path(task["output_file"]))
@@ -52,16 +58,16 @@ def test_a_command_outlives_its_terminal_and_ends_when_it_is_killed(cli, tmp_pat
 
 
 @pytest.mark.parametrize(("script", "code", "status"), [("exit 0", 0, "completed"), ("exit 7", 1, "failed")])
-def test_wait_says_how_a_command_ended(cli, tmp_path, script, code, status):
-    task_id = start_command(cli, "sh", "-c", f"{script}")
+def test_wait_says_how_a_command_ended(cli, begin, tmp_path, script, code, status):
+    task_id = begin("--", "sh", "-c", f"{script}")
     ran = cli("wait", task_id)
     assert ran.code == code and status in ran.out
     assert state(tmp_path, task_id).status == status
     assert code or cli("kill", task_id).code == 1
 
 
-def test_a_task_whose_process_is_gone_is_reported_with_its_output(cli, tmp_path):
-    task_id = start_command(cli, "sh", "-c", "echo kept; exec sleep 600", "\x1b[2J")
+def test_a_task_whose_process_is_gone_is_reported_with_its_output(cli, begin, tmp_path):
+    task_id = begin("--", "sh", "-c", "echo kept; exec sleep 600", "\x1b[2J")
     task = state(tmp_path, task_id)
     until_written(Path(task.output_file))
     os.kill(task.owner.pid, signal.SIGKILL)
@@ -72,17 +78,17 @@ def test_a_task_whose_process_is_gone_is_reported_with_its_output(cli, tmp_path)
     assert state(tmp_path, task_id).status == "failed" and cli("logs", task_id).out == "kept\n"
 
 
-def test_sigterm_kills_the_task(cli, tmp_path):
-    task_id = start_command(cli, "sleep", "600")
+def test_sigterm_kills_the_task(cli, begin, tmp_path):
+    task_id = begin("--", "sleep", "600")
     os.kill(state(tmp_path, task_id).owner.pid, signal.SIGTERM)
     assert cli("wait", task_id).code == 1
     task = state(tmp_path, task_id)
     assert (task.status, task.reason) == ("killed", "its process got SIGTERM")
 
 
-def test_a_template_runs_in_the_background_and_its_end_is_told_to_a_command(cli, tmp_path):
+def test_a_template_runs_in_the_background_and_its_end_is_told_to_a_command(cli, begin, tmp_path):
     words = ("--template", "summarise", "--handler", "offline", "-i", "document=Some text.", "--notify", "tee told.xml")
-    task_id = cli("start", *words).out.strip()
+    task_id = begin(*words)
     ran = cli("wait", task_id)
     assert ran.code == 0 and task_id[0] == "a"
     records = [json.loads(line) for line in cli("logs", task_id).out.splitlines()]
@@ -93,8 +99,8 @@ def test_a_template_runs_in_the_background_and_its_end_is_told_to_a_command(cli,
     assert (tmp_path / "tasks" / "done" / "TASK-1.md").exists()
 
 
-def test_follow_prints_the_output_until_the_end(cli, start, tmp_path):
-    task_id = start_command(cli, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.05; done; echo two")
+def test_follow_prints_the_output_until_the_end(cli, begin, start, tmp_path):
+    task_id = begin("--", "sh", "-c", "echo one; until [ -e go ]; do sleep 0.05; done; echo two")
     reader = start("logs", task_id, "--follow")
     assert reader.stdout.readline() == b"one\n"
     (tmp_path / "go").touch()
@@ -102,8 +108,8 @@ def test_follow_prints_the_output_until_the_end(cli, start, tmp_path):
     assert out == b"two\n" and reader.returncode == 0
 
 
-def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, tmp_path):
-    task_id = cli("start", "--session", "--handler", "offline").out.strip()
+def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, begin, tmp_path):
+    task_id = begin("--session", "--handler", "offline")
     assert task_id[0] == "t"
     assert cli("send", task_id, "-", stdin=b"How are you?\n").code == 0
     ran = cli("wait", task_id, "--idle")
@@ -114,7 +120,7 @@ def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, tmp_path
     assert cli("wait", task_id).code == 0 and state(tmp_path, task_id).status == "completed"
 
 
-def test_a_watch_is_killed_from_another_terminal(cli, tmp_path):
+def test_a_watch_is_killed_from_another_terminal(cli, begin, tmp_path):
     pytest.importorskip("mcp", reason="the extra mcp is not installed")
     from tests.background.test_background_scripts import is_running
     from tests.background.test_background_watches import server_in
@@ -128,7 +134,7 @@ def test_a_watch_is_killed_from_another_terminal(cli, tmp_path):
         encoding="utf-8",
     )
     words = ("--watch", "mcp://raw/memo://two", "--handler", "p")
-    task_id = cli("start", *words).out.strip()
+    task_id = begin(*words)
     assert task_id[0] == "m"
     pids = [int(word) for word in until_written(tmp_path / "pids").split()]
     assert cli("kill", task_id).code == 0 and not any(map(is_running, pids))
@@ -167,8 +173,8 @@ def test_wrong_usage_starts_nothing(tmp_path, monkeypatch, words, message):
         (("--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),
     ],
 )
-def test_what_the_new_process_cannot_start_is_an_error_of_the_command(cli, tmp_path, words, message):
-    ran = cli("start", *words)
+def test_what_the_new_process_cannot_start_is_an_error_of_the_command(process, tmp_path, words, message):
+    ran = process("start", *words)
     assert ran.code != 0 and message in ran.err
     assert list((tmp_path / "tasks" / "background").glob("*.log")) == []
 

@@ -44,10 +44,10 @@ def server(write: Any) -> Iterator[LoopbackServer]:
     ("kind", "command"), [("a", "tasks resume 1"), ("w", "tasks resume 1"), ("t", "chat --resume 1")]
 )
 def test_a_killed_evaluation_continues_with_the_command_that_its_end_names(
-    cli: Any, server: LoopbackServer, tmp_path: Path, kind: str, command: str
+    cli: Any, process: Any, server: LoopbackServer, tmp_path: Path, kind: str, command: str
 ) -> None:
     server.enqueue(FIRST[kind], HttpReply(end="hang", silent=True))
-    started = cli("start", *WORDS[kind], "--handler", "wire", "--json")
+    started = process("start", *WORDS[kind], "--handler", "wire", "--json")
     assert started.code == 0, started.err
     task, store = json.loads(started.out), BackgroundStore(tmp_path / "tasks" / "background")
     if kind == "t":
@@ -60,7 +60,7 @@ def test_a_killed_evaluation_continues_with_the_command_that_its_end_names(
     assert ended.out.splitlines()[1] == f"Continue it with: evaluator {command}"
     listed = store.get(task["id"])
     assert (listed.status, listed.task_file) == ("failed", "TASK-1") and "is gone" in (listed.reason or "")
-    continued = cli(*command.split())
+    continued = process(*command.split())
     assert continued.code == 0, continued.err
     assert "the last answer" in continued.out and (kind != "t" or "the first reply" in continued.out)
     assert server.posts == 3  # the request that was open when the process died was sent again, and no other

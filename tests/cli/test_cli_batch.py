@@ -1,4 +1,4 @@
-"""`evaluator batch` and the commands that read its results, as real processes."""
+"""`evaluator batch` and the commands that read its results."""
 
 from __future__ import annotations
 

@@ -99,49 +99,49 @@ def test_other_names_and_folders_that_are_no_batchs_are_free(folder: Path, write
 
 
 @pytest.fixture
-def changed(here: Any, write: Any) -> None:
+def changed(cli: Any, write: Any) -> None:
     """A batch whose template has changed since."""
-    assert here(*batch()).code == 0
+    assert cli(*batch()).code == 0
     write("templates/quiz.xml", QUIZ % "<criteria>Be short.</criteria>")
 
 
 @pytest.mark.usefixtures("changed")
-def test_results_that_were_left_out_run_again_with_the_advised_command(here: Any) -> None:
-    left = here(*resume())
+def test_results_that_were_left_out_run_again_with_the_advised_command(cli: Any) -> None:
+    left = cli(*resume())
     assert left.code == 5 and "4 results answer a question that has changed since; they were left out:" in left.err
     assert "incomplete: 4 results were left out" in left.err
-    again = here(*advised(left.err), "--progress", "none")
+    again = cli(*advised(left.err), "--progress", "none")
     assert again.code == 0 and "they are run again:" in again.err
     assert "left out" not in again.err and "--changed" not in again.err and "resume with" not in again.err
 
 
 @pytest.mark.usefixtures("changed")
-def test_kept_results_are_reported(here: Any) -> None:
-    kept = here(*resume("--changed", "keep"))
+def test_kept_results_are_reported(cli: Any) -> None:
+    kept = cli(*resume("--changed", "keep"))
     assert kept.code == 0 and "they are kept:" in kept.err
     assert "left out" not in kept.err and "--changed" not in kept.err
 
 
-def test_the_advised_command_repeats_the_flags_of_the_session(here: Any) -> None:
-    here(*batch("--limit", 1))
-    ran = here(*resume("--limit", 4, "--changed", "keep", "--retry-errors", "--unfinished", "tell", "--max-tokens", 1))
+def test_the_advised_command_repeats_the_flags_of_the_session(cli: Any) -> None:
+    cli(*batch("--limit", 1))
+    ran = cli(*resume("--limit", 4, "--changed", "keep", "--retry-errors", "--unfinished", "tell", "--max-tokens", 1))
     assert advised(ran.err)[3:] == ["--retry-errors", "--changed", "keep", "--unfinished", "tell"]
 
 
-def test_a_setting_of_the_handler_that_has_changed_is_named(here: Any, write: Any, tmp_path: Path) -> None:
+def test_a_setting_of_the_handler_that_has_changed_is_named(cli: Any, write: Any, tmp_path: Path) -> None:
     profile = '<handler name="mine"><backend>simulated</backend>%s</handler>'
     write("handlers/mine.xml", profile % "")
-    here(*batch(handler="mine"))
+    cli(*batch(handler="mine"))
     write("handlers/mine.xml", profile % "<system>Be brief.</system><temperature>0.7</temperature>")
-    assert "changed system, temperature (was not set, is 0.7)" in here(*resume()).err
+    assert "changed system, temperature (was not set, is 0.7)" in cli(*resume()).err
     write("handlers/mine.xml", profile % "<temperature>0.9</temperature>")
-    assert "r0 (epoch 1, quiz, mine): changed temperature (was not set, is 0.9)" in here(*resume()).err
+    assert "r0 (epoch 1, quiz, mine): changed temperature (was not set, is 0.9)" in cli(*resume()).err
     assert "temperature (was not set, is 0.9)" in (tmp_path / "b" / "changed.txt").read_text()
 
 
-def test_results_of_other_epochs_are_reported(here: Any) -> None:
-    here(*batch("--epochs", "3"))
-    ran = here(*resume("--epochs", "1"))
+def test_results_of_other_epochs_are_reported(cli: Any) -> None:
+    cli(*batch("--epochs", "3"))
+    ran = cli(*resume("--epochs", "1"))
     assert ran.code == 0
     assert "8 results in the folder belong to other rows or epochs; they are not counted" in ran.err
 
@@ -159,16 +159,16 @@ def test_results_of_other_epochs_are_reported(here: Any) -> None:
     ],
 )
 def test_a_flag_that_would_have_no_effect_is_refused(
-    here: Any, tmp_path: Path, options: list[str], missing: str
+    cli: Any, tmp_path: Path, options: list[str], missing: str
 ) -> None:
-    ran = here(*batch(*options))
+    ran = cli(*batch(*options))
     assert ran.code == 2 and f"error: {options[0]} is for" in ran.err and missing in ran.err
     assert not (tmp_path / "b").exists()
 
 
-def test_a_seed_may_belong_to_the_sample_in_the_file(here: Any, write: Any) -> None:
+def test_a_seed_may_belong_to_the_sample_in_the_file(cli: Any, write: Any) -> None:
     write("d.toml", 'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\n[select]\nsample = 2')
-    ran = here("batch", "d.toml", "--seed", "3", "--json")
+    ran = cli("batch", "d.toml", "--seed", "3", "--json")
     assert ran.code == 0 and json.loads(ran.out)["total"] == 2
 
 
@@ -185,9 +185,9 @@ def test_nothing_is_reported_as_stored_if_nothing_was_started(cli: Any, tmp_path
     assert ran.code == 3 and "another process works on this batch" in ran.err and "are stored" not in ran.err
 
 
-def test_without_ray_there_is_no_folder(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_without_ray_there_is_no_folder(process: Any, write: Any, tmp_path: Path) -> None:
     write("without/ray.py", "raise ImportError('none')")
-    ran = cli(*batch("--engine", "ray"), env={"PYTHONPATH": str(tmp_path / "without")})
+    ran = process(*batch("--engine", "ray"), env={"PYTHONPATH": str(tmp_path / "without")})
     assert ran.code == 3 and "ray" in ran.err and "resume" not in ran.err
     assert not (tmp_path / "b").exists()
 
@@ -195,8 +195,8 @@ def test_without_ray_there_is_no_folder(cli: Any, write: Any, tmp_path: Path) ->
 # -- budgets and thresholds -------------------------------------------------------------------------------------------
 
 
-def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(here: Any) -> None:
-    ran = here(*batch("--max-tokens", 40, "--max-cost", 5, "--concurrency", 1))
+def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(cli: Any) -> None:
+    ran = cli(*batch("--max-tokens", 40, "--max-cost", 5, "--concurrency", 1))
     assert ran.code == 5
     assert "(max_cost and max_tokens apply to each session)\nresume with: evaluator batch --resume b\n" in ran.err
 
@@ -210,12 +210,12 @@ def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(here
     ],
 )
 def test_a_dry_run_prints_what_the_budget_will_reject(
-    here: Any, write: Any, limits: str, options: list[Any], said: str
+    cli: Any, write: Any, limits: str, options: list[Any], said: str
 ) -> None:
     with LoopbackServer(default=Answer("0")) as server:
         write("handlers/wire.xml", PROFILE % (server.base_url, limits))
-        dry = here(*batch("--dry-run", *options, handler="wire"))
-        run = here(*batch(*options, handler="wire"))
+        dry = cli(*batch("--dry-run", *options, handler="wire"))
+        run = cli(*batch(*options, handler="wire"))
         assert server.posts == 0
     assert dry.code == run.code == 5
     assert "4 samples" in dry.out and "no call is possible: " in dry.err and said in dry.err and said in run.err
@@ -229,14 +229,14 @@ def test_a_dry_run_prints_what_the_budget_will_reject(
     ],
 )
 def test_a_dry_run_prints_no_rejection_for_calls_within_the_budget(
-    here: Any, write: Any, profile: str, template: str, options: list[Any]
+    cli: Any, write: Any, profile: str, template: str, options: list[Any]
 ) -> None:
     with LoopbackServer(default=Answer("0")) as server:
         write("handlers/wire.xml", PROFILE % (server.base_url, profile))
         write("templates/quiz.xml", QUIZ % template)
-        ran = here(*batch("--dry-run", *options, handler="wire"))
+        ran = cli(*batch("--dry-run", *options, handler="wire"))
         assert ran.code == 0 and "no call is possible" not in ran.err, ran.err
-        here(*batch(*options, handler="wire"))
+        cli(*batch(*options, handler="wire"))
         assert server.posts > 0
 
 
@@ -248,11 +248,11 @@ def test_a_dry_run_prints_no_rejection_for_calls_within_the_budget(
         ("mean(f1) >= 0.1", 2, "no scorer 'f1'"),
     ],
 )
-def test_a_threshold_is_read_in_the_same_way_before_and_after(here: Any, threshold: str, code: int, said: str) -> None:
-    before = here(*batch("--threshold", threshold))
+def test_a_threshold_is_read_in_the_same_way_before_and_after(cli: Any, threshold: str, code: int, said: str) -> None:
+    before = cli(*batch("--threshold", threshold))
     if code == 2:
-        here(*batch())
-    after = here("summary", "b", "--threshold", threshold)
+        cli(*batch())
+    after = cli("summary", "b", "--threshold", threshold)
     for ran in (before, after):
         assert ran.code == code and said in ran.err + ran.out, ran
 
@@ -260,10 +260,10 @@ def test_a_threshold_is_read_in_the_same_way_before_and_after(here: Any, thresho
 # -- rows without a target -----------------------------------------------------------------------------------------
 
 
-def test_rows_whose_target_has_another_name_are_reported_with_the_option(here: Any, write: Any) -> None:
+def test_rows_whose_target_has_another_name_are_reported_with_the_option(cli: Any, write: Any) -> None:
     write("rows.csv", "question,answer,topic\nHow much is 1 and 1?,2,sums\n")
-    ran = here("batch", "--template", "quiz", "--rows", "rows.csv", "--scorer", "exact", "--handler", "offline")
+    ran = cli("batch", "--template", "quiz", "--rows", "rows.csv", "--scorer", "exact", "--handler", "offline")
     assert "no row has a target; name its field with --target (the rows have: `answer`, `topic`)" in ran.err
-    assert "no row has a target" not in here(*batch()).err
+    assert "no row has a target" not in cli(*batch()).err
     unscored = ["batch", "--template", "quiz", "--rows", "rows.csv", "--handler", "offline", "--output", "c"]
-    assert "no row has a target" not in here(*unscored).err
+    assert "no row has a target" not in cli(*unscored).err

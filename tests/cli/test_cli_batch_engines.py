@@ -23,11 +23,11 @@ TEMPLATE = (
     "<instructions>{{ question }}</instructions></task>"
 )
 SCORERS = """
-import fcntl, os, threading
+import fcntl, os, pathlib, threading
 
 def talks(output):
     print("from the scorer")
-    return open("relative.txt").read() == "here"
+    return pathlib.Path("relative.txt").read_text() == "here"
 
 def holds(output):
     if os.path.exists("released"):
@@ -59,16 +59,18 @@ def prepare(folder: Path, scorer: str, rows: int) -> None:
     (folder / "rows.jsonl").write_text("\n".join(lines))
 
 
-def test_a_definition_chooses_the_engine_and_standard_output_has_the_summary_alone(cli: Any, tmp_path: Path) -> None:
+def test_a_definition_chooses_the_engine_and_standard_output_has_the_summary_alone(
+    process: Any, tmp_path: Path
+) -> None:
     prepare(tmp_path, "talks", 4)
-    ran = cli("batch", "batch.toml", "--json")
+    ran = process("batch", "batch.toml", "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["summary"]["counts"]["passed"] == 4
     assert ran.err.count("from the scorer") == 4
     arguments = open_batch(tmp_path / "b").manifest["arguments"]
     assert (arguments["engine"], arguments["workers"]) == ("processes", 2)
     # The flag replaces the engine of the file, together with its number of processes.
-    again = cli("batch", "--resume", "b", "--engine", "local", "--json")
+    again = process("batch", "--resume", "b", "--engine", "local", "--json")
     assert (again.code, json.loads(again.out)["ran"]) == (0, 0)
 
 
@@ -78,17 +80,17 @@ def test_workers_need_an_engine_that_has_them(cli: Any, tmp_path: Path) -> None:
     assert ran.code == 2 and "name one as engine" in ran.err
 
 
-def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, cli: Any, tmp_path: Path) -> None:
+def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, process: Any, tmp_path: Path) -> None:
     prepare(tmp_path, "holds", 6)
     os.mkfifo(tmp_path / "started")
     # Also open for writing, so that reading never ends.
     started = os.open(tmp_path / "started", os.O_RDWR)
     try:
-        process = start("batch", "batch.toml", "--progress", "none")
+        killed = start("batch", "batch.toml", "--progress", "none")
         assert len(os.read(started, 1) + os.read(started, 1)) == 2
     finally:
         os.close(started)
-    process.send_signal(signal.SIGKILL)
+    killed.send_signal(signal.SIGKILL)
     held = sorted(tmp_path.glob("held-*"))
     assert len(held) == 2
     for path in held:
@@ -97,7 +99,7 @@ def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, cl
             fcntl.flock(file, fcntl.LOCK_EX)
     calls = {task.id for task in TaskStore(tmp_path / "b" / "tasks").list() if task.status == "completed"}
     (tmp_path / "released").touch()
-    ran = cli("batch", "--resume", "b", "--json")
+    ran = process("batch", "--resume", "b", "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["summary"]["counts"]["passed"] == 6
     results = list(open_batch(tmp_path / "b").results())

@@ -41,7 +41,7 @@ def batch(rows: str, scorer: str, *more: Any) -> list[Any]:
 
 
 @pytest.fixture
-def judged(here: Any, write: Any, tmp_path: Path) -> Any:
+def judged(cli: Any, write: Any, tmp_path: Path) -> Any:
     """`judged(answer, scorer, targets)`: of each row of a file the score that it has."""
 
     def run(answer: str, scorer: str, targets: list[str], output: str = "text", suffix: str = "csv") -> Any:
@@ -49,7 +49,7 @@ def judged(here: Any, write: Any, tmp_path: Path) -> Any:
         write(f"rows.{suffix}", delimited(targets, "," if suffix == "csv" else "\t"))
         with LoopbackServer(default=Answer(answer)) as server:
             write("handlers/wire.xml", PROFILE % server.base_url)
-            ran = here(*batch(f"rows.{suffix}", scorer))
+            ran = cli(*batch(f"rows.{suffix}", scorer))
         assert "results" in ran.out, ran.err
         lines = map(json.loads, (tmp_path / "b" / "results.jsonl").read_text().splitlines())
         found = {line["sample_id"]: next(iter(line["scores"].values())) for line in lines}
@@ -86,18 +86,18 @@ def test_numbers_in_cells_are_numbers_to_numeric(judged: Any) -> None:
     assert [score["passed"] for score in scores] == [True, False]
 
 
-def test_a_target_that_is_no_number_is_an_error_before_the_first_call(here: Any, write: Any) -> None:
+def test_a_target_that_is_no_number_is_an_error_before_the_first_call(cli: Any, write: Any) -> None:
     write("templates/quiz.xml", TASK % FORMATS["text"])
     write("rows.csv", delimited(["1200", "none"], ","))
     with LoopbackServer(default=Answer("It is 1,200.")) as server:
         write("handlers/wire.xml", PROFILE % server.base_url)
-        ran = here(*batch("rows.csv", "numeric"))
+        ran = cli(*batch("rows.csv", "numeric"))
     assert (ran.code, server.posts) == (2, 0)
     assert "row 'r1'" in ran.err and "the target 'none' contains 0 numbers" in ran.err
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=str)
-def test_a_judge_that_nobody_chose_is_named_at_the_start(here: Any, write: Any, options: list[str]) -> None:
+def test_a_judge_that_nobody_chose_is_named_at_the_start(cli: Any, write: Any, options: list[str]) -> None:
     write("templates/quiz.xml", TASK % "")
     write("templates/judge.xml", JUDGE)
     write("rows.csv", delimited(["x", "y"], ","))
@@ -105,8 +105,8 @@ def test_a_judge_that_nobody_chose_is_named_at_the_start(here: Any, write: Any, 
     with LoopbackServer(default=Answer("true")) as server:
         write("handlers/wire.xml", PROFILE % server.base_url)
         models = ["--model", "judge1", "--model", "judge2", "--progress", "plain"]
-        ran = here(*batch("rows.csv", scorer, *models, *options))
-        other = here(*batch("rows.csv", scorer, *models, "--dry-run", "--model-role", "grader=good"))
+        ran = cli(*batch("rows.csv", scorer, *models, *options))
+        other = cli(*batch("rows.csv", scorer, *models, "--dry-run", "--model-role", "grader=good"))
     notice = (
         "the role 'grader', so the judge is the model 'good' (handler wire); to choose another: --model-role grader="
     )
@@ -114,10 +114,10 @@ def test_a_judge_that_nobody_chose_is_named_at_the_start(here: Any, write: Any, 
     assert "role 'grader'" not in other.err
 
 
-def test_a_dry_run_has_its_notices_in_json(here: Any, write: Any) -> None:
+def test_a_dry_run_has_its_notices_in_json(cli: Any, write: Any) -> None:
     write("templates/quiz.xml", TASK % "")
     write("rows.csv", delimited(["x"], ","))
     write("handlers/wire.xml", PROFILE % "http://127.0.0.1:9/v1")
-    (notice,) = json.loads(here(*batch("rows.csv", "reference", "--dry-run", "--json")).out)["notices"]
+    (notice,) = json.loads(cli(*batch("rows.csv", "reference", "--dry-run", "--json")).out)["notices"]
     assert notice.startswith("scorer reference: ")
-    assert json.loads(here(*batch("rows.csv", "exact", "--dry-run", "--json")).out)["notices"] == []
+    assert json.loads(cli(*batch("rows.csv", "exact", "--dry-run", "--json")).out)["notices"] == []

@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.cli.conftest import Run
+
 ARGV = [sys.executable, "-m", "evaluator", "chat", "--handler", "offline"]
 
 
@@ -63,7 +67,14 @@ def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
     os.close(master)
 
 
-def test_wrong_usage_is_reported(tmp_path: Path) -> None:
-    assert "there is no task 4" in chat(tmp_path, "", "--resume", "4", code=3).stderr
-    assert "there is no such index" in chat(tmp_path, "", "--memory", "nowhere", code=2).stderr
-    assert "not a task's id" in chat(tmp_path, "", "--resume", "x", code=2).stderr
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (("--resume", "4"), 3, "there is no task 4"),
+        (("--memory", "nowhere"), 2, "there is no such index"),
+        (("--resume", "x"), 2, "not a task's id"),
+    ],
+)
+def test_wrong_usage_is_reported(cli: Run, argv: tuple[str, ...], code: int, message: str) -> None:
+    ran = cli("chat", "--handler", "offline", *argv)
+    assert ran.code == code and message in ran.err

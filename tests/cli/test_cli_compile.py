@@ -1,4 +1,4 @@
-"""`evaluator compile` as a real process: the task is shown before it is run, and run only on request."""
+"""`evaluator compile`: the task is shown before it is run, and run only on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.xml.generated import read_generated_task
-from tests.cli.conftest import PROGRAM, Ran
+from tests.cli.conftest import PROGRAM, Ran, Run
 
 WORDS = "suggest five titles for an article"
 SERVED = """<library><task name="compile_task" type="atomic"><description>d</description>
@@ -25,7 +25,7 @@ SCRIPT = '<task name="s" type="script"><description>d</description><command>touc
 
 
 @pytest.fixture
-def command(tmp_path: Path, environment: dict[str, str]):
+def command(tmp_path: Path, environment: dict[str, str], cli: Run):
     """`command(*argv)` in `tmp_path`, where a library may make the simulated model answer what the test says."""
 
     def run(*argv: str, answer: str | None = None, terminal: bytes | None = None) -> Ran:
@@ -33,16 +33,17 @@ def command(tmp_path: Path, environment: dict[str, str]):
         if answer is not None:
             (tmp_path / "t.xml").write_text(SERVED.replace("{answer}", answer))
             extra = ["--library", "t.xml"]
-        primary, secondary = pty.openpty() if terminal is not None else (None, subprocess.DEVNULL)
-        if primary is not None and terminal is not None:
-            os.write(primary, terminal)
+        arguments = ["compile", *argv, "--handler", "offline", *extra]
+        if terminal is None:
+            return cli(*arguments)
+        primary, secondary = pty.openpty()
+        os.write(primary, terminal)
         process = subprocess.run(
-            [PROGRAM, "compile", *argv, "--handler", "offline", *extra], cwd=tmp_path,
-            env=environment, stdin=secondary, capture_output=True, timeout=60, check=False,
+            [PROGRAM, *arguments], cwd=tmp_path, env=environment, stdin=secondary, capture_output=True, timeout=200,
+            check=False,
         )  # fmt: skip
-        if primary is not None:
-            os.close(primary)
-            os.close(secondary)
+        os.close(primary)
+        os.close(secondary)
         ran = Ran(process.returncode, process.stdout.decode(), process.stderr.decode())
         assert "Traceback" not in ran.err and "bug of evaluator" not in ran.err, ran.err
         return ran

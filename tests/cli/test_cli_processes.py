@@ -70,9 +70,9 @@ def test_json_is_valid_in_every_encoding_of_the_output(
     assert b"Traceback" not in done.stderr
 
 
-def test_text_that_the_output_cannot_encode_is_escaped(cli: Any, write: Any) -> None:
+def test_text_that_the_output_cannot_encode_is_escaped(process: Any, write: Any) -> None:
     write("t.xml", '<task name="日本" type="atomic"><description>café ☃</description></task>')
-    ran = cli("templates", "--library", "t.xml", env={"PYTHONIOENCODING": "latin-1"})
+    ran = process("templates", "--library", "t.xml", env={"PYTHONIOENCODING": "latin-1"})
     assert ran.code == 0
     assert "\\u65e5" in ran.out
 

@@ -1,4 +1,4 @@
-"""`evaluator tasks resume` and `replay` as real processes: a run that is killed, resumed, replayed, and diverges."""
+"""`evaluator tasks resume` and `replay` of a run whose process is killed: it is listed, resumed, replayed, and diverges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import Ran, Run
 
 TEMPLATE = """<library>
 <task name="chain" type="sequential"><description>Two scripts and an answer</description>
@@ -31,14 +33,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def evaluator(folder: Path, *argv: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "evaluator", *argv], cwd=folder, capture_output=True, text=True, timeout=60,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+@pytest.fixture
+def tasks(cli: Run, folder: Path) -> Run:
+    """`tasks(*argv, code=0)`: `evaluator tasks` in the folder, which ends with this code."""
+
+    def run(*argv: str, code: int = 0) -> Ran:
+        ran = cli("tasks", *argv)
+        assert ran.code == code, ran
+        return ran
+
+    return run
 
 
 def killed_run(folder: Path) -> None:
@@ -53,48 +57,48 @@ def killed_run(folder: Path) -> None:
         process.wait(200)
 
 
-def test_a_killed_run_is_listed_resumed_and_replayed(folder: Path) -> None:
+def test_a_killed_run_is_listed_resumed_and_replayed(tasks: Run, folder: Path) -> None:
     killed_run(folder)
     assert (folder / "effects").read_text() == "first\nsecond\n"
-    listed = json.loads(evaluator(folder, "tasks", "list", "--interrupted", "--json").stdout)
+    listed = json.loads(tasks("list", "--interrupted", "--json").out)
     assert [(task["id"], task["status"]) for task in listed] == [(1, "interrupted")]
 
-    stopped = evaluator(folder, "tasks", "resume", "1", "--library", "t.xml", code=3)
-    assert "steps[2]/script: sh was begun and its end is not recorded" in stopped.stderr
-    assert "--unfinished repeat" in stopped.stderr
+    stopped = tasks("resume", "1", "--library", "t.xml", code=3)
+    assert "steps[2]/script: sh was begun and its end is not recorded" in stopped.err
+    assert "--unfinished repeat" in stopped.err
     assert (folder / "effects").read_text() == "first\nsecond\n"
 
     (folder / "go").touch()
-    resumed = evaluator(folder, "tasks", "resume", "TASK-1", "--library", "t.xml", "--unfinished", "repeat")
-    assert resumed.stdout == "said\n"
-    assert "resumed: 1 step from the record, 2 run" in resumed.stderr
+    resumed = tasks("resume", "TASK-1", "--library", "t.xml", "--unfinished", "repeat")
+    assert resumed.out == "said\n"
+    assert "resumed: 1 step from the record, 2 run" in resumed.err
     assert (folder / "effects").read_text() == "first\nsecond\nsecond\n"
 
-    replayed = evaluator(folder, "tasks", "replay", "1", "--library", "t.xml")
-    assert replayed.stdout == "TASK-1: as recorded (3 steps)\n"
-    by_path = evaluator(folder, "tasks", "replay", "tasks/done/TASK-1.md", "--library", "t.xml", "--json")
-    assert json.loads(by_path.stdout)["ok"] is True
+    replayed = tasks("replay", "1", "--library", "t.xml")
+    assert replayed.out == "TASK-1: as recorded (3 steps)\n"
+    by_path = tasks("replay", "tasks/done/TASK-1.md", "--library", "t.xml", "--json")
+    assert json.loads(by_path.out)["ok"] is True
 
 
-def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(folder: Path) -> None:
+def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(cli: Run, tasks: Run, folder: Path) -> None:
     (folder / "go").touch()
-    evaluator(folder, "run", "--template", "chain", "--library", "t.xml", "--handler", "offline")
+    assert cli("run", "--template", "chain", "--library", "t.xml", "--handler", "offline").code == 0
     file = folder / "t.xml"
     file.write_text(file.read_text().replace("Say {{", "Repeat {{"))
-    diverged = evaluator(folder, "tasks", "replay", "1", "--library", "t.xml", code=1)
-    assert "diverges at steps[3]/turn[1]" in diverged.stdout
-    assert 'recorded: "Say one"' in diverged.stdout
-    assert 'now: "Repeat one"' in diverged.stdout
-    changes = evaluator(folder, "tasks", "replay", "1", "--library", "t.xml", "--template-changes", code=1)
-    assert "-  Say one" in changes.stdout
-    assert "+  Repeat one" in changes.stdout
-    stopped = evaluator(folder, "tasks", "resume", "1", "--library", "t.xml")
-    assert "said" in stopped.stdout, "a completed run gives its result, whatever its template has become"
+    diverged = tasks("replay", "1", "--library", "t.xml", code=1)
+    assert "diverges at steps[3]/turn[1]" in diverged.out
+    assert 'recorded: "Say one"' in diverged.out
+    assert 'now: "Repeat one"' in diverged.out
+    changes = tasks("replay", "1", "--library", "t.xml", "--template-changes", code=1)
+    assert "-  Say one" in changes.out
+    assert "+  Repeat one" in changes.out
+    stopped = tasks("resume", "1", "--library", "t.xml")
+    assert "said" in stopped.out, "a completed run gives its result, whatever its template has become"
 
 
-def test_wrong_usage_is_reported(folder: Path) -> None:
-    assert "neither a task's id nor a file" in evaluator(folder, "tasks", "resume", "x", code=2).stderr
-    assert "there is no task 5" in evaluator(folder, "tasks", "resume", "5", code=3).stderr
-    assert "there is no task 5" in evaluator(folder, "tasks", "replay", "5", code=3).stderr
-    said = json.loads(evaluator(folder, "tasks", "resume", "5", "--json", code=3).stdout)
+def test_wrong_usage_is_reported(tasks: Run) -> None:
+    assert "neither a task's id nor a file" in tasks("resume", "x", code=2).err
+    assert "there is no task 5" in tasks("resume", "5", code=3).err
+    assert "there is no task 5" in tasks("replay", "5", code=3).err
+    said = json.loads(tasks("resume", "5", "--json", code=3).out)
     assert "there is no task 5" in said["error"]["message"]

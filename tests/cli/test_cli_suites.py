@@ -10,9 +10,9 @@ import pytest
 
 from evaluator import Evaluator, ModelRequest, SimulatedBackend, TemplateLibrary, run_batch_sync
 from evaluator.batch import SampleResult, read_definition
-from evaluator.cli.main import main
 from evaluator.cli.scaffold import SUITES
 from evaluator.files.shipped import shipped
+from tests.cli.conftest import Run
 from tests.sandboxes import require_bubblewrap
 
 BATCHES = [
@@ -26,37 +26,27 @@ JUDGED_TURNS = "mt_bench"
 WITHOUT_TARGETS = ("ifeval",)
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
-
-
 def test_every_folder_is_a_suite() -> None:
     assert sorted(SUITES) == sorted(folder.name for folder in (shipped("examples") / "suites").iterdir())
 
 
 @pytest.mark.parametrize(("suite", "file"), BATCHES)
 def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
-    suite: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: Run, suite: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if suite == "humaneval":
         require_bubblewrap()
     if suite == "ifeval":
         pytest.importorskip("lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed")
-    assert run("examples", "copy", suite) == 0
-    assert f"next: cd examples/{suite} && evaluator batch" in capsys.readouterr().err
+    copied = cli("examples", "copy", suite)
+    assert copied.code == 0 and f"next: cd examples/{suite} && evaluator batch" in copied.err
     monkeypatch.chdir(tmp_path / "examples" / suite)
-    assert run("lint", "templates", "--strict") == 0
-    assert "0 errors, 0 warnings" in capsys.readouterr().out
+    linted = cli("lint", "templates", "--strict", cwd=".")
+    assert linted.code == 0 and "0 errors, 0 warnings" in linted.out
 
-    assert run("batch", file, "--json") == 0
-    simulated = json.loads(capsys.readouterr().out)["summary"]["counts"]
+    ran = cli("batch", file, "--json", cwd=".")
+    assert ran.code == 0
+    simulated = json.loads(ran.out)["summary"]["counts"]
     assert (simulated["results"], simulated["error"]) == (20, 0)
     assert simulated["passed"] >= 15 or suite in WITHOUT_TARGETS
 

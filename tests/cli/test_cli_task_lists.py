@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator.cli.main import main
 from evaluator.record.task_lists import TaskList, TaskLists
 
 PLAN = "# Plan\n\n## [PLANNER] Think\n\n- [x] think\n\n## [WORKER] Do\n\n- [ ] do\n"
@@ -84,20 +82,10 @@ WRONG: list[tuple[list[str], int, str]] = [
 
 @pytest.mark.parametrize(("args", "code", "says"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
 def test_wrong_usage_says_what_to_do_and_changes_nothing(
-    plan: TaskList,
-    tmp_path: Path,
-    args: list[str],
-    code: int,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Any, plan: TaskList, tmp_path: Path, args: list[str], code: int, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(SystemExit) as left:
-        main(["tasks", *args])
-    ran = capsys.readouterr()
-    assert (left.value.code, ran.out) == (code, ""), ran
+    ran = cli("tasks", *args)
+    assert (ran.code, ran.out) == (code, ""), ran
     assert says in ran.err
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
     made = [".gitignore", ".named-lock", "active/.gitkeep", "active/2026-03-02-plan.md", "done/.gitkeep"]
