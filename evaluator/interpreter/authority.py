@@ -94,7 +94,9 @@ class Authority:
 
     def limited(self, config: HandlerConfig) -> HandlerConfig:
         """`config` within the limits of the tasks above."""
-        limits = self.limits or {}
+        limits = self.limits
+        if limits is None:
+            return config
         values: dict[str, Any] = {name: getattr(config, name) for name in limits}
         return config.override(
             **{n: limits[n] for n, value in values.items() if value is None or value > limits[n]}

@@ -35,6 +35,18 @@ def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain:
 
 def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, int]:
     """The file's first record, and the offset of its status line (see `STATUS_HINTS`)."""
+    body = _header_body(header, None)
+    if scrub is not None and scrub.suspects(body):
+        body = _header_body(header, scrub)
+    data = body.encode()
+    mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
+    line = f"# TASK-{header.task_id} {mark}".encode()
+    chain = crc32(line)
+    top = b"%b%08x -->\n\n" % (line, chain)
+    return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+
+
+def _header_body(header: Header, scrub: Scrub | None) -> str:
     parts = [f"- **Created**: {inline(header.created)}\n"]
     for label, text in (
         ("Template", header.template),
@@ -54,12 +66,7 @@ def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, 
         parts.append(text_field("Request", header.request, scrub))
     if header.inputs:
         parts.append(value_field("Inputs", header.inputs, scrub))
-    data = "".join(parts).encode()
-    mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
-    line = f"# TASK-{header.task_id} {mark}".encode()
-    chain = crc32(line)
-    top = b"%b%08x -->\n\n" % (line, chain)
-    return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+    return "".join(parts)
 
 
 @lru_cache(maxsize=4)
@@ -85,12 +92,11 @@ def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None 
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: "
-    body = _begin_body(start, None)
-    if scrub is None or not scrub.suspects(f"{start.name}\n{body}"):
-        return _record(RULE, f"{heading}{inline(start.name)} ", "begin", number, body, chain)
-    name = inline(scrub.redact(start.name))
-    return _record(RULE, f"{heading}{name} ", "begin", number, _begin_body(start, scrub), chain)
+    name, body = start.name, _begin_body(start, None)
+    if scrub is not None and scrub.suspects(f"{name}\n{body}"):
+        name, body = scrub.redact(name), _begin_body(start, scrub)
+    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: {inline(name)} "
+    return _record(RULE, heading, "begin", number, body, chain)
 
 
 def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
@@ -119,7 +125,7 @@ def encode_end(
         body = _end_body(end, scrub)
     if restate is None:
         return _record(b"", "", "end", number, body, chain)
-    if scrub is not None and scrub.suspects(restate):
+    if scrub is not None:
         restate = scrub.redact(restate)
     return _record(RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
 
@@ -158,17 +164,27 @@ def encode_summary(
 
     Raises: UsageError, if a value in it is not JSON.
     """
+    result, end = _result_body(summary, content_of, None), _summary_body(summary, None)
+    if scrub is not None and scrub.suspects(result + end):
+        result, end = _result_body(summary, content_of, scrub), _summary_body(summary, scrub)
     first = b""
-    if summary.result is not None:
-        result = summary.result
-        lead = "\n"
-        if content_of is not None:
-            lead = f"\n- **Content**: see step {content_of}\n"
-            result = {key: value for key, value in result.items() if key != "content"}
-        body = lead + value_field("Result", result)
-        if scrub is not None and scrub.suspects(body):
-            body = lead + value_field("Result", result, scrub)
-        first, chain = _record(RULE, "## Result ", "result", 0, body, chain)
+    if result:
+        first, chain = _record(RULE, "## Result ", "result", 0, result, chain)
+    end += f"<!-- {len(end.encode())} bytes of summary end here -->\n"
+    last, chain = _record(RULE, "## Summary ", "summary", 0, end, chain)
+    return Encoded(first + last, chain)
+
+
+def _result_body(summary: Summary, content_of: int | None, scrub: Scrub | None) -> str:
+    if summary.result is None:
+        return ""
+    if content_of is None:
+        return "\n" + value_field("Result", summary.result, scrub)
+    rest = {key: value for key, value in summary.result.items() if key != "content"}
+    return f"\n- **Content**: see step {content_of}\n{value_field('Result', rest, scrub)}"
+
+
+def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
     total = f"{summary.steps}"
     if summary.planned is not None:
         total += f" of {summary.planned} planned"
@@ -184,9 +200,7 @@ def encode_summary(
         body += text_field("Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub)
     if summary.usage is not None:
         body += json_field("Usage", summary.usage, scrub)
-    body += f"<!-- {len(body.encode())} bytes of summary end here -->\n"
-    last, chain = _record(RULE, "## Summary ", "summary", 0, body, chain)
-    return Encoded(first + last, chain)
+    return body
 
 
 def _milliseconds(seconds: float) -> str:

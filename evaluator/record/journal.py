@@ -233,10 +233,10 @@ class Journal:
                 self._to_disk(self._folders.active_fd)
             self._durable = size
 
-    def close(self, summary: Summary) -> Path:
+    def close(self, summary: Summary) -> None:
         """Writes the summary, moves the file to the folder of finished tasks and releases it.
 
-        Returns: where the file is now. Raises: RecordError; the file then stays with the active ones.
+        Raises: RecordError; the file then stays with the active ones.
         """
         self._check()
         content = summary.result.get("content") if isinstance(summary.result, dict) else None
@@ -244,12 +244,12 @@ class Journal:
         record = encode_summary(summary, self._chain, self._scrub, content_of=number)
         self._add(record.data, record.chain)
         self.flush()
-        return self.settle(summary.status)
+        self.settle(summary.status)
 
-    def settle(self, status: FinalStatus) -> Path:
+    def settle(self, status: FinalStatus) -> None:
         """Writes the status into the title, moves the file to the folder of finished tasks and releases it.
 
-        The second half of `close`, for a file whose writer was killed in between. Returns and raises as `close`.
+        The second half of `close`, for a file whose writer was killed in between. Raises as `close`.
         """
         folders = self._folders
         try:
@@ -267,7 +267,6 @@ class Journal:
                 self._to_disk(folders.done_fd)
                 self._to_disk(folders.active_fd)
             self._release("is closed")
-        return self.path
 
     def abandon(self) -> None:
         """Releases the file without a summary, after writing what was added: it will read as interrupted.

@@ -81,8 +81,9 @@ def _text(value: Any) -> str:
 
 
 def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
-    """A bullet with a text: on its own line where it is short and plain, else fenced."""
-    if scrub is not None and scrub.suspects(text):
+    """A bullet with a text, without the secrets that `scrub` knows: on its own line where it is short and plain, else
+    fenced."""
+    if scrub is not None:
         text = scrub.redact(text)
     if len(text) <= _INLINE_CHARS and text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
         return f"- **{label}**: {text}\n"
@@ -90,22 +91,20 @@ def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
 
 
 def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
-    """A bullet and the blocks that contain `value` exactly.
+    """A bullet and the blocks that contain `value` exactly, except the secrets that `scrub` knows.
 
     Raises: UsageError, if it is neither JSON nor text.
     """
-    if type(value) is str:
-        if scrub is not None and scrub.suspects(value):
-            value = scrub.redact(value)
-        return f"- **{label}**:\n{_block(value)}"
     lifted: list[tuple[str, str]] = []
     try:
+        if scrub is not None:
+            value = scrub.redact_value(value)
+        if type(value) is str:
+            return f"- **{label}**:\n{_block(value)}"
         blocks = _json(value)
         # A line end in a text is an escape in JSON: without one there is nothing to move.
         if "\\n" in blocks:
             blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
-        if scrub is not None and (scrub.suspects(blocks) or any(scrub.suspects(t) for _, t in lifted)):
-            return value_field(label, scrub.redact_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{label} of a step is not a JSON value: {error}") from error
     blocks = _fenced("json", blocks)
@@ -115,11 +114,9 @@ def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
 
 
 def json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
-    """A bullet with a small JSON value on its own line."""
+    """A bullet with a small JSON value on its own line, without the secrets that `scrub` knows."""
     try:
-        text = _ascii(value)
-        if scrub is not None and scrub.suspects(text):
-            text = _ascii(scrub.redact_value(value))
+        text = _ascii(value if scrub is None else scrub.redact_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not a JSON value: {error}") from error
     return f"- **{label}**: {text}\n"
@@ -139,17 +136,16 @@ def _fenced(language: str, payload: str, suffix: str = "") -> str:
 
 def _json(value: Any) -> str:
     """JSON that encodes to UTF-8; a small object gets a line for each key."""
-    if type(value) is dict and 1 < len(cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
-        lines: list[str] = []
-        for key, item in cast("dict[Any, Any]", value).items():
-            if type(key) is not str:
-                break
-            text = _quoted(item) if type(item) is str else _compact(item)
-            lines.append(f"  {_quoted(key)}: {text}")
-        else:
+    text = ""
+    if type(value) is dict and 1 < len(members := cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
+        lines = [
+            f"  {_quoted(key)}: {_quoted(item) if type(item) is str else _compact(item)}"
+            for key, item in members.items()
+            if type(key) is str
+        ]
+        if len(lines) == len(members):
             text = "{\n" + ",\n".join(lines) + "\n}"
-            return text if _encodes(text) else _ascii(value)
-    text = _compact(value)
+    text = text or _compact(value)
     return text if _encodes(text) else _ascii(value)
 
 

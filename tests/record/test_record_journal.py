@@ -65,7 +65,8 @@ def test_one_flush_is_one_write(store: TaskStore, monkeypatch: pytest.MonkeyPatc
     journal.end(number, StepEnd("success", "out", 0.1))
     number = journal.begin(start("parse"))
     journal.end(number, StepEnd("success", 1, 0.1))
-    path = journal.close(DONE)
+    journal.close(DONE)
+    path = journal.path
     # Header and beginning; everything else; the status under the title.
     assert len(sizes) == 3
     assert sum(sizes[:2]) == path.stat().st_size
@@ -76,7 +77,8 @@ def test_a_closed_task_is_in_the_folder_of_finished_ones_and_says_so(store: Task
     number = journal.begin(start())
     journal.end(number, StepEnd("success", "out", 0.1))
     before = journal.path
-    path = journal.close(DONE)
+    journal.close(DONE)
+    path = journal.path
     assert path == journal.path == store.root / "done" / before.name
     assert not before.exists()
     assert "- **Status**: completed" in path.read_text()
@@ -94,7 +96,8 @@ def test_a_retry_keeps_the_number_of_its_step(store: TaskStore) -> None:
     journal.end(other, StepEnd("success", "out", 0.1))
     assert (first, other, again) == (1, 2, 1)
     assert (journal.steps, journal.retries) == (2, 1)
-    path = journal.close(DONE)
+    journal.close(DONE)
+    path = journal.path
     assert [(s.number, s.start.path, s.start.attempt, s.status) for s in store.read(path).steps] == [
         (1, "turn[1]", 1, "failed"),
         (2, "other", 1, "success"),
@@ -112,7 +115,8 @@ def test_steps_are_ended_once_and_retried_only_after_they_ended(store: TaskStore
     with pytest.raises(UsageError, match="has not ended"):
         journal.begin(start(attempt=3))
     journal.end(again, StepEnd("success", None, 0.1))
-    assert len(store.read(journal.close(DONE)).steps) == 2
+    journal.close(DONE)
+    assert len(store.read(journal.id).steps) == 2
 
 
 def test_a_step_that_could_not_be_encoded_leaves_no_trace(store: TaskStore) -> None:
@@ -124,7 +128,8 @@ def test_a_step_that_could_not_be_encoded_leaves_no_trace(store: TaskStore) -> N
         journal.end(number, StepEnd("success", object(), 0.1))
     journal.end(number, StepEnd("success", "out", 0.1))
     assert number == 1
-    assert [step.status for step in store.read(journal.close(DONE)).steps] == ["success"]
+    journal.close(DONE)
+    assert [step.status for step in store.read(journal.id).steps] == ["success"]
 
 
 def test_a_closed_or_abandoned_journal_refuses_more(store: TaskStore) -> None:
@@ -276,7 +281,8 @@ def test_short_writes_go_on_where_they_stopped(store: TaskStore, monkeypatch: py
     number = journal.begin(start(args={"text": "a\nb" * 100}))
     journal.end(number, StepEnd("success", "out", 0.1))
     monkeypatch.undo()
-    assert store.read(journal.close(DONE)).steps[0].start.args == {"text": "a\nb" * 100}
+    journal.close(DONE)
+    assert store.read(journal.id).steps[0].start.args == {"text": "a\nb" * 100}
 
 
 def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
@@ -287,7 +293,8 @@ def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
     other = journal.begin(StepStart("q", "tool", f"t {secret}", secret))
     journal.end(number, StepEnd("failed", [secret], 0.1, f"bad {secret}", {"x": secret}, {"y": secret}))
     journal.end(other, StepEnd("failed", secret, 0.1))
-    path = journal.close(Summary("failed", 2, 0, 0.1, {"z": secret}, {"m": secret}, f"because {secret}"))
+    journal.close(Summary("failed", 2, 0, 0.1, {"z": secret}, {"m": secret}, f"because {secret}"))
+    path = journal.path
     text = path.read_text()
     assert "very" not in text
     assert "secret" not in text
@@ -298,7 +305,8 @@ def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
 
 def test_a_task_file_belongs_to_its_owner_alone(store: TaskStore) -> None:
     journal = store.create()
-    path = journal.close(DONE)
+    journal.close(DONE)
+    path = journal.path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for folder in (store.root, store.root / "active", store.root / "done"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700

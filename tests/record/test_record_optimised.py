@@ -52,7 +52,8 @@ def write_record(folder: Path, *, result: object) -> bytes:
     with TaskStore(folder).create("r", {"x": "y"}, template="summarise") as journal:
         number = journal.begin(StepStart("turn[1]", "model", "m", {"model": "m", "messages": []}, "f"))
         journal.end(number, StepEnd("success", {"content": "fine"}, 0.1))
-        path = journal.close(Summary("completed", 1, 0, 0.1, None, result))
+        journal.close(Summary("completed", 1, 0, 0.1, None, result))
+        path = journal.path
     return path.read_bytes()
 
 
