@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
-from evaluator.handler.model_choice import KEYS
+from evaluator.handler.backends import KEYS
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)

@@ -195,7 +195,7 @@ def make_cells(
         for variant in variants:
             choice, settings = _settings(evaluator, template, variant)
             name = variant.name or choice.label
-            cell = Cell(template, name, part, digest(settings), choice.backend.name == "simulated")
+            cell = Cell(template, name, part, digest(settings), choice.is_simulated)
             found.append((cell, replace(variant, name=name)))
     return found
 

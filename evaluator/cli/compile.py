@@ -94,9 +94,11 @@ def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, .
 
 def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
     """Prints the findings and the bound; with `to_error` the XML too."""
+    from evaluator.handler.backends import is_simulated_model
+
     for finding in (*compiled.warnings, *compiled.errors):
         echo(_describe(finding), err=True)
-    if (compiled.model or "").startswith("simulated"):
+    if is_simulated_model(compiled.model or ""):
         echo("note: the answer is simulated", err=True)
     if compiled.failure is not None:
         echo(f"error: {compiled.failure}", err=True)

@@ -68,7 +68,8 @@ def _packages() -> list[dict[str, Any]]:
 
 
 def _model() -> dict[str, Any]:
-    from evaluator.handler.model_choice import SIMULATED, find_provider
+    from evaluator.handler.backends import SIMULATED
+    from evaluator.handler.model_choice import find_provider
 
     named = os.environ.get("EVALUATOR_MODEL")
     if named:

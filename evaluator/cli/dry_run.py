@@ -89,7 +89,7 @@ def _first_call(evaluator: Evaluator, cell: Cell, variant: Variant) -> PlannedCa
         return None
     config = services.profile(variant.handler)
     choice = services.chooser.choose(variant.model or evaluator.model, None, config)
-    if choice.backend.name in ("simulated", "replay"):
+    if choice.is_free:
         return PlannedCall(choice.label, choice.endpoint, 0, 0, 0.0)
     output = config.max_output_tokens or prices.max_output_tokens(choice.label)
     cost: float | None = None

@@ -156,9 +156,11 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
     matched = outcome.notes.get("matched")
     if matched is not None:
         echo(f"matched: {matched['template']} ({matched['score']:.2f})", err=True)
+    from evaluator.handler.backends import is_simulated_model
+
     models = outcome.notes.get("models", ())
     is_known = any(str(warning).startswith("the answer is simulated") for warning in warnings)
-    if not is_known and any(model.startswith("simulated") for model in models):
+    if not is_known and any(map(is_simulated_model, models)):
         which = "the answer is" if len(models) == 1 else "answers are"
         echo(f"note: {which} simulated", err=True)
     if isinstance(outcome, TaskResult):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from inspect import cleandoc
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.nodes.sampling import SAMPLING, check_extra_body, check_stop, read_extra_body, read_stop
@@ -149,6 +149,7 @@ class HandlerConfig:
 
 _CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], bool], str], ...] = (
     ("max_turns", int, lambda n: n >= 1, "an integer, 1 or more"),
+    ("backend", str, lambda name: name in get_args(BackendName), f"one of {', '.join(get_args(BackendName))}"),
     ("max_context_fraction", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
     ("timeout_s", (int, float), lambda n: 0 < n < inf, "seconds, more than 0"),
     ("max_output_tokens", int, lambda n: n >= 1, "an integer, 1 or more"),

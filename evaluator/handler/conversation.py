@@ -51,7 +51,7 @@ class Conversation:
         self._answer_paths: dict[int, str] = {}
         self._history = ""
         self._window = config.context_window
-        if self._window is None and choice.backend.name != "simulated":
+        if self._window is None and not choice.is_simulated:
             self._window = prices.context_window(choice.label)
         self._counts_tokens = counts_tokens or self._window is not None
         self._warned_context = False

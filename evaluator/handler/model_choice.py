@@ -9,41 +9,29 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import shortened
-from evaluator.handler.config import HandlerConfig
+from evaluator.handler.backends import BACKENDS, KEYS, SIMULATED, Target, declaration_for, origin_of, profile_key
+from evaluator.handler.config import BackendName, HandlerConfig
 from evaluator.library.model_ids import host_in
 from evaluator.limits.call_limiter import CallLimiter
 from evaluator.models.backend import Backend
-from evaluator.models.key_transport import is_loopback, refuse_plain_http
+from evaluator.models.key_transport import refuse_plain_http
 
 if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
-SIMULATED = "simulated/default"
 NOTHING_FOUND = "no provider key and no local server was found"
-_FREE = ("simulated", "replay")
-
-# The default model for each provider's key. They are small and cheap on purpose.
-KEYS: tuple[tuple[str, str], ...] = (
-    ("OPENAI_API_KEY", "openai/gpt-4o-mini"),
-    ("ANTHROPIC_API_KEY", "anthropic/claude-haiku-4-5"),
-    ("GEMINI_API_KEY", "gemini/gemini-2.5-flash"),
-    ("MISTRAL_API_KEY", "mistral/mistral-small-latest"),
-    ("GROQ_API_KEY", "groq/openai/gpt-oss-20b"),
-    ("OPENROUTER_API_KEY", "openrouter/openai/gpt-4o-mini"),
-)
 LOCAL_SERVERS: tuple[tuple[str, str], ...] = (
     ("http://127.0.0.1:8000/v1", "vLLM or SGLang"),
     ("http://127.0.0.1:11434/v1", "Ollama"),
     ("http://127.0.0.1:1234/v1", "LM Studio"),
     ("http://127.0.0.1:8080/v1", "llama.cpp"),
 )
-OPENAI_URL = "https://api.openai.com/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,11 @@ class ModelChoice:
     @property
     def is_free(self) -> bool:
         """Whether calls cost nothing and are never cached: simulated and replayed answers."""
-        return self.backend.name in _FREE
+        return origin_of(self.backend) != "provider"
+
+    @property
+    def is_simulated(self) -> bool:
+        return origin_of(self.backend) == "simulated"
 
 
 class BackendPool:
@@ -123,69 +115,21 @@ class BackendPool:
         """
         if self.given is not None:
             return self.given, model
-        prefix, _, rest = model.partition("/")
-        if prefix == "simulated" or config.backend == "simulated":
-            return self._simulated(config), model
-        if config.backend == "replay":
-            raise ConfigurationError("a replay backend answers from a task file: give it as `backend=` in Python")
-        by_user = explicit or self.environ.get("EVALUATOR_MODEL")
-        key = self.key(config) if is_own_endpoint(config, model, base_url, by_user) else None
-        if config.backend == "litellm" and base_url is not None:
-            return self._litellm(base_url, key), model
-        if base_url is not None:
-            return self._compatible(base_url, key), rest if prefix in ("openai", "local") and rest else model
-        if config.backend != "litellm":
-            if prefix == "openai" or (config.backend == "openai_compatible" and not rest):
-                key = key or self.environ.get("OPENAI_API_KEY")
-                url = self.environ.get("OPENAI_BASE_URL", OPENAI_URL)
-                if key is None and url == OPENAI_URL:
-                    raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
-                return self._compatible(url, key), rest or model
-            if config.backend == "openai_compatible":
-                raise ConfigurationError(f"profile {config.name!r} is openai_compatible and needs a <base_url>")
-            if not rest:
-                raise ConfigurationError(f"{model!r} names no provider; write provider/model, as in openai/{model}")
-        needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
-        if needed is not None and key is None and not self.environ.get(needed):
-            raise ConfigurationError(f"{model} needs {needed}, which is not set{_other_key(config)}")
-        return self._litellm(None, key), model
-
-    def key(self, config: HandlerConfig) -> str | None:
-        """The API key that the profile names. Raises: ConfigurationError, if it is not set and a server needs one."""
-        value = self.environ.get(config.api_key_env) if config.api_key_env else None
-        # A server on this machine may ask for no key.
-        if config.api_key_env and not value and not is_loopback(urlsplit(config.base_url or "").hostname):
-            raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
-        return value or None
+        target = Target(model, config, base_url, explicit, self.environ, self._once)
+        return declaration_for(model, config, explicit).open(target)
 
     def with_text_tools(self, backend: Backend) -> Backend:
         from evaluator.models.text_tools import TextToolsBackend
 
         return self._with_text_tools.setdefault(id(backend), TextToolsBackend(backend))
 
-    def _simulated(self, config: HandlerConfig) -> Backend:
-        from evaluator.models.simulated import SimulatedBackend
-
-        settings = {"latency_s" if name == "latency" else name: value for name, value in config.simulated.items()}
-        key = ("simulated", config.seed, *sorted(settings.items()))
-        return self._once(key, lambda: SimulatedBackend(config.seed or 0, **settings))
-
-    def _compatible(self, base_url: str, api_key: str | None) -> Backend:
-        from evaluator.models.openai_compatible import OpenAICompatibleBackend
-
-        key = ("openai_compatible", base_url, api_key)
-        return self._once(key, lambda: OpenAICompatibleBackend(base_url, api_key))
-
-    def _litellm(self, base_url: str | None, api_key: str | None) -> Backend:
-        from evaluator.models.litellm_backend import LiteLLMBackend
-
-        return self._once(
-            ("litellm", base_url, api_key), lambda: LiteLLMBackend(base_url=base_url, api_key=api_key)
-        )  # fmt: skip
-
-    def _once(self, key: tuple[object, ...], make: Callable[[], Backend]) -> Backend:
+    def _once(self, name: BackendName, settings: tuple[object, ...], make: Callable[[], Backend]) -> Backend:
+        key = (name, *settings)
         if key not in self._backends:
-            self._backends[key] = make()
+            backend = make()
+            if backend.name != name:
+                raise ConfigurationError(f"the backend {name!r} calls itself {backend.name!r}; give both one name")
+            self._backends[key] = backend
         return self._backends[key]
 
     async def aclose(self) -> None:
@@ -257,18 +201,13 @@ class ModelChooser:
                 f"the model {shortened(model)!a}, {why}, is refused: {reason}. A model's id names no host; write the "
                 "address into <base_url> of a handler profile"
             )
-        # Naming a model in the call takes a task out of a simulated profile; a template's own model does not.
-        if explicit and config.backend == "simulated" and not explicit.startswith("simulated"):
-            config = config.override(backend="auto")
         backend, bare = pool.get(model, config, base_url, explicit)
         refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model)
         # A record holds calls and results, not the text that a model without tool calling wrote for them.
-        if config.tool_calling == "text" and backend.name != "replay":
+        if config.tool_calling == "text" and origin_of(backend) != "recorded":
             backend = pool.with_text_tools(backend)
-        cache = None if backend.name in _FREE else self._cache
-        return ModelChoice(
-            backend, bare, model, why, why == NOTHING_FOUND, refused, endpoint, self._limiter, cache
-        )  # fmt: skip
+        choice = ModelChoice(backend, bare, model, why, why == NOTHING_FOUND, refused, endpoint, self._limiter)
+        return choice if choice.is_free else replace(choice, cache=self._cache)
 
     def _named(self, explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[str, str, str | None]:
         """The model's label, why it was chosen, and the server that has it where that is known."""
@@ -283,13 +222,14 @@ class ModelChooser:
                 return model, why, base_url
         if pool.given is not None:
             return pool.given.name, "the backend that was given", base_url
-        if config.backend == "simulated":
-            return SIMULATED, f"the profile {config.name!r} is simulated", base_url
+        default = BACKENDS[config.backend].default_model
+        if default is not None:
+            return default, f"the profile {config.name!r} is {config.backend}", base_url
         if base_url is None:
             return pool.default_model()
         if not pool.asks_servers:
             return "local/unknown", f"the first model that {base_url} lists", base_url
-        model = first_model(base_url, pool.key(config))
+        model = first_model(base_url, profile_key(config, pool.environ))
         if model is None:
             raise ConfigurationError(
                 f"profile {config.name!r} names no model and {base_url} lists none; "
@@ -312,33 +252,6 @@ def endpoint_of(backend: Backend, model: str) -> str:
     if isinstance(declared, str):
         return declared
     return model.partition("/")[0] if backend.name == "litellm" else backend.name
-
-
-def is_own_endpoint(config: HandlerConfig, model: str, base_url: str | None, by_user: str | None = None) -> bool:
-    """Whether `model` is reached where the key of the profile belongs: at its own address, else its own provider.
-
-    The provider is that of the profile's model, of the key's variable where it is a well-known one, or of the model
-    `by_user` that the user named.
-    """
-    if config.base_url is not None or base_url is not None:
-        return base_url == config.base_url
-    known = next((model for variable, model in KEYS if variable == config.api_key_env), None)
-    own = config.model or known or by_user
-    if own is None or own == model:
-        return own is not None
-    provider = _provider(config, own)
-    return provider is not None and provider == _provider(config, model)
-
-
-def _provider(config: HandlerConfig, model: str) -> str | None:
-    prefix, slash, _ = model.partition("/")
-    return prefix if slash else "openai" if config.backend == "openai_compatible" else None
-
-
-def _other_key(config: HandlerConfig) -> str:
-    if config.api_key_env is None:
-        return ""
-    return f" ({config.api_key_env}, the key of the profile {config.name!r}, is sent to that profile's provider only)"
 
 
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:

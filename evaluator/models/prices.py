@@ -18,7 +18,7 @@ from typing import Any, overload
 from evaluator.errors.results import Usage
 
 _TABLE = "model_prices_and_context_window_backup.json"
-# Prefixes of models that have no price: looking one up does not load the table.
+# Prefixes of models that the table cannot have: looking one up does not load it, which only saves time.
 _UNPRICED = frozenset(
     {"simulated", "replay", "local", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamafile"}
 )

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
 import pytest
+from lxml import etree
 
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
-from evaluator.handler.config import ToolGrant
-from evaluator.handler.model_choice import KEYS, ModelChooser, first_model
+from evaluator.handler import backends as backends_module
+from evaluator.handler import config as config_module
+from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration
+from evaluator.handler.config import BackendName, ToolGrant
+from evaluator.handler.model_choice import ModelChooser, first_model
 from evaluator.handler.profiles import profile_named
 from evaluator.limits.budget import Budget
 from evaluator.models import prices
 from evaluator.testing import LoopbackServer, json_reply
 from evaluator.tools import PolicyRule
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_shipped_profiles_are_there(tmp_path):
@@ -106,6 +117,79 @@ def test_a_missing_folder_is_an_error(tmp_path):
 def test_models_are_chosen_in_order(explicit, template, profile, environ, label):
     chooser = ModelChooser(environ=environ, probe_local=False)
     assert chooser.choose(explicit, template, HandlerConfig(model=profile)).label == label
+
+
+class Echo:
+    name = "echo"
+
+
+def declare_echo(monkeypatch, name="echo", **declared):
+    backend = Echo()
+    backend.name = name
+    declared = {"origin": "provider", "default_model": "echo/default", **declared}
+    made = lambda target: (target.once("echo", (), lambda: backend), target.model)  # noqa: E731
+    monkeypatch.setitem(BACKENDS, "echo", BackendDeclaration(open=made, **declared))
+    monkeypatch.setattr(config_module, "BackendName", Literal["echo", BackendName])
+    return backend
+
+
+@pytest.mark.parametrize("origin", ["provider", "simulated", "recorded"])
+@pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": "k"}])
+def test_a_declared_backend_answers_with_its_own_default_model(monkeypatch, environ, origin):
+    backend = declare_echo(monkeypatch, origin=origin)
+    choice = ModelChooser(environ=environ, probe_local=False).choose(None, None, HandlerConfig(backend="echo"))
+    assert (choice.backend, choice.label, choice.why) == (backend, "echo/default", "the profile 'default' is echo")
+    assert (choice.is_free, choice.is_simulated) == (origin != "provider", origin == "simulated")
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "echo/x", "x"])
+@pytest.mark.parametrize("base_url", [None, "http://127.0.0.1:9"])
+@pytest.mark.parametrize("named", [{"explicit": "model"}, {"template": "model"}])
+def test_no_other_backend_answers_for_a_profile_of_a_declared_backend(monkeypatch, model, base_url, named):
+    backend = declare_echo(monkeypatch)
+    config = HandlerConfig(backend="echo", base_url=base_url)
+    explicit, template = (model if which in named else None for which in ("explicit", "template"))
+    chooser = ModelChooser(environ={"OPENAI_API_KEY": "k"}, probe_local=False)
+    assert chooser.choose(explicit, template, config).backend is backend
+
+
+def test_only_a_declaration_lets_a_named_model_or_its_prefix_choose_the_backend(monkeypatch):
+    backend = declare_echo(monkeypatch, prefix="echo", is_replaced=True)
+    chooser = ModelChooser(environ={"OPENAI_API_KEY": "k"}, probe_local=False)
+    config = HandlerConfig(backend="echo")
+    assert chooser.choose("echo/x", None, HandlerConfig()).backend is backend
+    assert chooser.choose(None, "openai/gpt-4o", config).backend is backend
+    assert chooser.choose("openai/gpt-4o", None, config).backend.name == "openai_compatible"
+
+
+def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
+    declare_echo(monkeypatch, name="Echo")
+    with pytest.raises(ConfigurationError, match="'echo' calls itself 'Echo'"):
+        ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(backend="echo"))
+
+
+def test_a_backend_that_is_not_declared_is_an_error():
+    with pytest.raises(ConfigurationError, match="backend is 'echo', expected one of auto, "):
+        HandlerConfig(backend="echo")
+
+
+def test_a_name_without_a_declaration_fails_at_import(monkeypatch):
+    monkeypatch.setattr(config_module, "BackendName", Literal["echo", BackendName])
+    source = Path(backends_module.__file__).read_text()
+    module = ModuleType("copy_of_backends")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(TypeError, match=r"BACKENDS and BackendName differ: \['echo'\]"):
+        exec(compile(source, "backends.py", "exec"), module.__dict__)
+
+
+def test_the_schema_and_the_docs_have_every_backend():
+    schema = etree.parse(ROOT / "schemas/handler.xsd")
+    listed = schema.xpath("//*[local-name()='simpleType'][@name='backend']//*[local-name()='enumeration']/@value")
+    assert listed == list(BACKENDS), "add the backend to the simple type `backend` of schemas/handler.xsd"
+    page = (ROOT / "docs/reference/handlers.md").read_text()
+    section = page.partition("\n## Backends\n")[2].partition("\n## ")[0]
+    missing = [name for name in BACKENDS if name != "auto" and f"| `{name}` |" not in section]
+    assert not missing, "add a row to the table in docs/reference/handlers.md, section Backends"
 
 
 def test_the_notice_about_simulated_answers_is_given_once():
