@@ -196,13 +196,12 @@ class _Walker:
         for side in sides:
             self.walk(side, bound, guards, optional)
 
-    def walk_and(self, node: nodes.And, bound: set[str], guards: _Guards) -> None:
+    def walk_and(self, node: nodes.And | nodes.Or, bound: set[str], guards: _Guards) -> None:
+        when_true, when_false = _facts(node.left)
         self.walk(node.left, bound, guards)
-        self.walk(node.right, bound, guards | _facts(node.left)[0])
+        self.walk(node.right, bound, guards | (when_true if isinstance(node, nodes.And) else when_false))
 
-    def walk_or(self, node: nodes.Or, bound: set[str], guards: _Guards) -> None:
-        self.walk(node.left, bound, guards)
-        self.walk(node.right, bound, guards | _facts(node.left)[1])
+    walk_or = walk_and
 
     def walk_condexpr(self, node: nodes.CondExpr, bound: set[str], guards: _Guards) -> None:
         when_true, when_false = _facts(node.test)

@@ -86,11 +86,6 @@ def _index(run: Rendering, values: Any, item: Any) -> int:
     raise LocatedError("the list does not hold the value", None, "wrong-type")
 
 
-def _keys(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
-    run.charge_items(len(value))
-    return list(value)
-
-
 def _values(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
     run.charge_items(len(value))
     return list(value.values())
@@ -124,7 +119,7 @@ OF_STRING: dict[str, Callable[..., Any]] = {
     "splitlines": _splitlines,
 }
 OF_LIST: dict[str, Callable[..., Any]] = {"count": _count, "index": _index}
-OF_MAPPING: dict[str, Callable[..., Any]] = {"get": _get, "items": pairs_of, "keys": _keys, "values": _values}
+OF_MAPPING: dict[str, Callable[..., Any]] = {"get": _get, "items": pairs_of, "keys": items_of, "values": _values}
 OF_LOOP: dict[str, Callable[..., Any]] = {"changed": _changed, "cycle": _cycle}
 _TABLES: tuple[tuple[type, dict[str, Callable[..., Any]]], ...] = (
     (str, OF_STRING), (list, OF_LIST), (tuple, OF_LIST), (Mapping, OF_MAPPING), (Loop, OF_LOOP),

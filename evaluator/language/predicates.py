@@ -22,12 +22,8 @@ def _divisible(run: Rendering, value: Any, by: Any) -> bool:
     return modulo(run, value, by) == 0
 
 
-def _even(run: Rendering, value: Any) -> bool:
-    return modulo(run, value, 2) == 0
-
-
-def _odd(run: Rendering, value: Any) -> bool:
-    return modulo(run, value, 2) == 1
+def _remainder_of_two(wanted: int) -> Callable[[Rendering, Any], bool]:
+    return lambda run, value: modulo(run, value, 2) == wanted
 
 
 def _same(run: Rendering, value: Any, other: Any) -> bool:
@@ -40,7 +36,7 @@ _none = _plain(lambda value: value is None)
 TESTS: dict[str, Callable[..., bool]] = {
     "boolean": _plain(lambda value: isinstance(value, bool)),
     "divisibleby": _divisible,
-    "even": _even,
+    "even": _remainder_of_two(0),
     "false": _plain(lambda value: value is False),
     "float": _plain(lambda value: isinstance(value, float)),
     "integer": _plain(lambda value: isinstance(value, int) and not isinstance(value, bool)),
@@ -50,7 +46,7 @@ TESTS: dict[str, Callable[..., bool]] = {
     "none": _none,
     "null": _none,
     "number": _plain(is_number),
-    "odd": _odd,
+    "odd": _remainder_of_two(1),
     "sameas": _same,
     "sequence": _listed,
     "string": _plain(lambda value: isinstance(value, str)),

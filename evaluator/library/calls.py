@@ -26,18 +26,16 @@ def check_call(
     positional = sum(1 for argument in node.args if argument.name is None)
     keywords = [(argument.name, argument.span) for argument in node.args if argument.name is not None]
     yield from _arity(target, node.template, positional, keywords, False, node.span)
-    types = _types(target)
-    at = 0
+    types = {name: declared for name, (declared, _) in _parameters(target).items()}
+    by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
-        name = argument.name
-        if name is None:
-            name, at = (list(types)[at] if at < len(types) else None), at + 1
-        declared = types.get(name) if name is not None else None
-        want = None if declared is None else of_type(declared)
+        name = next(by_position, "") if argument.name is None else argument.name
+        declared = types.get(name, "")
+        want = of_type(declared)
         if want is None:
             continue
         if isinstance(value, str):
-            if not literal_fits(value, declared or "any"):
+            if not literal_fits(value, declared):
                 message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {shortened(value)}"
                 yield Diagnostic("error", "argument-type", message, argument.value.span)
         elif mismatch(value, want):
@@ -67,21 +65,18 @@ def _unknown(name: str, span: Span, templates: Mapping[str, TopLevel], broken: C
     return Diagnostic("error", "unknown-template", f"call of an unknown template `{name}`", span, hint)
 
 
-def _types(target: TopLevel) -> dict[str, str]:
+def _parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
+    """The type of each parameter or input, and whether a call has to give its value."""
     if isinstance(target, Function):
-        return {param.name: param.type for param in target.params}
-    return {declared.name: declared.type for declared in target.inputs}
+        return {param.name: (param.type, param.default is None) for param in target.params}
+    return {declared.name: (declared.type, declared.must_be_given) for declared in target.inputs}
 
 
 def _arity(
     target: TopLevel, name: str, positional: int, keywords: list[tuple[str, Span]], star: bool, span: Span
 ) -> Iterator[Diagnostic]:
-    if isinstance(target, Function):
-        word, names = "parameter", [param.name for param in target.params]
-        required = [param.name for param in target.params if param.default is None]
-    else:
-        word, names = "input", [declared.name for declared in target.inputs]
-        required = [declared.name for declared in target.inputs if declared.must_be_given]
+    parameters = _parameters(target)
+    word, names = "parameter" if isinstance(target, Function) else "input", list(parameters)
     takes = f"it takes {', '.join(names)}" if names else "it takes nothing"
     if positional > len(names):
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
@@ -94,7 +89,7 @@ def _arity(
         elif keyword in given:
             yield Diagnostic("error", "wrong-arity", f"`{name}` is given `{keyword}` twice", at)
         given.add(keyword)
-    missing = [n for n in required if n not in given]
+    missing = [one for one, (_, is_required) in parameters.items() if is_required and one not in given]
     if missing and not star:
         yield Diagnostic(
             "error", "wrong-arity", f"the call of `{name}` gives no value for {listed(missing)}", span, takes

@@ -70,8 +70,7 @@ def check_each(
         walk.top(node)
         checked[name] = Checked(walk.diagnostics, walk.called)
         errors[file] += sum(1 for one in walk.diagnostics if one.severity == "error")
-    callers = {name for name, found in checked.items() if found.calls}
-    graph = {name: calls_of(templates[name]) for name in callers}
+    graph = {name: calls_of(templates[name]) for name, found in checked.items() if found.calls}
     for name, diagnostic in endless_calls(graph):
         found = checked[name].diagnostics
         if diagnostic not in found:

@@ -156,7 +156,9 @@ class TemplateLibrary:
         if template is not None:
             return template
         if name in state.broken:
-            found = state.checked[name].diagnostics if name in state.checked else _findings_of(state.entries, name)
+            # The first file that claims the name and has no usable template of that name.
+            claims = (one.diagnostics for one in chain.from_iterable(state.entries) if name in one.names)
+            found = state.checked[name].diagnostics if name in state.checked else next(claims, ())
             raise TemplateError(_errors(found))
         hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
         raise UsageError(f"there is no template {shortened(name)}; {hint}")
@@ -316,14 +318,6 @@ class TemplateLibrary:
 
 def _errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [one for one in diagnostics if one.severity == "error"]
-
-
-def _findings_of(groups: Iterable[Iterable[LoadedFile]], name: str) -> tuple[Diagnostic, ...]:
-    """The findings about the first file that claims `name` and has no usable template of that name."""
-    for entry in chain.from_iterable(groups):
-        if name in entry.names:
-            return entry.diagnostics
-    return ()
 
 
 def _without(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:

@@ -137,10 +137,8 @@ def _names_in(text: str, relative: str) -> tuple[str, ...]:
     """
     roots = read_tree(text, task_vocabulary()).roots
     if roots and roots[0].name == "library":
-        waiting = list(roots)
-        for element in waiting:
-            waiting += element.children
-        found = [each.attributes.get("name") for each in waiting if each.name in ("task", "template")]
+        every = (element for root in roots for element in root.walk())
+        found = [each.attributes.get("name") for each in every if each.name in ("task", "template")]
     else:
         own = roots[0].attributes.get("name") if roots and roots[0].name in ("task", "template") else None
         found = [own or _stem(relative)]

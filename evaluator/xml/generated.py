@@ -190,7 +190,7 @@ def _validate(xml: str, file: str) -> tuple[Task | None, list[Diagnostic]]:
 
 def _leave_out_steps(root: Element, repairer: Repairer) -> bool:
     """Removes the steps that are invalid and to which no later step refers. Returns whether there was one."""
-    places = [element for element in _walk(root) if element.name == "steps"]
+    places = [element for element in root.walk() if element.name == "steps"]
     if sum(len(steps.children) for steps in places) > MAX_STEPS_TRIED:
         return False
     has_changed = False
@@ -207,13 +207,6 @@ def _leave_out_steps(root: Element, repairer: Repairer) -> bool:
                 repairer.warn("lost-part", "the last step, which gives the result, is missing", step.start)
             steps.content.remove(step)
     return has_changed
-
-
-def _walk(root: Element) -> list[Element]:
-    found = [root]
-    for element in found:
-        found += element.children
-    return found
 
 
 def _error_of(step: Element, repairer: Repairer) -> Diagnostic | None:
@@ -248,7 +241,7 @@ def _is_referred_to(step: Element, steps: Element) -> bool:
 
 def _texts_with_expressions(root: Element) -> Iterator[str]:
     """The texts and attributes of an element, and of those inside it, in which something may be evaluated."""
-    for element in _walk(root):
+    for element in root.walk():
         yield from element.attributes.values()
         text = "".join(child for child in element.content if isinstance(child, str))
         if element.name in _EXPRESSIONS or _EXPRESSION.search(text):

@@ -71,6 +71,13 @@ class Element:
     def children(self) -> list[Element]:
         return [child for child in self.content if not isinstance(child, str)]
 
+    def walk(self) -> list[Element]:
+        """This element and all elements inside it."""
+        found: list[Element] = [self]
+        for element in found:
+            found += element.children
+        return found
+
 
 class Grammar:
     """A reader's knowledge of a language, with names as written in the text. This base class knows nothing."""

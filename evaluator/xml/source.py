@@ -125,10 +125,9 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
             if status.st_size > limits.max_bytes:
                 raise _too_large(status.st_size, limits, name)
             data = stream.read(limits.max_bytes + 1)
-    except OSError as error:
-        raise _error("unreadable", f"cannot be read: {error.strerror}", Span(name)) from error
-    except ValueError as error:  # a NUL in the path
-        raise _error("unreadable", f"cannot be read: {error}", Span(name)) from error
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _error("unreadable", f"cannot be read: {reason}", Span(name)) from error
     return read_source(data, name, limits)
 
 
