@@ -28,6 +28,7 @@ _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
 # Other programs have all their task files in one folder.
 _FLAT = "."
 _COUNTER = ".last-id"
+_HEAD_BYTES = 4096
 # A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
 _NEWBORN_S = 5.0
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
@@ -406,6 +407,11 @@ def _ids(folder: Path) -> Iterator[int]:
 
 def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
     alive = _is_owned(fd)
+    if alive:
+        # The file of a running task may be large, and its beginning says all.
+        header = grammar.header_of(os.pread(fd, _HEAD_BYTES, 0), str(path))
+        if header is not None and not is_gone(header.owner):
+            return TaskSummary(task_id, path, "running", header, None)
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     try:
         found = _with_status(grammar.decode(data, str(path), steps=False), alive)
