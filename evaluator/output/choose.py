@@ -8,6 +8,7 @@ from typing import Any
 from evaluator.language.types import describe
 from evaluator.output.coerce import Coercion
 from evaluator.output.extract import Block
+from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError
 from evaluator.output.schema import NotChecked, Schema
 
@@ -61,6 +62,8 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
 def _coercion_warning(kind: str, places: list[str]) -> str:
     shown = ", ".join(places[:_MAX_PLACES])
     more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    if kind == "unit":
+        return f"{MESSAGES['unit']}: {shown}{more}"
     what = "one of the allowed words" if kind == "word" else f"a {kind}, which the schema asks for"
     return f"text was read as {what}: {shown}{more}"
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from evaluator.language.types import describe
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
-from evaluator.output.scalars import find_word, read_as
+from evaluator.output.scalars import as_type, find_word, read_as, read_quantity
 from evaluator.output.strict import StrictScanner, Unreadable, read_strict
 
 _MAX_REFERENCES = 32
@@ -161,6 +161,8 @@ class Coercion:
         elif types & _SCALARS:
             value = read_as(text, types)
             kind = "boolean" if isinstance(value, bool) else "number"
+            if value is None and types & {"number", "integer"}:
+                value, kind = as_type(read_quantity(text), types), "unit"
         if value is None and "null" in types and "string" not in types and text.strip().lower() in ("null", "none"):
             self.notes.setdefault("null", []).append(json_path(self._path))
             return None

@@ -22,7 +22,7 @@ _TAIL = 20_000
 _FAR = 1 << 62
 _MAX_STEPS = 60_000
 _OBJECT = (
-    rf"\{{(?={WS}*+(?:[}}/#,]|<!--|{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
+    rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
 )
 _ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
@@ -201,6 +201,34 @@ def unfence(text: str) -> tuple[str, bool]:
         return text, False
     first, _, inside = stripped[3:-3].partition("\n")
     return (inside, True) if "`" not in first and len(first) <= 40 and inside else (text, False)
+
+
+_FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A code fence: its language in lower case, its content, where it starts, and whether it has an end."""
+
+    language: str
+    content: str
+    start: int
+    is_closed: bool
+
+
+def fences(text: str) -> list[Fence]:
+    """The code fences of a text, whose marks are alone on their lines."""
+    found: list[Fence] = []
+    opening: re.Match[str] | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opening is None:
+            opening = line
+        elif not line[2] and line[1].startswith(opening[1]):
+            found.append(Fence(opening[2].lower(), text[opening.end() + 1 : line.start()], opening.start(), True))
+            opening = None
+    if opening is not None:
+        found.append(Fence(opening[2].lower(), text[opening.end() + 1 :], opening.start(), False))
+    return found
 
 
 _THINKING = re.compile(r"<(/?)think(?:ing)?\s{0,8}>", re.I)

@@ -12,9 +12,9 @@ import re
 from evaluator.output.strict import StrictScanner, Unreadable
 
 WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
-OPENING = "\"'“”„‟‘’‚‛＂`«»「」"
+OPENING = "\"'“”„‟‘’‚‛＂`«»‹›「」『』〝〞"
 QUOTE = f"[{OPENING}]"
-COLON = "[:：]"
+COLON = "[:：﹕∶]"
 CLOSERS = {"{": "}", "[": "]", "(": ")", "set": "}"}
 """The closing bracket of each kind of container."""
 
@@ -27,7 +27,8 @@ _SHORT_GAP = rf"(?:{WS}++|//[^\n]{{0,200}}+|/\*[^*]{{0,100}}+\*/|\#[^\n]{{0,200}
 QUOTED = (
     r'(?:"(?:[^"\\\n]|\\.){0,200}+"' r"|'(?:[^'\\\n]|\\.){0,200}+'"
     r"|[“”„‟＂](?:[^“”„‟＂\"\\\n]|\\.){0,200}+[“”„‟＂\"]"
-    r"|[‘’‚‛][^‘’‚‛\\\n]{0,200}+[‘’‚‛]|`[^`\n]{0,200}+`|«[^»\n]{0,200}+»|「[^」\n]{0,200}+」)"
+    r"|[‘’‚‛][^‘’‚‛\\\n]{0,200}+[‘’‚‛]|`[^`\n]{0,200}+`|«[^»\n]{0,200}+»|‹[^›\n]{0,200}+›|「[^」\n]{0,200}+」"
+    r"|『[^』\n]{0,200}+』|〝[^〞\n]{0,200}+〞)"
 )  # fmt: skip
 """A short quoted text on one line."""
 
@@ -37,16 +38,20 @@ VALUE = rf"(?:{QUOTE}|[\[{{(\d$€£+.-]|(?i:{LITERAL}))"
 MARK = rf"(?:[-*•+]|\d{{1,4}}[.)])[ \t]++(?={QUOTE}|[\[{{])"
 """The mark of an item of a Markdown list."""
 
-PUNCTUATION = "}],;)｝］，；、"
+WIDE_MARKS = "｝］，；、،؛﹐､"
+PUNCTUATION = f"}}],;){WIDE_MARKS}"
 BROKEN = rf"[ \t]*+\r?\n{WS}*+(?={QUOTED}{WS}*+(?:[,}}+]|{QUOTED}{WS}*+[,}}]))"
 """What stands between two parts of a string that was broken in two lines."""
 
 _END = r"(?:[}\])｝］]|```|\.\.\.|…|\Z)"
-_COMMA = ",，、"
-_SEMICOLON = ";；"
+_COMMA = ",，、،﹐､"
+_SEMICOLON = ";；؛"
 
 # The end of a text that lacks its closing quote: the next quote opens what follows.
 _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
+
+_PREFIX = "[bBrRuU]?"
+"""The prefix of a string in Python."""
 
 _GAP_AT = re.compile(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it opens ends well.
@@ -54,26 +59,27 @@ _BARE_MEMBER = (
     rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
-_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[,，\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
-_NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_MEMBER})")
-_NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{QUOTE}|{_BARE_ITEM})")
+_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
+_NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
+_NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM})")
 _NEXT_MEMBER_IN_QUOTES = re.compile(
-    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){QUOTE}"
+    rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){_PREFIX}{QUOTE}"
     rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
     rf"|{_BARE_MEMBER})"
 )
 _NEXT_ITEM_IN_QUOTES = re.compile(
-    rf"{_SHORT_GAP}(?:(?!{QUOTED}{WS}*+(?!{QUOTE}|[+:,，;；}}\]):\[{{]|\Z|//|/\*|\#)){QUOTE}|{QUOTE}{_OPEN}|{_BARE_ITEM})"
+    rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{QUOTE}|[+:;；{_COMMA}}}\]):\[{{]|\Z|//|/\*|\#)){_PREFIX}{QUOTE}"
+    rf"|{QUOTE}{_OPEN}|{_BARE_ITEM})"
 )
 _QUOTED_MEMBER = rf"{QUOTED}{WS}*+(?:{COLON}|=)|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
 _MEMBER_AFTER_GAP = re.compile(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
 _MEMBER_AFTER_GAP_IN_QUOTES = re.compile(_QUOTED_MEMBER)
 _ITEM_AFTER_GAP = re.compile(
-    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+,，}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
+    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+{_COMMA}}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
 # After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side by side often.
 _STRICT_MEMBER = re.compile(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
-_STRICT_ITEM = re.compile(rf"{WS}*+(?:{QUOTED}{WS}*+[;；\]]|[\[{{])")
+_STRICT_ITEM = re.compile(rf"{WS}*+(?:{QUOTED}{WS}*+[{_SEMICOLON}\]]|[\[{{])")
 _CLOSING_NEXT = re.compile(rf"{WS}*+(?=[}}\])｝］])")
 _BLANK_LINE = re.compile(r"[ \t]*+\r?\n[ \t]*+\r?\n")
 # On the next line: the mark of an item, a bare key or a mark of omission, the second part of a string.
@@ -83,14 +89,14 @@ _BROKEN = re.compile(BROKEN)
 _LINE_END = re.compile(r"[\s)\];,.`]*+(?:\n|\Z|```)")
 # A quote directly behind a block: the block was inside a string, unless the rest of the line only ends a call.
 _NOT_AFTER_BLOCK = re.compile(
-    rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[,，]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
+    rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[{_COMMA}]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
 )
 # The next quote ends a string: a block that ended before it was code inside that string.
-_STILL_INSIDE = re.compile(rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[,，]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])")
+_STILL_INSIDE = re.compile(rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[{_COMMA}]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])")
 _KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
-_WEAK_KEY_END = re.compile(rf"{_GAP}(?:[,，}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
+_WEAK_KEY_END = re.compile(rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
-_OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[,，\]]|\Z)")
+_OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[{_COMMA}\]]|\Z)")
 _BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
 _FAR_BRACKETS = _NEAR_BRACKETS = 400
 
@@ -181,11 +187,11 @@ class Lookahead:
         text = self.text
         if self._after_brackets(begin, at):
             return _OPENS_MEMBER.match(text, at) is not None
-        if text[at - 1] not in ", \n\t，":
+        if text[at - 1] not in f" \n\t{_COMMA}":
             return False
         if self.kinds[-1] == "{":
             return _OPENS_MEMBER.match(text, at) is not None
-        return text[max(0, at - 64) : at].rstrip(" \t")[-1:] in (",", "，", "\n") and (
+        return text[max(0, at - 64) : at].rstrip(" \t")[-1:] in (*_COMMA, "\n") and (
             _OPENS_ITEM.match(text, at) is not None
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
-from evaluator.output.extract import Block, Extract, extract, is_reasoning, unfence, without_thinking
+from evaluator.output.extract import Block, Extract, extract, fences, is_reasoning, unfence, without_thinking
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
 from evaluator.output.rewrites import rewrite
@@ -21,6 +21,8 @@ from evaluator.output.scalars import (
     find_first_line,
     find_first_word,
     find_labelled,
+    find_labelled_number,
+    find_marked_number,
     find_number,
     find_only_word,
     find_word,
@@ -31,12 +33,14 @@ from evaluator.output.strict import NotPlain, read_strict
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
 _BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
-_TAG = re.compile(r"<[A-Za-z_]")
+_TAG = re.compile(r"<[^\W\d]")
+_ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
     "NaN": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
 }  # fmt: skip
+_MAX_DOCUMENTS = 8
 _MISSING = object()
 
 
@@ -181,13 +185,15 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
         if value is None and "boolean" in wanted:
             value = find_boolean(written)
         if value is None and numeric:
-            value = find_number(written)
+            value = find_labelled_number(written)
         if value is not None:
             return value, f"the {kind} was read from the text at {where}"
     if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
         return value, "the boolean was read from the first word of the text"
     if prose and numeric and (value := find_number(inner)) is not None:
         return value, f"the {kind} was read from the only number in the text"
+    if prose and numeric and (value := find_marked_number(inner)) is not None:
+        return value, f"the {kind} was read from the only number in bold in the text"
     return None, ""
 
 
@@ -275,13 +281,35 @@ def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: s
 
 
 def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
-    from evaluator.xml.lenient import read_elements
-
     answer, repair = without_thinking(text)
     warnings = [MESSAGES[repair]] if repair else []
     if "&lt;" in answer and _TAG.search(answer) is None:
         answer = html.unescape(answer)
         warnings.append(MESSAGES["entities"])
+    documents = _xml_fences(answer)[-_MAX_DOCUMENTS:]
+    if not documents:
+        return _read_document(answer, schema, warnings, text)
+    if len(documents) == 1:
+        return _read_document(documents[0], schema, [*warnings, MESSAGES["fence"]], text)
+    parsed = [_read_document(document, schema, [], text) for document in documents]
+    fitting = [one for one in parsed if one.error is None] or parsed
+    many = f"{len(fitting)} blocks of XML fit equally well: the last one was taken"
+    few = f"of {len(parsed)} blocks of XML the one that fits best was taken"
+    chosen = many if len(fitting) > 1 else few
+    return replace(fitting[-1], warnings=(*warnings, MESSAGES["fence"], chosen, *fitting[-1].warnings))
+
+
+def _xml_fences(answer: str) -> list[str]:
+    """The contents of the code fences that are XML documents; none if an element stands before the first fence."""
+    found = fences(answer)
+    if not found or _TAG.search(answer, 0, found[0].start) is not None:
+        return []
+    return [fence.content for fence in found if _ELEMENT.fullmatch(fence.content) is not None and fence.is_closed]
+
+
+def _read_document(answer: str, schema: Schema | None, warnings: list[str], text: str) -> ParsedOutput:
+    from evaluator.xml.lenient import read_elements
+
     read = read_elements(answer)
     warnings += read.warnings
     if read.error is not None:

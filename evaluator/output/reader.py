@@ -7,38 +7,26 @@ containers, a block is taken for JSON and read to its end.
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
 
 from evaluator.output import tokens
+from evaluator.output.builder import ValueBuilder, skip_balanced
 from evaluator.output.lookahead import CLOSERS, OPENING, PUNCTUATION, Lookahead, ends_block
 from evaluator.output.scalars import read_number
-from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
+from evaluator.output.strict import StrictScanner, Unreadable
 from evaluator.output.strings import ReadString
 
 _QUOTES = frozenset(OPENING)
-_MAX_DIGITS = 4000
 
 
-class BlockReader:
+class BlockReader(ValueBuilder):
     """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`, `evidence`, `bare`."""
 
-    __slots__ = (
-        "_ahead", "_comma", "_container", "_key", "_kinds", "_stack",
-        "bare", "cut", "end", "evidence", "repairs", "start", "strict", "text", "value",
-    )  # fmt: skip
+    __slots__ = ("_ahead", "cut", "end")
 
     def __init__(self, text: str, start: int, strict: StrictScanner) -> None:
-        self.text, self.start, self.strict = text, start, strict
-        self.repairs: dict[str, None] = {}
-        self.cut = self.evidence = self.bare = False
+        super().__init__(text, start, strict)
+        self.cut = False
         self.end = start
-        self.value: Any = None
-        self._stack: list[Any] = []
-        self._key: str | None = None
-        self._comma = True
-        self._container: Any = None
-        self._kinds: list[str] = []
         self._ahead = Lookahead(text, self._kinds, strict)
 
     def read(self) -> None:
@@ -84,6 +72,9 @@ class BlockReader:
         position = self._slowly(position)
         if position >= len(text):
             return self._finish_cut(position)
+        if text[position] in "bBrRuU" and (prefix := tokens.PREFIX.match(text, position)) is not None:
+            self.repairs["prefix"] = None
+            position = prefix.end()
         char = text[position]
         if char in PUNCTUATION:
             return self._punctuation(char, position)
@@ -128,13 +119,6 @@ class BlockReader:
         while position >= 0 and text[position] in " \t\r":
             position -= 1
         return position >= 0 and text[position] == "\n"
-
-    def _take_key(self, key: str) -> None:
-        if not self._comma and self._container:
-            self.repairs["missing_comma"] = None
-        if key in self._container:
-            self.repairs["duplicate"] = None
-        self._key, self.evidence = key, True
 
     def _read_quoted_key(self, position: int) -> int:
         found = ReadString(self._ahead, position, is_key=True)
@@ -196,7 +180,10 @@ class BlockReader:
             return match.end()
         if (color := tokens.COLOR.match(text, position)) is not None:
             return self._put_text(color[1], color.start(1), color.end(), array)
-        position = self._slowly(position)
+        return self._read_other_value(self._slowly(position), array)
+
+    def _read_other_value(self, position: int, array: bool) -> int:
+        text = self.text
         if array and (mark := tokens.ANY_MARK.match(text, position)) is not None and self._on_new_line(position):
             self.repairs["list_marks"] = None
             position = mark.end()
@@ -213,16 +200,7 @@ class BlockReader:
         if char in ":=" and not array:
             self.repairs["separator"] = None
             return position + 1
-        key = tokens.KEY_IN_ARRAY.match(text, position) if array and self._container else None
-        if key is not None and self._container[-1].__class__ is dict and key[1][1:-1] in self._container[-1]:
-            self.repairs["opening"] = None
-            self._open("{", position)
-            return position
-        if key is not None and self._in_object():
-            # A key: the array before it was not closed.
-            self.repairs["mismatched"] = None
-            self._close()
-            self._comma = True
+        if array and self._container and self._ends_at_key(position):
             return position
         if char == "\\" and (escaped := tokens.ESCAPED_QUOTES.match(text, position)) is not None:
             self.repairs["escape"] = None
@@ -240,9 +218,22 @@ class BlockReader:
             return self._open(char, position)
         return self._read_bare(position, array)
 
-    def _in_object(self) -> bool:
-        """Whether the container around the current one is an object."""
-        return bool(self._stack) and self._stack[-1].__class__ is dict
+    def _ends_at_key(self, position: int) -> bool:
+        """Whether there is a key inside an array; the array ends before it, or the object of the key begins."""
+        key = tokens.KEY_IN_ARRAY.match(self.text, position)
+        if key is None:
+            return False
+        last = self._container[-1]
+        if last.__class__ is dict and key[1][1:-1] in last:
+            self.repairs["opening"] = None
+            self._open("{", position)
+            return True
+        if not self._in_object():
+            return False
+        self.repairs["mismatched"] = None
+        self._close()
+        self._comma = True
+        return True
 
     def _read_container(self, char: str, position: int) -> int:
         if not self._comma and self._container.__class__ is list and self._container:
@@ -312,37 +303,6 @@ class BlockReader:
             return end
         return self._put_text(written, position, end, array)
 
-    def _put_token(self, written: str) -> bool:
-        """Puts a literal or a number in one of its notations; False if `written` is neither."""
-        if written in tokens.EXACT:
-            self._put(tokens.EXACT[written])
-            return True
-        known = tokens.LITERALS.get(written.lower())
-        if known is not None:
-            self._put(known[0])
-            self.repairs[known[1]] = None
-            return True
-        if tokens.RADIX.fullmatch(written):
-            self._put(int(written, 0))
-            self.repairs["number"] = None
-            return True
-        if not written or (written[0] in "$€£¥₹0" and not written.startswith(("0.", "0_")) and written != "0"):
-            return False
-        number = read_number(written)
-        if (
-            number is None
-            or "," in written
-            or "^" in written
-            or "**" in written
-            or written.count(".") > 1
-            or written.endswith(("$", "€", "£", "¥", "₹"))
-        ):
-            return False
-        self._put(number)
-        if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", written, re.A):
-            self.repairs["number"] = None
-        return True
-
     def _put_text(self, written: str, position: int, end: int, array: bool) -> int:
         if array and self.evidence and self._on_new_line(position) and self.text[end : end + 1] not in (",", "]"):
             return self._garbage(position, "a value")
@@ -352,64 +312,6 @@ class BlockReader:
         self.bare = True
         self.repairs["unquoted_text"] = None
         return end
-
-    # Values
-
-    def _number(self, digits: str, real: str | None) -> Any:
-        if real is None:
-            if len(digits) <= _MAX_DIGITS:
-                return int(digits)
-        else:
-            number = float(digits)
-            if number - number == 0.0:
-                return number
-        self.repairs["huge_number"] = None
-        return digits
-
-    def _put(self, value: Any) -> None:
-        container = self._container
-        if container.__class__ is list:
-            if not self._comma and container:
-                self.repairs["missing_comma"] = None
-            container.append(value)
-        else:
-            container[self._key] = value
-            self._key = None
-        self._comma = False
-
-    def _open(self, char: str, position: int) -> int:
-        kind = "set" if char == "{" and self._opens_set(position) else char
-        value: Any = {} if kind == "{" else []
-        if self._container is None:
-            self.value = value
-        else:
-            if len(self._stack) + 1 >= MAX_DEPTH:
-                end = skip_balanced(self.text, self.start)
-                raise Unreadable(f"nested deeper than {MAX_DEPTH}", position, end, True)
-            parent = self._container
-            self._put(value)
-            self._stack.append(parent)
-        self._kinds.append(kind)
-        self._container, self._key, self._comma = value, None, True
-        return position + 1
-
-    def _opens_set(self, position: int) -> bool:
-        match = tokens.SET.match(self.text, position)
-        if match is None or not (self._stack or self._container is not None or self._is_quoted_set(match[0])):
-            return False
-        self.repairs["tuple"] = None
-        return True
-
-    @staticmethod
-    def _is_quoted_set(opening: str) -> bool:
-        """Whether the beginning of a set that stands alone is not mathematics: texts in quotes, more than one."""
-        return opening.lstrip("{ \t\r\n")[:1] in OPENING and "," in opening
-
-    def _close(self) -> None:
-        if self._kinds.pop() == "(":
-            self.repairs["tuple"] = None
-        self._container = self._stack.pop() if self._stack else None
-        self._key, self._comma = None, False
 
     def _punctuation(self, char: str, position: int) -> int:
         plain = char.translate(tokens.WIDE)
@@ -433,16 +335,6 @@ class BlockReader:
         if not self.evidence:
             raise Unreadable(f"{CLOSERS[self._kinds[-1]]} was expected", position, position + 1, False)
         return self._mismatched(plain, position)
-
-    def _close_group(self) -> None:
-        """Ends parentheses around one value, which are not a tuple."""
-        group, parent = self._container, self._stack[-1]
-        place = len(parent) - 1 if parent.__class__ is list else next(reversed(parent))
-        self._kinds[-1] = "["
-        self._close()
-        if parent[place] is group:
-            parent[place] = group[0]
-        self.repairs["parentheses"] = None
 
     def _closed(self, position: int) -> int:
         if self._kinds[-1] == "(" and len(self._container) == 1 and not self._comma:
@@ -473,10 +365,6 @@ class BlockReader:
         for _ in range(level - left):
             self._close()
         return position + 1
-
-    def _drop_key(self) -> None:
-        self.repairs["no_value"] = None
-        self._key = None
 
     def _ellipsis(self, position: int, char: str) -> int:
         self.repairs["ellipsis"] = None
@@ -514,17 +402,3 @@ class BlockReader:
             self.repairs["cut"] = None
         self._container = None
         return position
-
-
-def skip_balanced(text: str, start: int) -> int:
-    """The end of the block that begins at `start`, by its brackets outside quotes; else the end of the text."""
-    depth = 0
-    for match in tokens.BRACKET.finditer(text, start):
-        char = match[0]
-        if char in "[{":
-            depth += 1
-        elif char in "]}":
-            depth -= 1
-            if depth <= 0:
-                return match.end()
-    return len(text)

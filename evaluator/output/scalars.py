@@ -1,6 +1,6 @@
 """Reads scalars in common notations, if they have only one meaning.
 
-`$1,299.99` is a number; `1,5`, `42%`, `3/4` and `5 km` are not: they have two meanings, or another magnitude.
+`$1,299.99` is a number; `1,5` and `3/4` are not: they have two meanings. A unit after the only number is left out.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from evaluator.output.quantities import is_attached_unit, is_scale, is_unit, multiply
+
 _MAX_LENGTH = 400
 _MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")
-_CURRENCY = r"(?:US\$|[$€£¥₹₩₽]|(?:USD|EUR|GBP|JPY|CNY|INR)(?=[ \d.-]))"
+_CODES = "USD|EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|SGD|HKD|KRW|TRY|RUB|ILS|THB"
+_SYMBOLS = "$€£¥₹₩₽₺₴₦₱฿₫₪"
+_CURRENCY = rf"(?:(?:US|R|A|C|CA|AU|NZ|HK|S)\$|[{_SYMBOLS}]|(?:{_CODES})(?=[ \d.-]))"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _GROUPED = (
     r"\d{1,3}(?:(?:,\d{3})+|(?:['’_ ]\d{3})+)(?:\.\d+)?"
@@ -18,9 +22,7 @@ _GROUPED = (
 )
 _COMMA_POINT = re.compile(r"[\d ]{1,3}(?:[. ]\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}", re.A)
 _POWER = re.compile(r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", re.A)
-_NUMBER = re.compile(
-    rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|USD|EUR|GBP|JPY|CNY|INR)?", re.A
-)
+_NUMBER = re.compile(rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|{_CODES})?", re.A)
 _BOOLEANS = {
     "true": True, "yes": True, "ja": True, "oui": True, "sí": True, "sì": True, "да": True, "是": True, "はい": True,
     "false": False, "no": False, "nein": False, "non": False, "нет": False, "否": False, "いいえ": False,
@@ -30,18 +32,37 @@ _STATEMENT = re.compile(
 )
 
 _LABEL = (
-    r"(?:final[ _]?answer|answer|result|verdict|value|score|rating|grade|total|output|conclusion|decision"
-    r"|prediction)"
+    r"(?:\b(?:final[ _]?answer|answer|ans|result|verdict|value|score|rating|grade|total|output|conclusion|decision"
+    r"|prediction|antwort|ergebnis|lösung|réponse|résultat|respuesta|resultado|resposta|risposta|risultato|antwoord"
+    r"|ответ|итого|результат)\b|答案|答え|结果|結果|답|정답)"
 )
-_REST = r"[\"'*_ \t:]{0,8}([^\n]{1,200})"
-_LABELLED = re.compile(rf"\b{_LABEL}\b[\"'*_ \t]{{0,8}}(?:is|are|was|=|:|\uff1a){_REST}", re.I)
+_REST = r"[\"'*_ \t:]{0,8}+([^\n]{1,200})"
+_REMARK_AFTER = re.compile(r"\.\s+(?=[A-Z])|\s\((?!or\b)")
+_LABELLED = re.compile(rf"{_LABEL}[\"'*_ \t]{{0,8}}(?:is|are|was|ist|est|es|=|:|\uff1a|是|为|為|は){_REST}", re.I)
+_LABEL_LINE = re.compile(
+    rf"^[ \t#*_]{{0,12}}(?:the[ ])?{_LABEL}[*_:： \t]{{0,8}}\n\s{{0,8}}([^\n]{{1,200}})", re.I | re.M
+)
+_HASHES = re.compile(r"^#{3,6}[ \t]*([^\n#]{1,60})\s*\Z", re.M)
+_BOLD = re.compile(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
 _EQUATION = re.compile(rf"(?<![=<>!])=(?!=){_REST}")
 _BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = re.compile(
-    rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\w)"
+    rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
 )
-_FOLLOWED = re.compile(r"\s?(?:%|％|percent\b|/\s?\d|:\d|-\d|\^|°)")
+_FOLLOWED = re.compile(r"\s?(?:/\s?\d|:\d|-\d|\^|\+(?!\s?\d))|\s(?:and\s)?(?:an?\s|one\s)?(?:half|quarter)\b")
+_ESTIMATE = re.compile(
+    r"(?:\b(?:about|around|approximately|approx\.?|roughly|nearly|almost|over|under|than|some|up to|at least|ca\.?)"
+    r"|[~≈<>≤≥])\s?\Z",
+    re.I,
+)
+_LETTERS_AFTER = re.compile(r"[\w²³]{0,30}+")
+_WORD_AFTER = re.compile(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
+_QUANTITY = re.compile(
+    rf"([+-]?\s?(?:{_CURRENCY}\s?)?[+-]?(?:{_GROUPED}|{_PLAIN})(?!\d))(\s?(?:thousand|million|billion|trillion)\b)?(.*)",
+    re.A | re.S,
+)
+_MAX_QUANTITY = 80
 _LEADING_WORD = re.compile(
     rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})" r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)", re.I
 )
@@ -67,10 +88,9 @@ def read_number(text: str) -> int | float | None:
     text = text.strip().strip("*")
     if not text or len(text) > _MAX_LENGTH:
         return None
-    plain = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
+    plain = _plain(text)
     if plain != text and re.search(r"[¼½¾⅐-⅞²³¹⁰-⁹₀-₉]", text):
         return None
-    plain = "".join(str(unicodedata.decimal(char, char)) for char in plain)
     power = _POWER.search(plain)
     match = _NUMBER.fullmatch(plain[: power.start()] if power is not None else plain)
     if match is None or (match[1] and match[2]) or _ADDRESS.fullmatch(match[3]):
@@ -86,6 +106,30 @@ def read_number(text: str) -> int | float | None:
     return number if number - number == 0.0 else None
 
 
+def _plain(text: str) -> str:
+    """A text with ASCII digits, points and signs."""
+    plain = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
+    return "".join(str(unicodedata.decimal(char, char)) for char in plain)
+
+
+def read_quantity(text: str) -> int | float | None:
+    """The number of a text that consists of it and a unit or a multiplier: `-7 °C`, `87%`, `1.2 million people`.
+
+    None if there is anything else, another number included.
+    """
+    text = text.strip().strip("*_`").strip().removesuffix(".")
+    if len(text) > _MAX_QUANTITY or re.search(r"[¼½¾⅐-⅞¹⁰-⁹₀-₉]|\d[²³]", text):
+        return None
+    match = _QUANTITY.fullmatch(_plain(text))
+    if match is None:
+        return None
+    number = read_number(match[1])
+    is_money = not match[1].lstrip("+- ")[0].isdigit()
+    if number is None or not is_unit(match[3], is_money=is_money):
+        return None
+    return multiply(number, match[2].strip()) if match[2] else number
+
+
 def read_boolean(text: str) -> bool | None:
     """The value of `true`, `yes`, `false`, `no` in any case, also in quotes or with a full stop; None otherwise."""
     return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower()) if len(text) < _MAX_LENGTH else None
@@ -97,13 +141,14 @@ def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
         boolean = read_boolean(text)
         if boolean is not None:
             return boolean
-    if "number" in types or "integer" in types:
-        number = read_number(text)
-        if number is not None and ("number" in types or isinstance(number, int)):
-            return number
-        if isinstance(number, float) and number.is_integer():
-            return int(number)
-    return None
+    return as_type(read_number(text), types) if types & {"number", "integer"} else None
+
+
+def as_type(number: float | None, types: frozenset[str]) -> int | float | None:
+    """A number as one of the given types; None if it is not of them (3.7 is not an integer)."""
+    if "number" in types or isinstance(number, int):
+        return number
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def _trim(found: str) -> str:
@@ -116,7 +161,7 @@ def _trim(found: str) -> str:
 
 
 def find_answer(text: str) -> tuple[str, str] | None:
-    """The result in a prose answer: the last `\\boxed{…}`, else the text after the last label (`Answer:`) or `=`.
+    """The result in a prose answer: the last `\\boxed{…}`, else what follows the last `####`, label (`Answer:`) or `=`.
 
     Returns the text of the result and where it was found; None if there is none.
     """
@@ -130,7 +175,7 @@ def find_answer(text: str) -> tuple[str, str] | None:
         name, written = tagged[-1]
         return _trim(written), f"<{name.lower()}>"
     last: re.Match[str] | None = None
-    for pattern in (_LABELLED, _EQUATION):
+    for pattern in (_HASHES, _LABELLED, _LABEL_LINE, _EQUATION):
         for match in pattern.finditer(text):
             last = match
         if last is not None:
@@ -202,15 +247,41 @@ def find_only_word(text: str, values: list[str]) -> str | None:
 
 
 def find_number(text: str) -> int | float | None:
-    """The only number in a prose text; None if there is none, or more than one."""
-    found: str | None = None
+    """The only number in a prose text, with its unit left out; None if there is none, or more than one."""
+    found: int | float | None = None
     for match in _PROSE_NUMBER.finditer(text):
-        if found is not None:
+        letters = _LETTERS_AFTER.match(text, match.end())
+        after = letters[0] if letters is not None else ""
+        if after and not is_attached_unit(after):
+            if is_scale(after, is_money=True):
+                return None
+            continue  # 3rd, 4a
+        end = match.end() + len(after)
+        if found is not None or _FOLLOWED.match(text, end):
             return None
-        if _FOLLOWED.match(text, match.end()):
+        found = read_number(match[0])
+        word = None if after else _WORD_AFTER.match(text, end)
+        is_money = not match[0].lstrip("+-−–﹣－")[0].isdigit()
+        if found is not None and word is not None and is_scale(word[1], is_money=is_money):
+            is_estimate = _ESTIMATE.search(text, max(0, match.start() - 20), match.start()) is not None
+            found = None if is_estimate else multiply(found, word[1])
+        if found is None:
             return None
-        found = match[0]
-    return None if found is None else read_number(found)
+    return found
+
+
+def find_labelled_number(text: str) -> int | float | None:
+    """The number of a labelled answer: the only one, or the one before a remark (`72 (81 minus 9)`)."""
+    number = find_number(text)
+    return number if number is not None else read_quantity(_REMARK_AFTER.split(text, 1)[0])
+
+
+def find_marked_number(text: str) -> int | float | None:
+    """The only number that a prose text sets in bold, if no other number follows it; None if there is none."""
+    bold = [match for match in _BOLD.finditer(text) if any(char.isdigit() for char in match[1])]
+    if len(bold) != 1 or any(char.isdigit() for char in text[bold[0].end() :]):
+        return None
+    return find_number(bold[0][1])
 
 
 def find_boolean(text: str) -> bool | None:

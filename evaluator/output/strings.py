@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from evaluator.output.lookahead import CLOSERS, OPENING, QUOTE, VALUE, WS, Lookahead
+from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, VALUE, WS, Lookahead
 
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
-_FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "「」")
-_TYPOGRAPHIC = "“”„‟‘’‚‛＂«»「」"
+_FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」", "『』", "〝〞")
+_TYPOGRAPHIC = "“”„‟‘’‚‛＂«»‹›「」『』〝〞"
 _TRIPLE = re.compile(r'"""|\'\'\'')
 # A key with a quote of another kind at its end, one without the closing quote, and one with quotes inside.
-_MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+[:：=])")
-_OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+[:：]{WS}*+{VALUE})")
+_MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
+_OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
 _CLOSED_LATER = re.compile(r"[^\"}\]]{0,2000}+[\"}\]]")
 _APOSTROPHE = re.compile(r"\w['’]\w")
 # The end of a text whose last string has no closing quote.

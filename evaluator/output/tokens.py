@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from evaluator.output.lookahead import BROKEN, COLON, COMMENT, LITERAL, MARK, QUOTE, QUOTED, VALUE, WORD, WS
+from evaluator.output.lookahead import BROKEN, COLON, COMMENT, LITERAL, MARK, QUOTE, QUOTED, VALUE, WIDE_MARKS, WORD, WS
 from evaluator.output.strings import CLOSING_TAG
 
 _WS = r"[ \t\r\n]*+"
@@ -42,8 +42,10 @@ JOIN_LINES = re.compile(rf"{JOIN.pattern}|{BROKEN}")
 JOIN_NEXT = re.compile(rf"{JOIN.pattern}|{WS}*+(?={QUOTE})")
 STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
 _TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
-MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、］｝])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
-ITEM_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[，；、)］｝])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))")
+MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
+ITEM_TOKEN = re.compile(
+    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))"
+)
 _CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
 # A comma in a text without quotes: no key follows.
 _PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
@@ -57,7 +59,7 @@ BARE_MEMBER = re.compile(
 )
 BARE_ITEM = re.compile(r"[^,}\]\n\"{\[:<`]{1,400}+(?:\"(?=[ \t]*+[,\]]))?(?=[ \t]*+[,}\]\n]|\Z)")
 RADIX = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
-WIDE = str.maketrans("｝］，；、", "}],;,")
+WIDE = str.maketrans(WIDE_MARKS, "}],;,,;,,")
 BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
 REMARK = re.compile(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
 GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)

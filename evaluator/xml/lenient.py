@@ -19,19 +19,21 @@ MAX_DEPTH = 100
 MAX_MARKUP = 50_000
 """After this many tags and stray `<` the rest is read as text, and after as many attributes of one element left out."""
 
-_NAME = r"[A-Za-z_][\w.\-:]*+"
+_NAME = r"[^\W\d][\w.\-:]*+"
+# In a closing tag blanks are allowed around the slash.
+_OPENS = r"<((?:\s{0,4}/\s{0,4})?)"
 # No alternative passes a `<`, so all attempts together are linear.
-_TAG = re.compile(rf"""<(/?)({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>""")
-_ROUGH_TAG = re.compile(rf"<(/?)({_NAME})((?:\s[^<>]*+)?+)>")
+_TAG = re.compile(rf"""{_OPENS}({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>""")
+_ROUGH_TAG = re.compile(rf"{_OPENS}({_NAME})((?:\s[^<>]*+)?+)>")
 _CUT_TAG = re.compile(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
 _ATTRIBUTE = re.compile(
-    r"""([A-Za-z_:][\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+(?:"(?![\s/]|\Z|[\w:.-]{1,64}+=)[^"]*+){0,8}+)"|'([^']*+)'|([^\s"'>]++)))?+"""
+    r"""((?:[^\W\d]|:)[\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+(?:"(?![\s/]|\Z|[\w:.-]{1,64}+=)[^"]*+){0,8}+)"|'([^']*+)'|([^\s"'>]++)))?+"""
 )
 _REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
 _THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _DECLARATIONS = {"<!--": "-->", "<?": "?>", "<!DOCTYPE": ">"}
 _DECLARATION = re.compile(r"<!(?:--|\[CDATA\[|DOCTYPE)", re.IGNORECASE)
-_STARTS = re.compile(r"<[A-Za-z_]")
+_STARTS = re.compile(r"<[^\W\d]")
 _NO_LINE_END = re.compile(r"[^\n]+")
 _RUN = re.compile(r"<{3,}+")
 _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
@@ -269,6 +271,8 @@ class _LenientReader:
             self._literal(tag[0])
             return tag.end()
         if tag[1]:
+            if tag[1] != "/":
+                self._warn("blanks in a closing tag left out")
             self._close(tag)
         else:
             rest = tag[3]

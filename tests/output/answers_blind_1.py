@@ -270,6 +270,7 @@ TYPED: list[tuple[str, Any, Any]] = [
     ("I counted 3 red and 2 blue, so the answer is 5.", "integer", 5),
     ("**Total:** 17 items", "integer", 17),
     ("The distance is 42 km.", "number", 42),
+    ("-5°C", "number", -5),
     ("€ 1.299,99", "number", 1299.99),
     ("1.299,99 €", "number", 1299.99),
     ("CHF 1'234.50", "number", 1234.5),
@@ -464,6 +465,5 @@ REFUSED: list[tuple[str, Any]] = [
     ("Score: 8/10", "integer"),
     # corrected: a comma alone, a degree sign and a last number that may be cut off are no numbers
     ("Die Antwort ist 3,14.", "number"),
-    ("-5°C", "number"),
     ('"name": "Ada",\n"age": 36', NAME_AGE),
 ]  # fmt: skip
