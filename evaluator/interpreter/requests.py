@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -152,11 +152,8 @@ def _of_template(
     )  # fmt: skip
 
 
-def _call_body(function: Function, values: dict[str, Any]) -> Any:
-    async def body(run: Run, frame: Frame) -> Outcome:
-        return await call_function(run, function, [], values, function.span, frame)
-
-    return body
+def _call_body(function: Function, values: dict[str, Any]) -> Callable[[Run, Frame], Awaitable[Outcome]]:
+    return lambda run, frame: call_function(run, function, [], values, function.span, frame)
 
 
 def _of_node(library: TemplateLibrary, node: Node | Function, values: dict[str, Any]) -> RunSpec:

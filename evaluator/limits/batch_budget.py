@@ -34,21 +34,18 @@ class BatchBudget:
 class BatchSpending:
     """The part of a BatchBudget that the calls of a batch have used and reserved.
 
-    `spent` is the usage that answers reported. `in_doubt` is the most that calls may have used whose usage is unknown
-    and which may have been billed. Both count against the budget, and so do reservations.
+    `cost_usd` and `tokens` are what answers reported, and the most that calls may have used whose usage is unknown and
+    which may have been billed. Reservations count against the budget too.
     """
 
     __slots__ = (
-        "_cost_usd", "_ends_at", "_limits", "_open", "_reserved_cost_usd", "_reserved_tokens", "_tokens", "in_doubt",
-        "spent",
+        "_ends_at", "_limits", "_open", "_reserved_cost_usd", "_reserved_tokens", "cost_usd", "tokens",
     )  # fmt: skip
 
     def __init__(self, limits: BatchBudget) -> None:
         self._limits = limits
-        self.spent = Usage()
-        self.in_doubt = Usage()
-        self._cost_usd = self._reserved_cost_usd = 0.0
-        self._tokens = self._reserved_tokens = self._open = 0
+        self.cost_usd = self._reserved_cost_usd = 0.0
+        self.tokens = self._reserved_tokens = self._open = 0
         self._ends_at: float | None = None
 
     @property
@@ -82,9 +79,9 @@ class BatchSpending:
         cost, tokens = self._limits.max_cost_usd, self._limits.max_tokens
         fits = True
         if cost is not None:
-            fits = _fits("cost", cost, self._cost_usd, self._reserved_cost_usd, call.cost_usd, call)
+            fits = _fits("cost", cost, self.cost_usd, self._reserved_cost_usd, call.cost_usd, call)
         if tokens is not None:
-            fits &= _fits("tokens", tokens, self._tokens, self._reserved_tokens, _tokens_of(call), call)
+            fits &= _fits("tokens", tokens, self.tokens, self._reserved_tokens, _tokens_of(call), call)
         return fits
 
     def reserve(self, call: PlannedCall) -> None:
@@ -100,16 +97,13 @@ class BatchSpending:
         # A sum of floats does not return to 0 by itself.
         self._reserved_cost_usd = self._reserved_cost_usd - cost_usd if self._open else 0.0
         if usage is not None:
-            self.spent = self.spent + usage
             cost_usd = cost_usd if usage.cost_usd is None else usage.cost_usd
             if usage.input_tokens is not None and usage.output_tokens is not None:
                 tokens = usage.input_tokens + usage.output_tokens
-        elif error is None or error.maybe_billed:
-            self.in_doubt = self.in_doubt + Usage(call.input_tokens, call.output_tokens, None, None, call.cost_usd, 1)
-        else:
+        elif error is not None and not error.maybe_billed:
             return
-        self._cost_usd += cost_usd
-        self._tokens += tokens
+        self.cost_usd += cost_usd
+        self.tokens += tokens
 
 
 def _fits(resource: str, limit: float, used: float, reserved: float, needed: float | None, call: PlannedCall) -> bool:

@@ -12,7 +12,7 @@ from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import Permit, PlannedCall
 from evaluator.limits.concurrency import ConcurrencyLimit
-from evaluator.limits.token_bucket import Meter, RateBucket
+from evaluator.limits.token_bucket import RateBucket
 
 _OVERLOADED = frozenset({429, 503, 529})
 # The first guess at the length of answers; the answers correct it.
@@ -56,23 +56,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """One model at one endpoint, for display.
-
-    `requests_per_minute` and `tokens_per_minute` are measured over the last half minute or so; `requests` and
-    `overloads` (429, 503, 529) count from the beginning; `overloaded_s` is how long ago the last overload was (None:
-    never), `held_s` how long a `Retry-After` still holds the endpoint (0: not held).
-    """
+    """One model at one endpoint, for display. `held_s`: how long a `Retry-After` still holds the endpoint, else 0."""
 
     label: str
     endpoint: str
     in_flight: int
     limit: int
     waiting: int
-    requests: int
-    requests_per_minute: float
-    tokens_per_minute: float
-    overloads: int
-    overloaded_s: float | None
     held_s: float
 
 
@@ -98,8 +88,8 @@ class Endpoint:
     """
 
     __slots__ = (
-        "_has_rates", "_label", "_limit", "_mean_output", "_name", "_overloaded_at", "_overloads", "_request_bucket",
-        "_request_meter", "_requests", "_token_bucket", "_token_meter", "in_flight", "timer", "waiting",
+        "_has_rates", "_label", "_limit", "_mean_output", "_name", "_request_bucket", "_token_bucket", "in_flight",
+        "timer", "waiting",
     )  # fmt: skip
 
     def __init__(self, label: str, name: str, pace: Pace) -> None:
@@ -108,10 +98,7 @@ class Endpoint:
         self._has_rates = pace.requests_per_minute is not None or pace.tokens_per_minute is not None
         self._request_bucket = RateBucket(pace.requests_per_minute or inf)
         self._token_bucket = RateBucket(pace.tokens_per_minute or inf)
-        self._request_meter, self._token_meter = Meter(), Meter()
         self._mean_output: float | None = None
-        self._requests = self._overloads = 0
-        self._overloaded_at: float | None = None
         self.in_flight = 0
         self.waiting: OrderedDict[asyncio.Future[Permit], PlannedCall] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
@@ -149,8 +136,6 @@ class Endpoint:
             self._request_bucket.give(1, now)
             self._token_bucket.give(call.tokens, now)
             return
-        self._requests += 1
-        self._request_meter.add(1, now)
         if usage is not None:
             self._count(call, usage, now)
             self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
@@ -168,25 +153,18 @@ class Endpoint:
         if output is not None:
             mean = self._mean_output
             self._mean_output = float(output) if mean is None else mean + (output - mean) / 16
-        if usage.input_tokens is not None and output is not None:
-            used = usage.input_tokens + output
-            self._token_meter.add(used, now)
-            if self._has_rates:
-                self._token_bucket.give(call.tokens - used, now)
+        if self._has_rates and usage.input_tokens is not None and output is not None:
+            self._token_bucket.give(call.tokens - usage.input_tokens - output, now)
 
     def _fail(self, call: CallInFlight, error: ProviderError, now: float) -> None:
         if not error.maybe_billed:
             self._token_bucket.give(call.tokens, now)
         if error.retryable and (error.kind == "rate_limit" or error.status in _OVERLOADED):
-            self._overloads += 1
-            self._overloaded_at = now
             self._limit.overloaded(call.began, now)
         elif error.kind == "timeout":
             self._limit.timed_out(call.began, now)
 
-    def state(self, held_s: float, now: float) -> EndpointState:
+    def state(self, held_s: float) -> EndpointState:
         return EndpointState(
-            self._label, self._name, self.in_flight, self._limit.value, len(self.waiting), self._requests,
-            self._request_meter.per_minute(now), self._token_meter.per_minute(now), self._overloads,
-            None if self._overloaded_at is None else now - self._overloaded_at, held_s,
+            self._label, self._name, self.in_flight, self._limit.value, len(self.waiting), held_s
         )  # fmt: skip

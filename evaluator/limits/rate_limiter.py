@@ -27,14 +27,15 @@ class RateLimiter:
 
     `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint, and calls there are
     rejected if it is longer than what the budget's time has left (without one: an hour). `budget` is for all calls
-    together; its time counts from the first call. A call that runs when the time is up continues under its own
-    limits. `refused` is why a call was first rejected, None until then; a smaller call may still fit.
+    together, `spending` what counts against it; its time counts from the first call. A call that runs when the time is
+    up continues under its own limits. `refused` is why a call was first rejected, None until then; a smaller call may
+    still fit.
     """
 
     def __init__(self, pace: Pace | None = None, *, budget: BatchBudget | None = None) -> None:
         self.refused: CallRejected | None = None
         self._pace = pace or Pace()
-        self._spending = BatchSpending(budget or BatchBudget())
+        self.spending = BatchSpending(budget or BatchBudget())
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
         self._held_until: dict[str, float] = {}
         self._stopped: str | None = None
@@ -74,7 +75,7 @@ class RateLimiter:
 
         Raises: CallRejected, if the budget rejects the call now or later.
         """
-        spending = self._spending
+        spending = self.spending
         try:
             spending.check_time(now, now)
             held_until = self._held_until.get(call.endpoint, now)
@@ -93,7 +94,7 @@ class RateLimiter:
 
     def _check_hold(self, call: PlannedCall, held_until: float, now: float) -> None:
         """Raises: CallRejected, if a `Retry-After` holds the endpoint for longer than the session may wait."""
-        wait, left = held_until - now, self._spending.ends_at(now) - now
+        wait, left = held_until - now, self.spending.ends_at(now) - now
         why = f"the session has {left:,.0f} s left"
         if left == inf:
             left, why = MAX_HOLD_S, f"a session waits at most {MAX_HOLD_S:,.0f} s"
@@ -102,7 +103,7 @@ class RateLimiter:
             raise CallRejected("time", round(wait, 3), round(left, 3), f"{message}; resume the batch later")
 
     def _permit(self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop) -> _Permit:
-        self._spending.reserve(call)
+        self.spending.reserve(call)
         return _Permit(self, endpoint.begin(call, now), loop)
 
     def _permit_waiting(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
@@ -136,12 +137,12 @@ class RateLimiter:
     ) -> None:
         """Called by a released permit: counts how the call ended, and permits what may begin now."""
         now, endpoint, name = loop.time(), ended.endpoint, ended.call.endpoint
-        self._spending.settle(ended.call, usage, error)
+        self.spending.settle(ended.call, usage, error)
         endpoint.end(ended, usage, error, latency_s, now)
         if error is not None and error.retryable and error.retry_after_s is not None:
             self._held_until[name] = max(self._held_until.get(name, now), now + error.retry_after_s)
         # If calls share a budget, the unused part of this call's reservation may permit a call of any endpoint.
-        for other in self._endpoints.values() if self._spending.has_shared_limit else (endpoint,):
+        for other in self._endpoints.values() if self.spending.has_shared_limit else (endpoint,):
             if other.waiting:
                 self._permit_waiting(other, loop)
         self._start_samples()
@@ -151,7 +152,7 @@ class RateLimiter:
         self._check_stopped()
         loop = asyncio.get_running_loop()
         try:
-            self._spending.check_time(loop.time() + seconds, loop.time())
+            self.spending.check_time(loop.time() + seconds, loop.time())
         except CallRejected as error:
             self.refused = self.refused or error
             raise
@@ -231,17 +232,9 @@ class RateLimiter:
         """Each model at each endpoint that was called. Call it in the event loop."""
         now = asyncio.get_running_loop().time()
         return [
-            endpoint.state(max(0.0, self._held_until.get(name, now) - now), now)
+            endpoint.state(max(0.0, self._held_until.get(name, now) - now))
             for (_, name), endpoint in self._endpoints.items()
         ]
-
-    def spent(self) -> Usage:
-        """The usage that answers reported; None in it where an answer reported none."""
-        return self._spending.spent
-
-    def in_doubt(self) -> Usage:
-        """The most that calls of unknown usage may have cost: calls that were cancelled or failed late."""
-        return self._spending.in_doubt
 
 
 class _Permit:

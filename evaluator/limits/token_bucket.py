@@ -1,12 +1,9 @@
-"""Rates per minute: a token bucket, which limits a rate, and a meter, which measures one."""
+"""Rates per minute: a token bucket."""
 
 from __future__ import annotations
 
-from math import exp
-
 # A difference of one part in a million of an amount is rounding; no call waits for it.
 _ROUNDING = 1e-6
-_METER_S = 30.0
 
 
 class RateBucket:
@@ -48,26 +45,3 @@ class RateBucket:
             self._level = min(self._full, self._level + (now - self._at) * self._per_second)
         if self._at is None or now > self._at:
             self._at = now
-
-
-class Meter:
-    """Measures the rate per minute of the last half minute or so; older amounts count less and less."""
-
-    __slots__ = ("_at", "_began", "_sum")
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._at = self._began = 0.0
-
-    def add(self, amount: float, now: float) -> None:
-        if not self._sum:
-            self._began = self._at = now
-        self._sum = self._sum * exp((self._at - now) / _METER_S) + amount
-        self._at = now
-
-    def per_minute(self, now: float) -> float:
-        """The rate at `now`; 0 before anything was added. A time shorter than a second counts as one second."""
-        if not self._sum:
-            return 0.0
-        seen = max(1.0, now - self._began)
-        return self._sum * exp((self._at - now) / _METER_S) / (_METER_S * (1 - exp(-seen / _METER_S))) * 60

@@ -69,17 +69,10 @@ def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | N
     )
 
 
-def max_call_cost_usd(model: str, max_context_fraction: float = 1.0, max_output: int | None = None) -> float | None:
-    """The most that one call of `model` can cost, in US dollars; None where a price or a size is unknown.
-
-    The call sends `max_context_fraction` of the context window and is answered with `max_output` tokens, or as many as
-    the model can give.
-    """
-    window = context_window(model)
-    answer = max_output_tokens(model) if max_output is None else max_output
-    if window is None or answer is None:
-        return None
-    return cost_usd(model, Usage(int(window * max_context_fraction), answer, 0, 0, None, 1))
+def max_call_cost_usd(model: str) -> float | None:
+    """The most that one call of `model` can cost, in US dollars; None where a price or a size is unknown."""
+    window, answer = context_window(model), max_output_tokens(model)
+    return None if window is None or answer is None else cost_usd(model, Usage(window, answer, 0, 0, None, 1))
 
 
 @lru_cache(maxsize=256)

@@ -83,12 +83,10 @@ async def _run(arguments: dict[str, Any], context: ToolContext) -> str:
 
 
 async def _preview(arguments: dict[str, Any], context: ToolContext) -> str:
-    shown = json.dumps(arguments["path"], ensure_ascii=False)
     if arguments["command"] == "view":
-        return f"{shown}: shows it to the model"
+        return f"{json.dumps(arguments['path'], ensure_ascii=False)}: shows it to the model"
     change, _ = await in_thread(lambda: _change(context.roots, arguments, dry_run=True))
-    does = "a new file" if arguments["command"] == "create" else "edits the file"
-    return f"{shown}: {does}\n{editing.diff(change.before or '', change.after)}"
+    return change.preview("a new file" if arguments["command"] == "create" else "edits the file")
 
 
 def _change(access: FileAccess, arguments: Mapping[str, Any], *, dry_run: bool) -> tuple[writing.FileChange, str]:
@@ -143,7 +141,7 @@ def _lines_of(text: str, old: str) -> Iterator[int]:
 
 
 def _inserted(text: str, after: int, added: str, path: str) -> str:
-    lines = _ended_lines(text)
+    lines = editing.lines_of(text)
     if after > len(lines):
         raise ToolError(f"{path!r} has {len(lines)} lines; insert_line is {after}")
     before, behind = "".join(lines[:after]), "".join(lines[after:])
@@ -152,12 +150,6 @@ def _inserted(text: str, after: int, added: str, path: str) -> str:
     if behind and not added.endswith("\n"):
         added += "\n"
     return before + added + behind
-
-
-def _ended_lines(text: str) -> list[str]:
-    lines = [f"{line}\n" for line in text.split("\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
 
 
 def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
@@ -169,7 +161,7 @@ def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
     first, last = view_range or (1, -1)
     if first < 1 or (last != -1 and last < first):
         raise ToolError(f"view_range is {[first, last]}; its lines count from 1, and the last may be -1 for the end")
-    lines = _ended_lines(access.read_text(path).text)
+    lines = editing.lines_of(access.read_text(path).text)
     if first > max(len(lines), 1):
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range begins at {first}")
     if not lines:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from evaluator.errors import ToolError
 from evaluator.processes.scripts import run_script as run_bounded
 from evaluator.processes.threads import in_thread
-from evaluator.tools import editing, searching, writing
+from evaluator.tools import searching, writing
 from evaluator.tools.decorator import tool
 from evaluator.tools.registry import ToolRegistry
 from evaluator.tools.tool import ToolContext
@@ -144,7 +144,7 @@ async def _preview_write(arguments: dict[str, Any], context: ToolContext) -> str
         does = f"replaces the file; it was {change.encoding_before.name} and will be {change.encoding.name}"
     else:
         does = "replaces the file" if change.before != change.after else "replaces the file by the same text"
-    return _titled(path, does, change)
+    return change.preview(does)
 
 
 async def _preview_edit(arguments: dict[str, Any], context: ToolContext) -> str:
@@ -152,20 +152,12 @@ async def _preview_edit(arguments: dict[str, Any], context: ToolContext) -> str:
     change = await in_thread(
         lambda: writing.edit_file(context.roots, path, arguments["old"], arguments["new"], count=count, dry_run=True)
     )
-    return _titled(path, "edits the file", change)
+    return change.preview("edits the file")
 
 
 async def _preview_delete(arguments: dict[str, Any], context: ToolContext) -> str:
     kind = await in_thread(lambda: writing.delete_file(context.roots, arguments["path"], dry_run=True))
-    return f"{_quoted(arguments['path'])}: deletes this {kind}"
-
-
-def _titled(path: str, does: str, change: writing.FileChange) -> str:
-    return f"{_quoted(path)}: {does}\n{editing.diff(change.before or '', change.after)}"
-
-
-def _quoted(path: str) -> str:
-    return json.dumps(path, ensure_ascii=False)
+    return f"{json.dumps(arguments['path'], ensure_ascii=False)}: deletes this {kind}"
 
 
 @tool(policy="ask")

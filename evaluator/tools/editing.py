@@ -11,6 +11,7 @@ _NEAR_LINES = 5_000
 _NEAR_CHARS = 200
 _DIFFED_LINES = 1_000
 _CONTEXT = 3
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _BARE_LF = re.compile(r"(?<!\r)\n")
 
 
@@ -84,8 +85,11 @@ def diff(before: str, after: str) -> str:
     return "\n".join(hunks)
 
 
+def lines_of(text: str) -> list[str]:
+    """Lines with their line feed; only the last may have none."""
+    return _LINE.findall(text)
+
+
 def _lines(text: str) -> list[str]:
     """Lines without their line feed; a last line without one is marked."""
-    lines = text.split("\n")
-    last = lines.pop()
-    return [*lines, f"{last}  (no line feed at the end)"] if last else lines
+    return [line[:-1] if line[-1] == "\n" else f"{line}  (no line feed at the end)" for line in lines_of(text)]

@@ -22,6 +22,7 @@ from evaluator.files.globbing import find_files
 from evaluator.files.open_below import FILE, FOLDER
 from evaluator.files.roots import Roots, check_path, parts_of, refuse_unless_plain, tool_error
 from evaluator.processes.threads import in_thread
+from evaluator.tools.editing import lines_of
 
 MAX_FILE_BYTES = 10_000_000
 MAX_ENTRIES = 10_000
@@ -34,14 +35,13 @@ EntryKind = Literal["file", "folder", "link", "other"]
 class FileText:
     """A text file or a range of its lines.
 
-    `first_line` counts from 1; `truncated`: the file has lines after the range.
+    `truncated`: the file has lines after the range.
     """
 
     path: str
     text: str
     encoding: str
     truncated: bool
-    first_line: int = 1
     total_lines: int = 0
 
 
@@ -94,14 +94,10 @@ class FileAccess:
         if start_line < 1 or (max_lines is not None and max_lines < 1):
             raise ToolError("start_line and max_lines count from 1")
         text, found = decode(self.read_bytes(path, max_bytes=max_bytes), str(path), encoding)
-        used = found.name
-        if start_line == 1 and max_lines is None:
-            return FileText(str(path), text, used, False, 1, _count_lines(text))
-        lines = text.split("\n")
-        ends = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-        stop = len(ends) if max_lines is None else start_line - 1 + max_lines
-        part = "".join(ends[start_line - 1 : stop])
-        return FileText(str(path), part, used, stop < len(ends), start_line, len(ends))
+        lines = lines_of(text)
+        stop = len(lines) if max_lines is None else start_line - 1 + max_lines
+        part = "".join(lines[start_line - 1 : stop])
+        return FileText(str(path), part, found.name, stop < len(lines), len(lines))
 
     def name_of(self, path: str) -> str:
         """The one name of a file, however `path` spells it: relative in the first root, absolute in the others.
@@ -221,10 +217,6 @@ def read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
     if left <= 0:
         raise ToolError(f"{path!r} is too large: more than {max_bytes:,} bytes")
     return b"".join(pieces)
-
-
-def _count_lines(text: str) -> int:
-    return text.count("\n") + (0 if not text or text.endswith("\n") else 1)
 
 
 def _entry(item: os.DirEntry[str]) -> FolderEntry:

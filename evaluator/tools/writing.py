@@ -12,6 +12,7 @@ without doing anything.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from evaluator.files.atomic import atomic_file
 from evaluator.files.encoding import UTF_8, FileEncoding, decode
 from evaluator.files.open_below import FILE, FOLDER, make_beneath, open_beneath
 from evaluator.files.roots import Action, Roots, refuse_unless_plain, tool_error
-from evaluator.tools.editing import replace_text
+from evaluator.tools.editing import diff, replace_text
 from evaluator.tools.file_access import MAX_FILE_BYTES, FileAccess, read_all
 
 _MAX_DEPTH = 64  # the depth to which files are searched
@@ -42,6 +43,10 @@ class FileChange:
     encoding_before: FileEncoding | None = None
     size_before: int | None = None
     count: int = 0
+
+    def preview(self, does: str) -> str:
+        """The path, what the call does, and the changed lines."""
+        return f"{json.dumps(self.path, ensure_ascii=False)}: {does}\n{diff(self.before or '', self.after)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,7 +325,7 @@ def test_tasks_side_by_side_keep_to_the_concurrency_of_the_limiter(tmp_path):
         ones = [handler(limiter, backend=Counting(script=lambda r: "ok")) for _ in range(30)]
         await asyncio.gather(*(one.run([Message("user", "q")]) for one in ones))
         (state,) = limiter.state()
-        assert (state.requests, state.in_flight) == (30, 0)
+        assert state.in_flight == 0
 
     asyncio.run(main())
     assert most == [3]

@@ -332,7 +332,7 @@ def test_a_budget_is_never_passed(max_cost_usd, calls):
 
         await asyncio.gather(*(one(*call) for call in calls))
         assert bill <= max_cost_usd * (1 + 1e-6)
-        assert bill <= (limiter.spent().cost_usd or 0) + (limiter.in_doubt().cost_usd or 0) + 1e-9
+        assert bill <= limiter.spending.cost_usd + 1e-9
 
     run(main())
 
@@ -469,9 +469,6 @@ def test_the_state_has_what_a_display_needs():
         (await waiting).release(ANSWERED, None, 1.0)
         await asyncio.sleep(5)
         (state,) = limiter.state()
-        assert (state.requests, state.overloads, state.overloaded_s, state.held_s) == (2, 1, 5.0, 0.0)
-        assert state.requests_per_minute > 0
-        assert state.tokens_per_minute > state.requests_per_minute
-        assert limiter.spent() == ANSWERED
+        assert (state.in_flight, state.waiting, state.held_s) == (0, 0, 0.0)
 
     run(main())

@@ -199,13 +199,10 @@ class Connection:
         if event is None:
             return
         if event["event"] == "tools_changed":
-            self._forget_listing()
+            self._changes += 1
+            self._listing = None
         if self._watch is not None:
             self._watch.on_event(event)
-
-    def _forget_listing(self) -> None:
-        self._changes += 1
-        self._listing = None
 
     # -- requests -------------------------------------------------------------------------------------------
 
