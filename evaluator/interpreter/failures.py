@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.errors import (
@@ -45,55 +46,50 @@ def failure(
     )  # fmt: skip
 
 
+# The reason for each exception; the first class that fits decides.
+_REASONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FailureReason], ...] = (
+    (ProviderError, "provider_failure"),
+    (ExpressionError, "template_resolution_failure"),
+    (InputError, "input_validation_failure"),
+    (TemplateError, "xml_validation_failure"),
+    (ContextError, "context_retrieval_failure"),
+    (ToolError, "tool_failure"),
+    (UsageError, "input_validation_failure"),
+    ((RecordError, MachineError, ConfigurationError, NotAllowed, RepeatedCall), "execution_halted"),
+    (Exception, "unexpected_error"),
+)
+
+
 def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
     """The TaskError for `error`, which is its cause."""
-    usage = usage or Usage()
-    if not isinstance(error, TaskFailed):
-        error = machine_error(error) or error
+    if isinstance(error, TaskFailed):
+        return error.error
+    error = machine_error(error) or error
+    reason: FailureReason = next(each for classes, each in _REASONS if isinstance(error, classes))
+    message = str(error) if reason != "unexpected_error" else f"{type(error).__name__}: {error}"
+    found = TaskError("TASK_FAILURE", message, reason, location=location, usage=usage or Usage(), cause=error)
     match error:
-        case TaskFailed():
-            return error.error
         case LimitReached():
-            return TaskError(
-                "RESOURCE_EXHAUSTION", error.message,
-                "execution_timeout" if error.resource == "time" else None,
-                resource=Resource(cast("ResourceName", error.resource), error.used, error.limit),
-                location=location, content=error.partial, usage=usage, cause=error,
+            return replace(
+                found, type="RESOURCE_EXHAUSTION", message=error.message,
+                reason="execution_timeout" if error.resource == "time" else None,
+                resource=Resource(cast("ResourceName", error.resource), error.used, error.limit), content=error.partial,
             )  # fmt: skip
         case ProviderError():
-            return TaskError(
-                "TASK_FAILURE", _of_provider(error), "provider_failure", location=location,
-                content=error.partial or "", usage=usage, retryable=error.retryable,
+            return replace(
+                found, message=_of_provider(error), content=error.partial or "", retryable=error.retryable,
                 maybe_billed=error.maybe_billed, details={"kind": error.kind, "http_status": error.status},
-                cause=error,
             )  # fmt: skip
         case ExpressionError():
-            return TaskError(
-                "TASK_FAILURE", error.message, "template_resolution_failure", location=error.span,
-                violations=(error.diagnostic(),), usage=usage, cause=error,
-            )  # fmt: skip
+            return replace(found, message=error.message, location=error.span, violations=(error.diagnostic(),))
         case TemplateError():
-            return _of_template(error, usage, location)
-        case ContextError():
-            reason: FailureReason = "context_retrieval_failure"
-        case ToolError():
-            reason = "tool_failure"
-        case UsageError():
-            reason = "input_validation_failure"
+            return _of_template(error, found)
         case StepChanged():
-            details = {"path": error.path, "recorded": error.recorded, "now": error.now}
-            return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
+            return replace(found, details={"path": error.path, "recorded": error.recorded, "now": error.now})
         case StepUnfinished():
-            details = {"path": error.path, "name": error.name, "can_tell": error.can_tell}
-            return failure("execution_halted", str(error), usage=usage, details=details, cause=error)
-        case RecordError() | MachineError() | ConfigurationError() | NotAllowed() | RepeatedCall():
-            reason = "execution_halted"
+            return replace(found, details={"path": error.path, "name": error.name, "can_tell": error.can_tell})
         case _:
-            return TaskError(
-                "TASK_FAILURE", f"{type(error).__name__}: {error}", "unexpected_error", location=location,
-                usage=usage, cause=error,
-            )  # fmt: skip
-    return TaskError("TASK_FAILURE", str(error), reason, location=location, usage=usage, cause=error)
+            return found
 
 
 # What to do about a failed model call, by its kind. Other kinds say it themselves.
@@ -120,16 +116,12 @@ def _of_provider(error: ProviderError) -> str:
 _SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})
 
 
-def _of_template(error: TemplateError, usage: Usage, location: Span | None) -> TaskError:
-    found = error.diagnostics
-    codes = {diagnostic.code for diagnostic in found}
-    kind: ErrorType = "VALIDATION_ERROR"
-    reason: FailureReason = "xml_validation_failure"
-    if isinstance(error, InputError):
-        kind, reason = "TASK_FAILURE", "input_validation_failure"
-    elif codes & _SYNTAX_CODES:
+def _of_template(error: TemplateError, found: TaskError) -> TaskError:
+    violations = error.diagnostics
+    kind: ErrorType = "TASK_FAILURE" if isinstance(error, InputError) else "VALIDATION_ERROR"
+    if kind == "VALIDATION_ERROR" and any(each.code in _SYNTAX_CODES for each in violations):
         kind = "XML_PARSE_ERROR"
-    return TaskError(
-        kind, "; ".join(d.message for d in found), reason, location=found[0].span if found else location,
-        violations=found, usage=usage, cause=error,
+    return replace(
+        found, type=kind, message="; ".join(each.message for each in violations), violations=violations,
+        location=violations[0].span if violations else found.location,
     )  # fmt: skip

@@ -140,8 +140,7 @@ def reads(node: Node, names: Collection[str | int]) -> bool:
 
 def _sees_context(node: Node, library: TemplateLibrary, depth: int = 0) -> bool:
     if isinstance(node, Cond):
-        bodies = [case.body for case in node.cases] + ([] if node.default is None else [node.default])
-        return any(_sees_context(body, library, depth) for body in bodies)
+        return any(_sees_context(body, library, depth) for body in children(node))
     if isinstance(node, Call):
         if node.template not in library or depth > 20:
             return False
