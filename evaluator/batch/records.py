@@ -19,6 +19,7 @@ from hashlib import blake2b
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from evaluator.errors.messages import cut
 from evaluator.errors.results import Usage
 
 NOTHING = Usage()
@@ -166,7 +167,7 @@ class SampleResult:
             return self.sample_id
         words = next((" ".join(text.split()) for text in self.inputs.values() if isinstance(text, str)), "")
         title = f"row {self.place + 1}: {words}" if words else f"row {self.place + 1}"
-        return title if len(title) <= _LABEL_CHARS else f"{title[: _LABEL_CHARS - 1]}…"
+        return cut(title, _LABEL_CHARS)
 
     @property
     def label(self) -> str:

@@ -16,7 +16,7 @@ from evaluator.cli.common import json_option, print_json, print_json_or_table, s
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
 from evaluator.errors import RecordError, UsageError
-from evaluator.errors.messages import duration_text, visible
+from evaluator.errors.messages import cut, duration_text, visible
 
 if TYPE_CHECKING:
     from evaluator.background import BackgroundTask, BackgroundTasks
@@ -47,7 +47,7 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     since = time.time() - _RECENT_S
     found = [task for task in read_tasks(tasks_dir, read) if every or task.ended_at is None or task.ended_at > since]
     rows = [
-        [task.id, task.type, _state(task), _duration(task), _tokens(task), _short(task.description), _remark(task)]
+        [task.id, task.type, _state(task), _duration(task), _tokens(task), cut(task.description, _WIDTH), _remark(task)]
         for task in found
     ]
     head = ["id", "type", "status", "time", "tokens", "description", "remark"]
@@ -61,10 +61,6 @@ def _state(task: BackgroundTask) -> str:
         return f"{task.status}, {task.activity}"
     code = "" if task.exit_code is None else f" ({task.exit_code})"
     return f"{task.status}{code}"
-
-
-def _short(description: str) -> str:
-    return description if len(description) <= _WIDTH else description[: _WIDTH - 1] + "…"
 
 
 def _remark(task: BackgroundTask) -> str:

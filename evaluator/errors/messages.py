@@ -54,8 +54,12 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
 
 def shortened(text: str, limit: int = 60) -> str:
     """`text` quoted for a message, on one line, cut after `limit` characters."""
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= limit else flat[: limit - 1] + "…")
+    return repr(cut(" ".join(text.split()), limit))
+
+
+def cut(text: str, limit: int) -> str:
+    """`text`, or of a longer one as much as fits into `limit` characters with an ellipsis."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def duration_text(seconds: float) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
@@ -95,9 +94,7 @@ class GlobalIndex:
     def __enter__(self) -> GlobalIndex:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

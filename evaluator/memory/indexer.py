@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from evaluator.files.database import transaction
 from evaluator.memory import describe, store, walk
@@ -70,8 +70,7 @@ class IndexReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """A file to read: the hash that spares describing it, if it has not changed, and whether it was described."""
 
     stamp: Stamp

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from evaluator.errors import ProviderError, ProviderErrorKind
+from evaluator.errors.messages import cut
 
 MAX_MESSAGE = 500
 MAX_ERROR_BODY = 64 * 1024
@@ -195,7 +196,7 @@ def clean(text: str, secrets: Iterable[str] = ()) -> str:
         if secret:
             text = text.replace(secret, "***")
     text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return cut(text, MAX_MESSAGE)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

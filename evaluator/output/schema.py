@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
+from evaluator.errors.messages import cut
 from evaluator.files.modules import import_place
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
@@ -261,10 +262,6 @@ def _parts(document: Any) -> Iterator[dict[str, Any]]:
             pending.extend(cast(list[Any], current))
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
-
-
 def _explain(error: Any) -> OutputError:
     """A jsonschema error in words: where it is, what was expected, what was found."""
     path = json_path(list(error.absolute_path))
@@ -284,7 +281,7 @@ def _explain(error: Any) -> OutputError:
         return OutputError(
             "schema_violation", f"required property {names} is missing", path, f"property {names}", "missing"
         )
-    return OutputError("schema_violation", _shorten(str(error.message)), path, *_rule_and_value(error))
+    return OutputError("schema_violation", cut(str(error.message), _MAX_SHOWN), path, *_rule_and_value(error))
 
 
 def _rule_and_value(error: Any) -> tuple[str, str]:
@@ -292,7 +289,7 @@ def _rule_and_value(error: Any) -> tuple[str, str]:
     wanted, value = (
         json.dumps(one, ensure_ascii=False, default=str) for one in (error.validator_value, error.instance)
     )
-    return _shorten(f"{error.validator}: {wanted}"), _shorten(value)
+    return cut(f"{error.validator}: {wanted}", _MAX_SHOWN), cut(value, _MAX_SHOWN)
 
 
 def _explain_late(late: Any, first: Any) -> NotChecked:
@@ -301,7 +298,7 @@ def _explain_late(late: Any, first: Any) -> NotChecked:
     while top.parent is not None:
         top = top.parent
     path = json_path(list(late.absolute_path)) if top is first else "$"
-    return NotChecked("schema_violation", _shorten(str(late.message)), path, *_rule_and_value(late))
+    return NotChecked("schema_violation", cut(str(late.message), _MAX_SHOWN), path, *_rule_and_value(late))
 
 
 def _alternative(error: Any) -> str | None:

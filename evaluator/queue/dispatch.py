@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
+from evaluator.errors.messages import cut
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
 from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
@@ -246,5 +247,4 @@ def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
 
 
 def _short(text: str, limit: int) -> str:
-    text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(text.encode(errors="backslashreplace").decode(), limit)

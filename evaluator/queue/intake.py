@@ -11,6 +11,7 @@ from functools import cache
 from typing import cast
 
 from evaluator.errors import UsageError
+from evaluator.errors.messages import cut
 from evaluator.library.matching import LexicalRanker
 from evaluator.nodes import TopLevel
 from evaluator.queue.entries import TYPES, EntryType
@@ -85,7 +86,7 @@ def goal_of(text: str) -> str:
     """The first sentence of the text, on one line."""
     flat = " ".join(text.split())
     goal = _SENTENCE_END.split(flat, maxsplit=1)[0]
-    return goal if len(goal) <= _MAX_GOAL_CHARS else goal[: _MAX_GOAL_CHARS - 1] + "…"
+    return cut(goal, _MAX_GOAL_CHARS)
 
 
 def checked_text(text: str, noun: str = "text") -> str:

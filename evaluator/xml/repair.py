@@ -14,6 +14,7 @@ from dataclasses import replace
 import lxml.etree as etree
 
 from evaluator.errors import Diagnostic
+from evaluator.errors.messages import cut
 from evaluator.nodes import Span, operators_with
 from evaluator.nodes.declare import OPERATORS
 from evaluator.xml.lenient import Element
@@ -247,8 +248,7 @@ def _named(element: Element) -> str:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 40 else flat[:39] + "…"
+    return cut(" ".join(text.split()), 40)
 
 
 def write_elements(root: Element, repairer: Repairer) -> str:

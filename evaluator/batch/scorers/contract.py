@@ -20,6 +20,7 @@ from evaluator.batch.scorers.computing import GivenBack
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.errors.machine import machine_error
+from evaluator.errors.messages import cut
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.record.steps import Recording
 
@@ -221,7 +222,7 @@ def exception_text(error: BaseException) -> str:
     except Exception:
         message = ""
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[: MAX_ERROR_CHARS - 1]}…"
+    return cut(text, MAX_ERROR_CHARS)
 
 
 def binary_score(passed: bool, answer: str | None = None, explanation: str = "") -> Score:

@@ -14,6 +14,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.batch.scorers.prose_numbers import exact_number, is_close
 from evaluator.batch.scorers.result_scorer import ResultScorer
 from evaluator.errors import UsageError
+from evaluator.errors.messages import cut
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
@@ -275,5 +276,4 @@ def _leaf_difference(expected: Any, found: Any, path: _PATH) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return cut(json.dumps(value, ensure_ascii=False, default=str), 200)

@@ -13,7 +13,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.cli.tasks.common import parse_id
 from evaluator.errors import UsageError
-from evaluator.errors.messages import duration_text
+from evaluator.errors.messages import cut, duration_text
 from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.search import find, models_of
 from evaluator.record.steps import RunStatus
@@ -101,11 +101,7 @@ def _cells(task: TaskSummary) -> list[str]:
         "" if summary is None else str(summary.steps),
         "" if summary is None else tokens_text(summary.usage),
         "" if summary is None else cost_text(summary.usage),
-        _short("" if header is None else header.template or "") or "-",
-        _short(", ".join(models_of(task))),
+        cut("" if header is None else header.template or "", NAME_WIDTH) or "-",
+        cut(", ".join(models_of(task)), NAME_WIDTH),
         task.error or (summary and summary.reason) or (header and header.request) or "",
     ]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
