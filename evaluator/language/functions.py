@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evaluator.language.locating import LocatedError
+from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.meter import MAX_MACRO_DEPTH, MAX_RANGE, Rendering
 from evaluator.language.values import Namespace, items_of
 
@@ -35,7 +35,8 @@ class Macro:
         run.macro_depth += 1
         try:
             with run.inner_names(self.names):
-                bound = self._bound(args, kwargs)
+                required = self.params[: len(self.params) - len(self.defaults)]
+                bound = bind_names(f"macro {self.name!r}", self.params, required, args, kwargs)
                 run.names.update(bound)
                 self._add_defaults(run, bound)
                 out: list[str] = []
@@ -46,27 +47,34 @@ class Macro:
         run.charge(len(text))
         return text
 
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        if len(args) > len(self.params):
-            message = f"macro {self.name!r} takes {len(self.params)} arguments, got {len(args)}"
-            raise LocatedError(message, None, "wrong-arity")
-        bound = dict(zip(self.params, args, strict=False))
-        for key, value in kwargs.items():
-            if key not in self.params or key in bound:
-                problem = "twice" if key in bound else "but it takes no such argument"
-                raise LocatedError(f"macro {self.name!r} is given {key!r} {problem}", None, "wrong-arity")
-            bound[key] = value
-        required = self.params[: len(self.params) - len(self.defaults)]
-        missing = next((name for name in required if name not in bound), None)
-        if missing is not None:
-            raise LocatedError(f"macro {self.name!r} needs {missing!r}", None, "wrong-arity")
-        return bound
-
     def _add_defaults(self, run: Rendering, bound: Mapping[str, Any]) -> None:
         """Evaluates the defaults in order, so that one may use the parameters before it."""
         for name, default in zip(self.params[len(self.params) - len(self.defaults) :], self.defaults, strict=True):
             if name not in bound:
                 run.names[name] = default(run)
+
+
+def bind_names(
+    what: str, names: Sequence[str], required: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of the parameters `names` that a call of `what` gives, by name.
+
+    Raises: LocatedError `wrong-arity`, `unknown-argument` or `duplicate-argument`.
+    """
+    if len(args) > len(names):
+        takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+        raise LocatedError(f"{what} takes {takes}, got {len(args)}", None, "wrong-arity")
+    bound = dict(zip(names, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in names:
+            raise LocatedError(f"{what} has no parameter {key!r}{nearest(key, names)}", None, "unknown-argument")
+        if key in bound:
+            raise LocatedError(f"{what} is given {key!r} twice", None, "duplicate-argument")
+        bound[key] = value
+    missing = [name for name in required if name not in bound]
+    if missing:
+        raise LocatedError(f"{what} needs {', '.join(map(repr, missing))}", None, "wrong-arity")
+    return bound
 
 
 def _range(run: Rendering, *bounds: Any) -> list[int]:

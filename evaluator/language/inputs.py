@@ -8,7 +8,8 @@ from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
 from evaluator.language.analysis import references_in
-from evaluator.language.locating import nearest
+from evaluator.language.functions import bind_names
+from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.types import describe, matches, read_typed, wrong_item
@@ -86,22 +87,12 @@ def bind_arguments(
     `wrong-type`.
     """
     names = [param.name for param in params]
-    signature = f"{name}({', '.join(_declared(param) for param in params)})"
-    if len(args) > len(params):
-        message = f"{name}() takes {_count(len(params))}, got {len(args)}: {signature}"
-        raise ExpressionError(message, span, "wrong-arity")
-    bound = dict(zip(names, args, strict=False))
-    for key, value in kwargs.items():
-        if key not in names:
-            message = f"{name}() has no parameter {key!r}{nearest(key, names)}: {signature}"
-            raise ExpressionError(message, span, "unknown-argument")
-        if key in bound:
-            raise ExpressionError(f"{name}() is given {key!r} twice", span, "duplicate-argument")
-        bound[key] = value
-    missing = [param.name for param in params if param.name not in bound and param.default is None]
-    if missing:
-        message = f"{name}() needs {', '.join(map(repr, missing))}: {signature}"
-        raise ExpressionError(message, span, "wrong-arity")
+    required = [param.name for param in params if param.default is None]
+    try:
+        bound = bind_names(f"{name}()", names, required, args, kwargs)
+    except LocatedError as error:
+        signature = f"{name}({', '.join(_declared(param) for param in params)})"
+        raise ExpressionError(f"{error.message}: {signature}", span, error.code) from None
     return {param.name: _argument(param, bound, name, span) for param in params}
 
 
@@ -122,10 +113,6 @@ def _argument(param: Param, bound: Mapping[str, Any], name: str, span: Span) -> 
 def _declared(param: Param) -> str:
     typed = param.name if param.type == "any" else f"{param.name}: {param.type}"
     return typed if param.default is None else f"{typed} = {param.default!r}"
-
-
-def _count(number: int) -> str:
-    return f"{number} argument{'' if number == 1 else 's'}"
 
 
 def unnamed_inputs(task: Task) -> tuple[Input, ...]:
