@@ -17,6 +17,7 @@ import os
 import resource
 import signal
 import sys
+from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, tool
 from evaluator.interpreter import internal
 from evaluator.models import prices
 from evaluator.record import journal, recorded_steps
+from evaluator.record.redact import Redactor
 
 _libraries: dict[str, TemplateLibrary] = {}
 
@@ -34,12 +36,15 @@ _libraries: dict[str, TemplateLibrary] = {}
 class Effects:
     """Every effect on the task folder, counted; at one of them the process kills itself, or the disk is full.
 
+    `seen` has of each its kind, its bytes, and whether the run did something outside the folder just before it.
+
     `crash` is `(number, how)`: before it, after it, half of its bytes later, or `fork`: before it, leaving a
     child behind that holds what was open. `full` is the number of the effect from which on the disk is full.
     """
 
     def __init__(self, folder: str, crash: list[Any] | None, full: int | None, leave: Callable[[], None]) -> None:
-        self.folder, self.seen = folder, list[tuple[str, int]]()
+        self.folder, self.seen = folder, list[tuple[str, int, bool]]()
+        self._is_after_call = False
         self._at, self._how = crash or (None, "")
         self._full, self._leave = full, leave
 
@@ -49,10 +54,24 @@ class Effects:
         os.pwrite = self._pwrite(os.pwrite)
         os.open = self._open(os.open)
         setattr(journal, "open", self._open_file)  # noqa: B010 (the name is a builtin's, given to this module)
+        send = _SelectorSocketTransport.write
+
+        def write(transport: Any, data: Any) -> None:
+            self._is_after_call = True
+            send(transport, data)
+
+        _SelectorSocketTransport.write = write
+        sys.addaudithook(self._see)
+
+    def _see(self, event: str, args: tuple[Any, ...]) -> None:
+        """Notes what a run does outside the task folder: programs that it starts, and files that it writes."""
+        if event == "subprocess.Popen" or (event == "open" and isinstance(args[1], str) and "a" in args[1]):
+            self._is_after_call = True
 
     def happen(self, kind: str, size: int, do: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
         number = len(self.seen)
-        self.seen.append((kind, size))
+        self.seen.append((kind, size, self._is_after_call))
+        self._is_after_call = False
         if self._full is not None and number >= self._full and kind in ("pwrite", "write", "open", "mkdir"):
             return self._refuse(kind, number, half)
         if number != self._at:
@@ -273,6 +292,7 @@ def _start(jobs: list[dict[str, Any]]) -> list[int]:
 def _read_tables() -> None:
     """What is read once a process, and would else be read by each of thousands."""
     prices.context_window(MODEL)
+    Redactor.from_environment()
     for name in ("decompose", "extract_inputs"):
         internal._shipped(name)
 

@@ -25,6 +25,10 @@ from evaluator.record import grammar
 from evaluator.record.steps import Recording, Step
 
 HERE = Path(__file__).parent
+# The number of the effect that writes a task's header. Those before it make the folder and the file, for any task.
+HEADER = 6
+
+Point = tuple[str, int, bool]
 
 
 class ModelServer:
@@ -262,23 +266,25 @@ class Lab:
 
 @dataclass
 class Reference:
-    """The outcome of an undisturbed run. `points` are its effects on the task folder: kind and bytes."""
+    """The outcome of an undisturbed run. `points` are its effects on the task folder, see `Effects.seen`."""
 
     result: dict[str, Any]
     posts: Counter[str]
     effects: Counter[str]
-    points: list[tuple[str, int]]
+    points: list[Point]
     place: Place
 
     def crashes(self, hows: tuple[str, ...] = ("before", "half", "after")) -> Iterator[list[Any]]:
         yield from crashes(self.points, hows)
 
 
-def crashes(points: list[tuple[str, int]], hows: tuple[str, ...] = ("before", "half", "after")) -> Iterator[list[Any]]:
-    """Before and after each effect, and in the middle of each write."""
-    for number, (_, size) in enumerate(points):
+def crashes(points: list[Point], hows: tuple[str, ...] = ("before", "half", "after")) -> Iterator[list[Any]]:
+    """Before and after each effect, and in the middle of each write, each state once: before an effect is after the
+    last one, unless the run did something outside the folder in between."""
+    for number, (_, size, is_after_call) in enumerate(points):
         for how in hows:
-            if how != "half" or size > 1:
+            is_new = size > 1 if how == "half" else how == "after" or not number or is_after_call or "after" not in hows
+            if is_new:
                 yield [number, how]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from recovery_cases import BY_NAME, COMPOSITE, Case, hash_of, reply_to
 from recovery_child import evaluator_for
-from recovery_harness import Lab, files_of, recordings, result_of, snapshot
+from recovery_harness import HEADER, Lab, files_of, recordings, result_of, snapshot
 
 from evaluator import CorruptRecord, ModelRequest, ModelResponse, ProviderError, TaskError
 from evaluator.errors import TaskNotBegun
@@ -179,7 +179,7 @@ def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, case, stride,
 @pytest.mark.parametrize("level", [2, 3])
 def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, level):
     # Killed while the innermost subtask waited: all three files are without an end.
-    crashes = [crash for crash in lab.reference(NESTED).crashes(("before",)) if crash[0] > 6]
+    crashes = [crash for crash in lab.reference(NESTED).crashes(("before",)) if crash[0] > HEADER]
     for crash in crashes:
         place = lab.place(NESTED)
         assert place.do(crash=crash) is None

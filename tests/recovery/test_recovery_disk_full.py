@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from recovery_cases import BY_NAME, COMPOSITE, Case
-from recovery_harness import Lab, Place, Reference, recordings, result_of, root_of, snapshot
+from recovery_harness import HEADER, Lab, Place, Reference, recordings, result_of, root_of, snapshot
 
 from evaluator.record import encoding, grammar
 
 
 def killed_in_the_middle(lab: Lab, case: Case, share: float) -> tuple[Place, int]:
-    crashes = [crash for crash in lab.reference(case).crashes(("half",)) if crash[0] > 6]
+    crashes = [crash for crash in lab.reference(case).crashes(("half",)) if crash[0] > HEADER]
     place = lab.place(case)
     assert place.do(crash=crashes[int(share * (len(crashes) - 1))]) is None
     root = root_of(place.tasks)
@@ -54,7 +54,7 @@ def _records(place: Place, number: int) -> bytes:
 
 
 def numbers(said: dict[str, Any]) -> Iterator[int]:
-    yield from (n for n, (kind, _) in enumerate(said["effects"]) if kind in ("pwrite", "write", "open"))
+    yield from (n for n, (kind, *_) in enumerate(said["effects"]) if kind in ("pwrite", "write", "open"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recovery_cases import BY_NAME, COMPOSITE
 from recovery_child import evaluator_for
-from recovery_harness import Place, files_of, recordings, result_of, root_of, snapshot, store_of
+from recovery_harness import HEADER, Place, files_of, recordings, result_of, root_of, snapshot, store_of
 
 from evaluator import TaskBusy
 from evaluator.record import encoding
@@ -24,7 +24,7 @@ ACTS = BY_NAME["atomic with effects"]
 
 
 def crashed(lab: Any, case: Any = ACTS, share: float = 0.5) -> tuple[Place, int]:
-    crashes = [crash for crash in lab.reference(case).crashes(("before",)) if crash[0] > 6]
+    crashes = [crash for crash in lab.reference(case).crashes(("before",)) if crash[0] > HEADER]
     place = lab.place(case)
     assert place.do(crash=crashes[int(share * (len(crashes) - 1))]) is None
     root = root_of(place.tasks)
