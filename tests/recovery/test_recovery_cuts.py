@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,12 @@ class Bench:
     posts: Counter[str]
     files: Mapping[str, bytes]
     effects: str
+    runner: asyncio.Runner
+
+    def __post_init__(self) -> None:
+        # One evaluator for thousands of resumptions; in the sweep each resumption has a process of its own.
+        self.backend = Answering(self.case)
+        self.evaluator = evaluator_for(self.case, str(self.folder), backend=self.backend)
 
     @property
     def tasks(self) -> Path:
@@ -62,18 +67,18 @@ class Bench:
 
     def put(self, changed: Mapping[str, bytes]) -> None:
         """The files as they were, but for `changed`: a name in the folder, and the bytes of that file."""
-        shutil.rmtree(self.tasks, ignore_errors=True)
-        for name in ("active", "done"):
-            (self.tasks / name).mkdir(parents=True, mode=0o700)
+        # The evaluator holds the folders open.
+        for path in (path for path in self.tasks.rglob("*") if path.is_file()):
+            path.unlink()
         ids = {Path(name).name for name in changed}
         for name, data in {**{n: d for n, d in self.files.items() if Path(n).name not in ids}, **changed}.items():
             (self.tasks / name).write_bytes(data)
         (self.folder / "effects.txt").write_text(self.effects)
 
     def resume(self, task_id: int = 1) -> tuple[Any, Counter[str]]:
-        backend = Answering(self.case)
-        evaluator = evaluator_for(self.case, str(self.folder), backend=backend)
-        return asyncio.run(evaluator.resume(task_id, unfinished="repeat")), backend.posts
+        self.backend.posts.clear()
+        outcome = self.runner.run(self.evaluator.resume(task_id, unfinished="repeat"))
+        return outcome, Counter(self.backend.posts)
 
     def linked(self) -> dict[int, Recording]:
         """The root as it is now, and the subtasks that it and they name: what there is to go on from."""
@@ -106,16 +111,25 @@ class Bench:
             assert not aside
 
 
-def bench_of(lab: Lab, case: Case) -> Bench:
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all resumptions of this module."""
+    with asyncio.Runner() as made:
+        yield made
+
+
+def bench_of(lab: Lab, runner: asyncio.Runner, case: Case) -> Bench:
     """With the files of a run that ended."""
     place = lab.place(case)
     backend = Answering(case)
     evaluator = evaluator_for(case, str(place.folder), backend=backend)
-    outcome = asyncio.run(evaluator.evaluate(case.request, case.inputs))
+    outcome = runner.run(evaluator.evaluate(case.request, case.inputs))
     assert outcome.ok
     path = place.folder / "effects.txt"
     effects = path.read_text() if path.exists() else ""
-    return Bench(case, place.folder, result_of(outcome.to_dict()), backend.posts, files_of(place.tasks), effects)
+    return Bench(
+        case, place.folder, result_of(outcome.to_dict()), backend.posts, files_of(place.tasks), effects, runner
+    )
 
 
 def header_end(data: bytes) -> int:
@@ -143,8 +157,8 @@ def warned_of_a_cut(outcome: Any) -> bool:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_cut_at_any_byte_it_is_resumed(lab, half):
-    bench = bench_of(lab, SMALL)
+def test_cut_at_any_byte_it_is_resumed(lab, runner, half):
+    bench = bench_of(lab, runner, SMALL)
     whole = bench.files["done/TASK-1.md"]
     begun = header_end(whole)
     for at in range(half, len(whole) + 1, 2):
@@ -168,8 +182,8 @@ def cuts(data: bytes, stride: int, every: int) -> list[int]:
 @pytest.mark.parametrize(
     ("case", "stride", "every", "part"), [(NESTED, 101, 1, 0), (COMPOSITE, 997, 3, 0), (COMPOSITE, 997, 3, 1)], ids=str
 )
-def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, case, stride, every, part):
-    bench = bench_of(lab, case)
+def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, runner, case, stride, every, part):
+    bench = bench_of(lab, runner, case)
     whole = bench.files["done/TASK-1.md"]
     for at in cuts(whole, stride, every)[part :: 2 if case is COMPOSITE else 1]:
         bench.put({"active/TASK-1.md": whole[:at]})
@@ -177,7 +191,7 @@ def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, case, stride,
 
 
 @pytest.mark.parametrize("level", [2, 3])
-def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, level):
+def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, runner, level):
     # Killed while the innermost subtask waited: all three files are without an end.
     crashes = [crash for crash in lab.reference(NESTED).crashes(("before",)) if crash[0] > HEADER]
     for crash in crashes:
@@ -189,7 +203,7 @@ def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, level):
     else:
         raise AssertionError("there was no time at which all three tasks had begun and not ended")
     bench = Bench(NESTED, place.folder, lab.reference(NESTED).result, lab.reference(NESTED).posts,
-                  files_of(place.tasks), (place.folder / "effects.txt").read_text())  # fmt: skip
+                  files_of(place.tasks), (place.folder / "effects.txt").read_text(), runner)  # fmt: skip
     name = f"active/TASK-{level}.md"
     whole = bench.files[name]
     for at in range(0, len(whole) + 1, 13):
@@ -205,8 +219,8 @@ def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, level):
         assert not [label for label in taken.done if effects[label] > 1], at
 
 
-def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(lab):
-    bench = bench_of(lab, SMALL)
+def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(lab, runner):
+    bench = bench_of(lab, runner, SMALL)
     whole = bench.files["done/TASK-1.md"]
     ends = boundaries(whole)
     for at, is_torn in ((ends[3], False), (ends[3] + 5, True), (ends[3] - 5, True)):
@@ -218,8 +232,8 @@ def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(l
 
 @pytest.mark.parametrize("block", [512, 4096])
 @pytest.mark.parametrize("folder", ["active", "done"])
-def test_with_its_last_block_zeroed_it_is_resumed(lab, block, folder):
-    bench = bench_of(lab, BY_NAME["atomic with effects"])
+def test_with_its_last_block_zeroed_it_is_resumed(lab, runner, block, folder):
+    bench = bench_of(lab, runner, BY_NAME["atomic with effects"])
     whole = bench.files["done/TASK-1.md"]
     begun, seen = header_end(whole), 0
     for end in boundaries(whole):
@@ -237,8 +251,8 @@ def test_with_its_last_block_zeroed_it_is_resumed(lab, block, folder):
     assert seen
 
 
-def test_with_zeros_after_its_last_record_it_is_resumed(lab):
-    bench = bench_of(lab, SMALL)
+def test_with_zeros_after_its_last_record_it_is_resumed(lab, runner):
+    bench = bench_of(lab, runner, SMALL)
     whole = bench.files["done/TASK-1.md"]
     for end in boundaries(whole)[:-1]:
         # As far as the next block of the disk, and further.
@@ -251,8 +265,8 @@ def test_with_zeros_after_its_last_record_it_is_resumed(lab):
 # -- damaged -------------------------------------------------------------------------------------------------------
 
 
-def test_a_flipped_bit_is_refused_and_nothing_is_changed(lab):
-    bench = bench_of(lab, SMALL)
+def test_a_flipped_bit_is_refused_and_nothing_is_changed(lab, runner):
+    bench = bench_of(lab, runner, SMALL)
     whole = bench.files["done/TASK-1.md"]
     end, last = boundaries(whole)[-4], boundaries(whole)[-5]
     state = grammar.scan(whole)
@@ -270,8 +284,8 @@ def test_a_flipped_bit_is_refused_and_nothing_is_changed(lab):
     assert refused > 500
 
 
-def test_a_record_that_was_left_out_or_moved_is_refused(lab):
-    bench = bench_of(lab, BY_NAME["sequential"])
+def test_a_record_that_was_left_out_or_moved_is_refused(lab, runner):
+    bench = bench_of(lab, runner, BY_NAME["sequential"])
     whole = bench.files["done/TASK-1.md"]
     ends = boundaries(whole)[:-1]
     pairs = list(zip([header_end(whole), *ends], ends, strict=False))[:-2]
@@ -286,8 +300,8 @@ def test_a_record_that_was_left_out_or_moved_is_refused(lab):
             assert not posts and files_of(bench.tasks) == before
 
 
-def test_one_damaged_file_of_a_subtask_stops_the_run_before_a_call(lab):
-    bench = bench_of(lab, NESTED)
+def test_one_damaged_file_of_a_subtask_stops_the_run_before_a_call(lab, runner):
+    bench = bench_of(lab, runner, NESTED)
     parent = bench.files["done/TASK-1.md"]
     # The parent had not yet heard of its subtask's end.
     ends = boundaries(parent)
