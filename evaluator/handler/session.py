@@ -18,7 +18,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import Conversation
 from evaluator.handler.model_caller import DEFAULT_SETTINGS, CallSettings, ModelCaller, SessionLog, Sleep
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.handler.tool_runner import RetryPlan, ToolRunner
+from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Message, ModelResponse, ToolCall, ToolSpec
 from evaluator.models.tokens import estimate_tokens
@@ -66,8 +66,8 @@ class Handler:
         self._only_offers = tools is None and bool(offered)
         self._conversation = Conversation(config, choice, specs, settings.schema, counts_tokens=counts_tokens)
         self._caller = ModelCaller(config, choice, self._conversation, settings, log, sleep)
-        retries = RetryPlan(config.backoff_s, sleep)
-        self._tools = None if tools is None else ToolRunner(*tools, log, self._conversation.warn, retries)
+        warn = self._conversation.warn
+        self._tools = None if tools is None else ToolRunner(*tools, log, warn, config.backoff_s, sleep)
 
     @property
     def warnings(self) -> tuple[str, ...]:

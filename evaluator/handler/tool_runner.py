@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -34,21 +34,15 @@ STOPPED_AFTER = 5
 """After this many equal answers to equal calls the model is told, and the task is stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPlan:
-    """The waits in seconds before the retries of a call, and how to wait."""
-
-    waits_s: tuple[float, ...] = ()
-    sleep: Sleep = asyncio.sleep
-
-
-NO_RETRIES = RetryPlan()
 # The outcomes that abort a step, each with the word that its reason begins with.
 _ABORTED: dict[OutcomeCode, str] = {"denied": DENIED, "timeout": TIMEOUT, "not_run": NOT_RUN}
 
 
 class ToolRunner:
-    """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the task."""
+    """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the task.
+
+    `waits_s` are the waits in seconds before the retries of a call.
+    """
 
     def __init__(
         self,
@@ -56,13 +50,14 @@ class ToolRunner:
         context: ToolContext,
         log: SessionLog,
         warn: Callable[[str], None],
-        retries: RetryPlan = NO_RETRIES,
+        waits_s: Sequence[float] = (),
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._registry = registry
         self._context = context
         self._log = log
         self._warn = warn
-        self._retries = retries
+        self._waits_s, self._sleep = waits_s, sleep
         self._one_direct_tool = asyncio.Lock()
         self._repeats = RepeatedCalls()
 
@@ -137,7 +132,7 @@ class ToolRunner:
         steps, tool = self._log.steps, self._registry.get(call.name)
         has_lasting_effect = tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
         may_run = not has_lasting_effect or await steps.may_repeat(path)
-        waits = self._retries.waits_s if tool is not None and tool.retryable else ()
+        waits = self._waits_s if tool is not None and tool.retryable else ()
         attempt, waited = 1, None
         while True:
             number = await steps.begin(
@@ -155,7 +150,7 @@ class ToolRunner:
             if waited is None or (remaining is not None and waited >= remaining):
                 return await self._end(outcome, number, duration, note)
             await steps.fail(number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited)
-            await self._retries.sleep(waited)
+            await self._sleep(waited)
             attempt += 1
 
     async def _attempt(self, call: ToolCall, number: int, path: str, budget: Budget, *, is_retry: bool) -> ToolOutcome:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from evaluator.errors import ExpressionError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
@@ -67,9 +68,9 @@ async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError
 
 async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError, resource: str) -> Outcome:
     frame = replace(prepared.frame, budget=prepared.budget, is_reparsed=True)
-    settings = await _inherited(task, prepared)
+    inherited = await _inherited(task, prepared)
     answer = await run.services.evaluate(
-        replace(run, options=run.options.inner()), _decomposer(run, settings),
+        replace(run, options=run.options.inner()), _decomposer(run, inherited),
         frame.at("reparse", arguments=await _inputs(task, prepared, error, resource), context=()),
     )  # fmt: skip
     if isinstance(answer, TaskError):
@@ -86,7 +87,7 @@ async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
     run.steps.note(join(frame.path, "reparse/task"), "parse", "decomposition", None, output, error=problem or None)
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
-    node = _as_smaller(generated.node, settings)
+    node = _as_smaller(generated.node, inherited)
     smaller = replace(frame.at("reparsed", wants_notes=frame.wants_notes), authority=authority)
     outcome = await run.services.evaluate(run, node, smaller)
     if isinstance(outcome, TaskError):
@@ -100,13 +101,13 @@ async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
     return TaskResult(outcome.status, outcome.content, outcome.parsed_content, notes, outcome.usage)
 
 
-def _decomposer(run: Run, settings: _Settings) -> Atomic:
+def _decomposer(run: Run, inherited: dict[str, Any]) -> Atomic:
     """The template `decompose`, with the task's model and profile if it names none itself."""
     template = internal_template(run.services, "decompose")
     if template.handler is not None or template.model is not None or template.model_role is not None:
         return template
-    handler = None if settings.handler.ref is None else HandlerSpec(ref=settings.handler.ref)
-    return replace(template, handler=handler, model=settings.model, model_role=settings.model_role)
+    ref = inherited["handler"].ref
+    return replace(template, **inherited | {"handler": None if ref is None else HandlerSpec(ref=ref)})
 
 
 async def _authority(run: Run, task: Task, prepared: PreparedTask) -> Authority:
@@ -131,16 +132,8 @@ async def _inputs(task: Task, prepared: PreparedTask, error: TaskError, resource
     return {"task": "\n\n".join(parts), "resource": resource, "partial": error.content[:MAX_PARTIAL_CHARACTERS]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The settings of the exhausted task that apply to each smaller one."""
-
-    handler: HandlerSpec
-    model: Text | None
-    model_role: str | None
-
-
-async def _inherited(task: Task, prepared: PreparedTask) -> _Settings:
+async def _inherited(task: Task, prepared: PreparedTask) -> dict[str, Any]:
+    """The fields of the exhausted task that each smaller one has too: profile with limits, model and role."""
     config = prepared.config
     model = task.model
     if model is not None:
@@ -152,16 +145,14 @@ async def _inherited(task: Task, prepared: PreparedTask) -> _Settings:
         temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, seed=config.seed,
         stop=config.stop or None, extra_body=config.extra_body or None,
     )  # fmt: skip
-    return _Settings(handler, model, task.model_role)
+    return {"handler": handler, "model": model, "model_role": task.model_role}
 
 
-def _as_smaller(node: Node, settings: _Settings) -> Node:
+def _as_smaller(node: Node, inherited: dict[str, Any]) -> Node:
     """`node` with model, profile and limits of the task that it decomposes, in every task inside."""
     if isinstance(node, Task):
-        node = replace(node, handler=settings.handler if node.asks_model else None)
-        if node.asks_model:
-            node = replace(node, model=settings.model, model_role=settings.model_role)
-    return replace_children(node, lambda child: _as_smaller(child, settings))
+        node = replace(node, **(inherited if node.asks_model else {"handler": None}))
+    return replace_children(node, lambda child: _as_smaller(child, inherited))
 
 
 def _unrecovered(error: TaskError, why: str) -> TaskError:

@@ -87,10 +87,9 @@ def _hash(value: Any) -> str:
 
 
 def _differences(stored: CacheKey, now: CacheKey) -> Iterator[str]:
-    if stored.endpoint != now.endpoint:
-        yield f"the endpoint was {stored.endpoint} and is {now.endpoint}"
-    if stored.model != now.model:
-        yield f"the model was {stored.model} and is {now.model}"
+    for name in ("endpoint", "model"):
+        if getattr(stored, name) != getattr(now, name):
+            yield f"the {name} was {getattr(stored, name)} and is {getattr(now, name)}"
     old, new = json.loads(stored.settings), json.loads(now.settings)
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):

@@ -13,7 +13,7 @@ from evaluator import HandlerConfig, TaskStore, ToolError, tool
 from evaluator.handler import tool_runner
 from evaluator.handler.config import ToolGrant
 from evaluator.handler.model_caller import SessionLog
-from evaluator.handler.tool_runner import RetryPlan, ToolRunner
+from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import ToolCall
 from evaluator.record.step_log import StepLog
@@ -128,7 +128,8 @@ def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(t
         with store.create("work") as journal:
             runner = ToolRunner(
                 registry, ToolContext(FileAccess([])), SessionLog(StepLog(journal)), lambda _: None,
-                RetryPlan(HandlerConfig().backoff_s, sleep),
+                HandlerConfig().backoff_s,
+                sleep,
             )  # fmt: skip
             [(message, _)] = await runner.run([ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work"))
         return message.content
