@@ -289,8 +289,7 @@ async def _run_session(
 ) -> SessionEnd:  # fmt: skip
     options, limits = plan.options, plan.options.limits
     pace = Pace(
-        start=limits.concurrency,
-        most=limits.concurrency,
+        concurrency=limits.concurrency,
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
     )

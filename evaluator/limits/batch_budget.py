@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from evaluator.errors import CallRejected, ConfigurationError, ProviderError
+from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import PlannedCall
 
@@ -16,19 +16,12 @@ _ROUNDING = 1e-9
 class BatchBudget:
     """US dollars, tokens in and out together, and seconds from the first call on; None where there is no limit.
 
-    Raises: ConfigurationError, for a limit that is not a number, or below 0.
+    The options of a batch check the values.
     """
 
     max_cost_usd: float | None = None
     max_tokens: int | None = None
     max_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_cost_usd", "max_tokens", "max_seconds"):
-            value = getattr(self, name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0 <= value < inf):
-                raise ConfigurationError(f"the batch's {name} is {value!r}, expected a number, 0 or more")
 
 
 class BatchSpending:

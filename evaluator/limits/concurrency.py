@@ -1,14 +1,14 @@
 """A limit on concurrent calls that adapts to the capacity of an endpoint.
 
-It grows while calls use all of it and nothing goes wrong: by one for each answer until the first sign of trouble, so
-that it doubles in a round trip; after that by one in a round trip. An overload (429, 503, 529) halves it, at most once
-a round trip: calls that began before a change say nothing about its effect.
+It begins at its maximum. An overload (429, 503, 529) halves it, at most once a round trip: calls that
+began before a change say nothing about its effect. While calls use all of it and nothing goes wrong it grows again, by
+one in a round trip.
 
-Where answers get slower the limit shrinks by a fifth, at most down to half of where it started. Answers are compared
+Where answers get slower the limit shrinks by a fifth, at most down to half of the most. Answers are compared
 with answers of about the same length, by the median of sixteen, and with the smallest such median of recent times: a
 long answer is not a slow one, and one slow answer is not a trend.
 
-Source: slow start and congestion avoidance of TCP (RFC 5681), without its timers; the signal of growing latency as
+Source: congestion avoidance of TCP (RFC 5681), without its timers; the signal of growing latency as
 in TCP Vegas (Brakmo, Peterson, 1995).
 """
 
@@ -27,16 +27,12 @@ _FORGET_S = 900.0
 
 
 class ConcurrencyLimit:
-    """The limit of one model at one endpoint, in [`least`, `most`]. Times are in seconds of one clock."""
+    """The limit of one model at one endpoint, from 1 to `most`. Times are in seconds of one clock."""
 
-    __slots__ = ("_changed_at", "_grows_fast", "_latencies", "_least", "_least_slow", "_most", "_smallest", "_value")
+    __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value")
 
-    def __init__(self, start: int, least: int, most: int) -> None:
-        self._least, self._most = float(least), float(most)
-        # Slow answers alone do not shrink the limit below this: they may have other causes than these calls.
-        self._least_slow = start / 2
-        self._value = float(start)
-        self._grows_fast = True
+    def __init__(self, most: int) -> None:
+        self._most = self._value = float(most)
         self._changed_at = float("-inf")
         self._latencies: dict[int, list[float]] = {}
         self._smallest: dict[int, tuple[float, float]] = {}
@@ -48,26 +44,29 @@ class ConcurrencyLimit:
 
     def answered(self, began: float, now: float, latency_s: float, output_tokens: int | None, *, is_used: bool) -> None:
         """Counts an answer to a call that began at `began`. `is_used`: as many calls were running as may."""
-        if began < self._changed_at or self._least == self._most:
+        if began < self._changed_at:
             return
         if self._is_slower(latency_s, output_tokens, now):
-            self._shrink(SLOWER, min(self._least_slow, self._value), now)
+            self._shrink_slowly(now)
         elif is_used:
-            self._value = min(self._most, self._value + (1.0 if self._grows_fast else 1.0 / self._value))
+            self._value = min(self._most, self._value + 1.0 / self._value)
 
     def overloaded(self, began: float, now: float) -> None:
         """Counts an overload that the endpoint reported."""
         if began >= self._changed_at:
-            self._shrink(OVERLOAD, self._least, now)
+            self._shrink(self._value * OVERLOAD, now)
 
     def timed_out(self, began: float, now: float) -> None:
         """Counts a call without an answer in time, as the slowest answer possible."""
         if began >= self._changed_at:
-            self._shrink(SLOWER, min(self._least_slow, self._value), now)
+            self._shrink_slowly(now)
 
-    def _shrink(self, factor: float, floor: float, now: float) -> None:
-        self._value = max(self._least, floor, self._value * factor)
-        self._grows_fast = False
+    def _shrink_slowly(self, now: float) -> None:
+        # Slow answers alone do not shrink it below half of the most: they may have other causes than these calls.
+        self._shrink(max(self._value * SLOWER, min(self._most / 2, self._value)), now)
+
+    def _shrink(self, value: float, now: float) -> None:
+        self._value = max(1.0, value)
         self._changed_at = now
         self._latencies.clear()
 

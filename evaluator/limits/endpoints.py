@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from urllib.parse import urlsplit
 
-from evaluator.errors import ConfigurationError, ProviderError
+from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import Permit, PlannedCall
 from evaluator.limits.concurrency import ConcurrencyLimit
@@ -23,35 +23,13 @@ _GUESSED_OUTPUT_TOKENS = 256.0
 class Pace:
     """Limits of one model at one endpoint: calls at once, and rates per minute; a rate of None is no limit.
 
-    Concurrency begins at `start` and adapts within `least` and `most`; three equal values fix it. Tokens are input and
-    output together.
-
-    Raises: ConfigurationError, unless 1 <= least <= start <= most and the rates are above 0.
+    Concurrency adapts from 1 to `concurrency`, where it begins. Tokens are input and output together. The options of a
+    batch check the values.
     """
 
-    start: int = 16
-    least: int = 1
-    most: int = 256
+    concurrency: int = 16
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
-
-    def __post_init__(self) -> None:
-        if any(type(value) is not int for value in (self.start, self.least, self.most)):
-            raise ConfigurationError(f"concurrency is {self.start!r}, {self.least!r}, {self.most!r}, expected integers")
-        if not 1 <= self.least <= self.start <= self.most:
-            raise ConfigurationError(
-                f"concurrency starts at {self.start}, least {self.least}, most {self.most}: expected "
-                "1 <= least <= start <= most"
-            )
-        for name in ("requests_per_minute", "tokens_per_minute"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not 0 < value < inf):
-                raise ConfigurationError(f"{name} is {value!r}, expected a number above 0")
-
-    @classmethod
-    def fixed(cls, concurrency: int) -> Pace:
-        """A concurrency that never changes."""
-        return cls(start=concurrency, least=concurrency, most=concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +72,7 @@ class Endpoint:
 
     def __init__(self, label: str, name: str, pace: Pace) -> None:
         self._label, self._name = label, name
-        self._limit = ConcurrencyLimit(pace.start, pace.least, pace.most)
+        self._limit = ConcurrencyLimit(pace.concurrency)
         self._has_rates = pace.requests_per_minute is not None or pace.tokens_per_minute is not None
         self._request_bucket = RateBucket(pace.requests_per_minute or inf)
         self._token_bucket = RateBucket(pace.tokens_per_minute or inf)

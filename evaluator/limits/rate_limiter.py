@@ -196,7 +196,7 @@ class RateLimiter:
         Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a few samples have
         to wait so that the concurrency limit can grow.
         """
-        calls = sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.start
+        calls = sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.concurrency
         return max(0, calls + (calls + 1) // 2 - self._samples)
 
     async def start_sample(self) -> None:

@@ -319,7 +319,7 @@ def test_tasks_side_by_side_keep_to_the_concurrency_of_the_limiter(tmp_path):
             return await super().complete(request, on_text=on_text)
 
     running: set[int] = set()
-    limiter = RateLimiter(Pace.fixed(3))
+    limiter = RateLimiter(Pace(concurrency=3))
 
     async def main() -> None:
         ones = [handler(limiter, backend=Counting(script=lambda r: "ok")) for _ in range(30)]

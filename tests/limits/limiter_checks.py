@@ -57,7 +57,7 @@ def acquiring(limiter: CallLimiter, call: PlannedCall | None = None) -> asyncio.
 
 @_check
 async def no_more_calls_run_than_may(case: Case) -> None:
-    limiter = case.make(Pace.fixed(2), BatchBudget())
+    limiter = case.make(Pace(concurrency=2), BatchBudget())
     first, second = await limiter.acquire(planned()), await limiter.acquire(planned())
     third = acquiring(limiter)
     assert await case.waits(third)
@@ -68,7 +68,7 @@ async def no_more_calls_run_than_may(case: Case) -> None:
 
 @_check
 async def calls_begin_in_the_order_of_their_requests(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     permit = await limiter.acquire(planned())
     begun: list[int] = []
 
@@ -88,14 +88,14 @@ async def calls_begin_in_the_order_of_their_requests(case: Case) -> None:
 
 @_check
 async def models_and_endpoints_do_not_wait_for_each_other(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     for call in (planned("m", "e"), planned("other", "e"), planned("m", "elsewhere")):
         await limiter.acquire(call)
 
 
 @_check
 async def a_second_release_has_no_effect(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     permit = await limiter.acquire(planned())
     for _ in range(3):
         permit.release(ANSWERED, None, 1.0)
@@ -105,7 +105,7 @@ async def a_second_release_has_no_effect(case: Case) -> None:
 
 @_check
 async def a_failed_or_cancelled_call_frees_its_slot(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     for usage, error in ((None, BUSY), (None, LOST), (None, None), (UNUSED, None)):
         permit = await limiter.acquire(planned())
         permit.release(usage, error, 1.0)
@@ -114,7 +114,7 @@ async def a_failed_or_cancelled_call_frees_its_slot(case: Case) -> None:
 
 @_check
 async def a_cancelled_wait_is_skipped(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     permit = await limiter.acquire(planned())
     cancelled, stays = acquiring(limiter), acquiring(limiter)
     await case.pause()
@@ -127,7 +127,7 @@ async def a_cancelled_wait_is_skipped(case: Case) -> None:
 
 @_check
 async def a_call_cancelled_while_it_gets_its_permit_keeps_no_slot(case: Case) -> None:
-    limiter = case.make(Pace.fixed(1), BatchBudget())
+    limiter = case.make(Pace(concurrency=1), BatchBudget())
     permit = await limiter.acquire(planned())
     cancelled = acquiring(limiter)
     await case.pause()
@@ -141,7 +141,7 @@ async def a_call_cancelled_while_it_gets_its_permit_keeps_no_slot(case: Case) ->
 
 @_check
 async def a_budget_is_not_passed_by_any_number_of_calls(case: Case) -> None:
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_cost_usd=0.35))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_cost_usd=0.35))
     calls = [acquiring(limiter) for _ in range(10)]
     await case.pause()
     begun = [call for call in calls if call.done()]
@@ -154,7 +154,7 @@ async def a_budget_is_not_passed_by_any_number_of_calls(case: Case) -> None:
 
 @_check
 async def a_reservation_that_was_not_used_goes_to_other_calls(case: Case) -> None:
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_cost_usd=0.15))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_cost_usd=0.15))
     permit = await limiter.acquire(planned())
     second = acquiring(limiter)
     assert await case.waits(second)
@@ -165,14 +165,14 @@ async def a_reservation_that_was_not_used_goes_to_other_calls(case: Case) -> Non
 @_check
 async def a_call_that_may_have_been_billed_counts_in_full(case: Case) -> None:
     for usage, error in ((None, LOST), (None, None), (Usage(100, None, 0, 0, None, 1), None)):
-        limiter = case.make(Pace.fixed(100), BatchBudget(max_cost_usd=0.15))
+        limiter = case.make(Pace(concurrency=100), BatchBudget(max_cost_usd=0.15))
         (await limiter.acquire(planned())).release(usage, error, 1.0)
         assert (await refusal(acquiring(limiter))).resource == "cost"
 
 
 @_check
 async def a_call_that_was_certainly_not_billed_does_not_count(case: Case) -> None:
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_cost_usd=0.15))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_cost_usd=0.15))
     (await limiter.acquire(planned())).release(None, BUSY, 1.0)
     (await limiter.acquire(planned())).release(UNUSED, None, 0.0)
     await limiter.acquire(planned())
@@ -180,17 +180,17 @@ async def a_call_that_was_certainly_not_billed_does_not_count(case: Case) -> Non
 
 @_check
 async def an_unknown_price_with_a_budget_is_rejected_before_the_first_call(case: Case) -> None:
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_cost_usd=1.0))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_cost_usd=1.0))
     error = await refusal(acquiring(limiter, planned(cost_usd=None)))
     assert "price is unknown" in error.message
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_tokens=1000))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_tokens=1000))
     error = await refusal(acquiring(limiter, planned(output_tokens=None)))
     assert (error.resource, "max_output_tokens" in error.message) == ("tokens", True)
 
 
 @_check
 async def tokens_are_reserved_like_cost(case: Case) -> None:
-    limiter = case.make(Pace.fixed(100), BatchBudget(max_tokens=350))
+    limiter = case.make(Pace(concurrency=100), BatchBudget(max_tokens=350))
     permit = await limiter.acquire(planned())
     second = acquiring(limiter)
     assert await case.waits(second)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import CallRejected, ConfigurationError, LimitReached, ProviderError
+from evaluator.errors import CallRejected, LimitReached, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import UNUSED
 from evaluator.limits.concurrency import ConcurrencyLimit
@@ -64,10 +63,12 @@ async def call(limiter: RateLimiter, server: Server, tokens: int = 10) -> bool:
 # -- concurrency ----------------------------------------------------------------------------------------------------
 
 
-def test_concurrency_grows_to_what_the_server_can_take_and_stays_near_it():
+def test_concurrency_shrinks_to_what_the_server_can_take_and_stays_near_it():
     async def main() -> tuple[Server, int]:
         random.seed(1)
-        limiter, server = RateLimiter(Pace(start=4, most=200)), Server(50)
+        limiter, server = RateLimiter(Pace(concurrency=200)), Server(50)
+        await asyncio.gather(*(call(limiter, server) for _ in range(200)))
+        server.answers = server.refusals = 0
         await asyncio.gather(*(call(limiter, server) for _ in range(3000)))
         return server, limiter.state()[0].limit
 
@@ -77,20 +78,22 @@ def test_concurrency_grows_to_what_the_server_can_take_and_stays_near_it():
     assert server.refusals < 0.05 * server.answers
 
 
-def test_concurrency_grows_to_the_most_without_errors():
-    async def main() -> tuple[Server, int, float]:
-        limiter, server = RateLimiter(Pace(start=4, most=64)), Server(1000)
-        await asyncio.gather(*(call(limiter, server) for _ in range(2000)))
-        return server, limiter.state()[0].limit, asyncio.get_running_loop().time()
+def test_concurrency_grows_back_to_the_most_without_errors():
+    async def main() -> tuple[Server, int]:
+        limiter, server = RateLimiter(Pace(concurrency=64)), Server(1000)
+        (await limiter.acquire(planned())).release(None, BUSY, 0.1)
+        assert limiter.state()[0].limit == 32
+        await asyncio.gather(*(call(limiter, server) for _ in range(3000)))
+        return server, limiter.state()[0].limit
 
-    server, limit, seconds = run(main())
+    server, limit = run(main())
     assert (limit, server.most_at_once) == (64, 64)
-    assert seconds < 2000 / 64 * 1.0 + 8
 
 
 def test_concurrency_that_is_not_used_does_not_grow():
     async def main() -> int:
-        limiter, server = RateLimiter(Pace(start=4, most=64)), Server(1000)
+        limiter, server = RateLimiter(Pace(concurrency=8)), Server(1000)
+        (await limiter.acquire(planned())).release(None, BUSY, 0.1)
         for _ in range(500):
             await call(limiter, server)
         return limiter.state()[0].limit
@@ -98,20 +101,23 @@ def test_concurrency_that_is_not_used_does_not_grow():
     assert run(main()) == 4
 
 
-def test_growing_latency_shrinks_concurrency_at_most_to_half_of_its_start():
+def test_growing_latency_shrinks_concurrency_at_most_to_half_of_the_most():
     async def main() -> int:
         random.seed(2)
-        limiter, server = RateLimiter(Pace(start=8, most=256)), Server(16, queues=True)
+        limiter, server = RateLimiter(Pace(concurrency=64)), Server(4, queues=True)
+        # Answers are slow from the first one on, so a few quick ones show what is usual.
+        for _ in range(20):
+            await call(limiter, server)
         await asyncio.gather(*(call(limiter, server) for _ in range(4000)))
         return limiter.state()[0].limit
 
-    assert 4 <= run(main()) <= 64
+    assert 32 <= run(main()) < 64
 
 
 def test_long_answers_are_not_slow_answers():
     async def main() -> int:
         random.seed(3)
-        limiter, server = RateLimiter(Pace(start=8, most=128)), Server(1000)
+        limiter, server = RateLimiter(Pace(concurrency=128)), Server(1000)
 
         async def one(number: int) -> None:
             tokens = 10 if number < 2000 else 4000
@@ -125,16 +131,8 @@ def test_long_answers_are_not_slow_answers():
     assert run(main()) == 128
 
 
-def test_a_fixed_concurrency_stays_fixed():
-    limit = ConcurrencyLimit(5, 5, 5)
-    limit.overloaded(1.0, 2.0)
-    for number in range(100):
-        limit.answered(3.0 + number, 4.0 + number, 1.0, 1, is_used=True)
-    assert limit.value == 5
-
-
 def test_overloads_of_one_round_trip_halve_the_limit_once():
-    limit = ConcurrencyLimit(64, 1, 64)
+    limit = ConcurrencyLimit(64)
     for _ in range(50):
         limit.overloaded(0.0, 1.0)
     assert limit.value == 32
@@ -161,7 +159,7 @@ def test_overloads_of_one_round_trip_halve_the_limit_once():
     ids=lambda value: f"{value.kind} {value.status}" if isinstance(value, ProviderError) else None,
 )
 def test_only_an_overload_halves_the_limit(error, limit):
-    endpoint = Endpoint("m", "e", Pace(start=64))
+    endpoint = Endpoint("m", "e", Pace(concurrency=64))
     endpoint.end(endpoint.begin(planned(), 0.0), None, error, 1.0, 1.0)
     assert endpoint.limit == limit
 
@@ -243,7 +241,7 @@ def test_a_bucket_allows_at_most_its_rate_and_one_second_more(per_minute, asked)
 
 def test_requests_a_minute_are_kept():
     async def main() -> list[float]:
-        limiter, times = RateLimiter(Pace(start=100, requests_per_minute=60)), []
+        limiter, times = RateLimiter(Pace(concurrency=100, requests_per_minute=60)), []
 
         async def one() -> None:
             permit = await limiter.acquire(planned())
@@ -260,7 +258,7 @@ def test_requests_a_minute_are_kept():
 
 def test_tokens_a_minute_are_corrected_to_the_usage():
     async def main(used: int) -> float:
-        limiter = RateLimiter(Pace(start=100, tokens_per_minute=6000))
+        limiter = RateLimiter(Pace(concurrency=100, tokens_per_minute=6000))
         for _ in range(60):
             permit = await limiter.acquire(planned(output_tokens=100_000))
             permit.release(Usage(used, 0, 0, 0, 0.0, 1), None, 0.0)
@@ -282,7 +280,7 @@ def test_an_unused_permit_does_not_count_against_the_rates():
 
 def test_waiting_calls_end_when_the_batch_time_is_up():
     async def main() -> tuple[list[str], float]:
-        limiter = RateLimiter(Pace.fixed(1), budget=BatchBudget(max_seconds=10))
+        limiter = RateLimiter(Pace(concurrency=1), budget=BatchBudget(max_seconds=10))
         await limiter.acquire(planned())
         ended = await asyncio.gather(acquiring(limiter), acquiring(limiter), return_exceptions=True)
         return [getattr(error, "resource", "none") for error in ended], asyncio.get_running_loop().time()
@@ -312,7 +310,7 @@ def test_nothing_waits_for_a_retry_after_past_the_batch_time():
 )
 def test_a_budget_is_never_passed(max_cost_usd, calls):
     async def main() -> None:
-        limiter = RateLimiter(Pace(start=7), budget=BatchBudget(max_cost_usd=max_cost_usd))
+        limiter = RateLimiter(Pace(concurrency=7), budget=BatchBudget(max_cost_usd=max_cost_usd))
         bill = 0.0
 
         async def one(most: float, part: float, how: str) -> None:
@@ -337,23 +335,13 @@ def test_a_budget_is_never_passed(max_cost_usd, calls):
     run(main())
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [lambda: Pace(start=0), lambda: Pace(start=5, most=4), lambda: Pace(requests_per_minute=0), lambda: Pace(start=1.5),
-     lambda: BatchBudget(max_cost_usd=-1), lambda: BatchBudget(max_seconds=inf)],
-)  # fmt: skip
-def test_an_invalid_limit_is_an_error(wrong):
-    with pytest.raises(ConfigurationError, match="expected"):
-        wrong()
-
-
 # -- waiting --------------------------------------------------------------------------------------------------------
 
 
 def test_no_slot_is_lost_however_calls_end():
     async def main() -> None:
         random.seed(4)
-        limiter = RateLimiter(Pace(start=3, most=20, requests_per_minute=600), budget=BatchBudget(max_cost_usd=1e6))
+        limiter = RateLimiter(Pace(concurrency=20, requests_per_minute=600), budget=BatchBudget(max_cost_usd=1e6))
 
         async def one() -> None:
             permit = await limiter.acquire(planned(random.choice("ab")))
@@ -377,7 +365,7 @@ def test_no_slot_is_lost_however_calls_end():
 
 def test_a_stop_rejects_waiting_calls_and_lets_running_ones_end():
     async def main() -> None:
-        limiter = RateLimiter(Pace.fixed(2))
+        limiter = RateLimiter(Pace(concurrency=2))
         first, _second = [await limiter.acquire(planned()) for _ in range(2)]
         waiting = [asyncio.ensure_future(limiter.acquire(planned())) for _ in range(3)]
         await asyncio.sleep(0)
@@ -396,7 +384,7 @@ def test_a_stop_rejects_waiting_calls_and_lets_running_ones_end():
 
 def test_a_stop_does_not_wait_for_a_retry_after():
     async def main() -> None:
-        limiter = RateLimiter(Pace.fixed(2))
+        limiter = RateLimiter(Pace(concurrency=2))
         held = ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=3600.0)
         (await limiter.acquire(planned())).release(None, held, 0.1)
         waiting = asyncio.ensure_future(limiter.acquire(planned()))
@@ -410,7 +398,7 @@ def test_a_stop_does_not_wait_for_a_retry_after():
 
 def test_samples_start_only_where_there_is_room_for_their_calls():
     async def main() -> tuple[int, int]:
-        limiter, server = RateLimiter(Pace(start=4, most=16)), Server(1000)
+        limiter, server = RateLimiter(Pace(concurrency=16)), Server(1000)
         running = most = most_waiting = 0
 
         async def sample() -> None:
@@ -444,7 +432,7 @@ def test_samples_start_only_where_there_is_room_for_their_calls():
 
 def test_a_cancelled_start_takes_no_room():
     async def main() -> None:
-        limiter = RateLimiter(Pace.fixed(2))
+        limiter = RateLimiter(Pace(concurrency=2))
         for _ in range(3):
             await limiter.start_sample()
         cancelled, stays = (asyncio.ensure_future(limiter.start_sample()) for _ in range(2))
@@ -459,7 +447,7 @@ def test_a_cancelled_start_takes_no_room():
 
 def test_the_state_has_what_a_display_needs():
     async def main() -> None:
-        limiter = RateLimiter(Pace.fixed(1))
+        limiter = RateLimiter(Pace(concurrency=1))
         permit = await limiter.acquire(planned("m", "e"))
         waiting = acquiring(limiter, planned("m", "e"))
         await asyncio.sleep(1)

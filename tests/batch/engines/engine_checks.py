@@ -114,7 +114,7 @@ class Bench:
     engine: Engine
     server: Server
     folder: Path
-    limiter: RateLimiter = field(default_factory=lambda: RateLimiter(Pace.fixed(64)))
+    limiter: RateLimiter = field(default_factory=lambda: RateLimiter(Pace(concurrency=64)))
     scorers: list[Any] = field(default_factory=lambda: ["exact"])
     template: str = "ask"
     done: list[WorkResult] = field(default_factory=list[WorkResult])
@@ -271,7 +271,7 @@ async def relative_paths_of_scorers_begin_in_the_callers_folder(bench: Bench) ->
 
 
 async def calls_at_once_are_bounded_over_all_processes(bench: Bench) -> None:
-    bench.limiter = RateLimiter(Pace.fixed(2))
+    bench.limiter = RateLimiter(Pace(concurrency=2))
     await bench.run(bench.works(16))
     assert bench.verdicts == {Verdict.PASSED: 16}
     assert bench.server.most_open <= 2
@@ -280,7 +280,7 @@ async def calls_at_once_are_bounded_over_all_processes(bench: Bench) -> None:
 
 
 async def one_budget_holds_over_all_processes(bench: Bench) -> None:
-    bench.limiter = RateLimiter(Pace.fixed(64), budget=BatchBudget(max_tokens=300))
+    bench.limiter = RateLimiter(Pace(concurrency=64), budget=BatchBudget(max_tokens=300))
     await bench.run(bench.works(40))
     calls = bench.server.asked.total()
     assert 0 < bench.limiter.spending.tokens == 10 * calls <= 300
@@ -425,7 +425,7 @@ async def a_lost_process_gives_its_work_back(bench: Bench) -> None:
 
 async def the_calls_of_a_lost_process_are_released_and_count_as_in_doubt(bench: Bench) -> None:
     """Two calls may be in flight; if the lost process kept its permits, no further call could be made."""
-    bench.limiter = RateLimiter(Pace.fixed(2))
+    bench.limiter = RateLimiter(Pace(concurrency=2))
     bench.scorers = [ends_the_process_for_s3]
     await bench.run(bench.works(8))
     assert bench.verdicts == {Verdict.PASSED: 7, Verdict.ERROR: 1}
