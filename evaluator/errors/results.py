@@ -245,19 +245,13 @@ class TaskError:
     def to_dict(self) -> dict[str, Any]:
         return {
             "status": "FAILED",
-            "type": self.type,
-            "reason": self.reason,
-            "message": self.message,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "resource": None if self.resource is None else asdict(self.resource),
             "location": None if self.location is None else asdict(self.location),
             "violations": [violation.to_dict() for violation in self.violations],
-            "content": self.content,
             "notes": dict(self.notes),
             "usage": self.usage.to_dict(),
-            "retryable": self.retryable,
-            "maybe_billed": self.maybe_billed,
             "details": dict(self.details),
-            "task_id": self.task_id,
             "cause": None if self.cause is None else f"{type(self.cause).__name__}: {self.cause}",
         }
 

@@ -271,7 +271,7 @@ class ResultShapes:
         if isinstance(node, Function):
             if node.returns is None or node.returns.strip() in ("any", "string"):
                 return self.result(node.body)
-            return _declared(node.returns, node.span.file)
+            return declared_shape(node.returns, node.span.file)
         return self._of_task(node)
 
     def _of_task(self, node: Task) -> Shape:
@@ -279,11 +279,12 @@ class ResultShapes:
         if output is None:
             return node.result(self)
         if output.type == "json":
-            return ANY if output.schema is None else _declared(output.schema, output.span.file)
+            return ANY if output.schema is None else declared_shape(output.schema, output.span.file)
         return ANY if output.type == "xml" or output.schema is not None else NULL
 
 
-def _declared(schema: str, file: str | None) -> Shape:
+def declared_shape(schema: str, file: str | None) -> Shape:
+    """The shape of a schema that `file` declares; ANY where it cannot be used."""
     try:
         return of_schema(schema, folder_of(file))
     except SchemaFileError:

@@ -14,7 +14,7 @@ from evaluator.language.syntax import has_markup, parse_expression
 from evaluator.language.types import is_type_name
 from evaluator.library.model_ids import host_in
 from evaluator.library.schema_files import SchemaFileError
-from evaluator.library.shapes import folder_of, literal_fits, of_schema
+from evaluator.library.shapes import declared_shape, folder_of, literal_fits, of_schema
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape
@@ -64,10 +64,7 @@ def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
     output = None if isinstance(body, Call | Cond) else body.output
     if output is None or output.type != "json" or output.schema is None:
         return
-    try:
-        given = of_schema(output.schema, folder_of(output.span.file))
-    except SchemaFileError:
-        return
+    given = declared_shape(output.schema, output.span.file)
     if "any" not in (shape.kind, given.kind) and _differ(given, shape):
         message = f"`{node.name}` returns {returns}, and its body's schema is {shortened(output.schema)}"
         yield _error("type-mismatch", message, output.span, "declare the same in both places")

@@ -26,17 +26,33 @@ class TaskFilter:
     """Conditions that a task must fulfil together; None is no condition.
 
     `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until` bound the time of
-    creation, both included, and need a zone; `error` is part of the reason why the task failed or its file
-    cannot be read (case does not count); `parent` is a task id. A task whose file lacks the value does not match.
+    creation, both included (a text is read by `read_time`; a day counts from its beginning and to its end); `error` is
+    part of the reason why the task failed or its file cannot be read (case does not count); `parent` is a task id. A
+    task whose file lacks the value does not match.
+
+    Raises: UsageError, for an invalid status or time.
     """
 
     status: RunStatus | None = None
     template: str | None = None
     model: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    since: datetime | str | None = None
+    until: datetime | str | None = None
     error: str | None = None
     parent: int | None = None
+
+    def __post_init__(self) -> None:
+        statuses = get_args(RunStatus)
+        if self.status is not None and self.status not in statuses:
+            raise UsageError(f"a status is one of {', '.join(statuses)}, not {self.status!r}")
+        for name in ("template", "model", "error"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise UsageError(f"{name} is {value!r}, expected text")
+        if self.parent is not None and type(self.parent) is not int:
+            raise UsageError(f"parent is {self.parent!r}, expected a whole number")
+        object.__setattr__(self, "since", _bound("since", self.since))
+        object.__setattr__(self, "until", _bound("until", self.until, is_end=True))
 
     def matches(self, task: TaskSummary) -> bool:
         header = task.header
@@ -51,11 +67,8 @@ class TaskFilter:
 
     def _is_in_time(self, task: TaskSummary) -> bool:
         created = None if task.header is None else created_at(task.header.created)
-        return (
-            created is not None
-            and (self.since is None or self.since <= created)
-            and (self.until is None or created <= self.until)
-        )
+        since, until = cast("tuple[datetime | None, datetime | None]", (self.since, self.until))
+        return created is not None and (since is None or since <= created) and (until is None or created <= until)
 
 
 def models_of(task: TaskSummary) -> tuple[str, ...]:
@@ -63,36 +76,6 @@ def models_of(task: TaskSummary) -> tuple[str, ...]:
     if task.summary is not None and task.summary.models:
         return task.summary.models
     return () if task.header is None or task.header.model is None else (task.header.model,)
-
-
-def make_filter(
-    *,
-    status: str | None = None,
-    template: str | None = None,
-    model: str | None = None,
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    error: str | None = None,
-    parent: int | None = None,
-) -> TaskFilter:
-    """The filter for these conditions. `since` and `until` may be texts: see `read_time`; a day counts from its
-    beginning and to its end.
-
-    Raises: UsageError, for an invalid status or time.
-    """
-    statuses = get_args(RunStatus)
-    if status is not None and status not in statuses:
-        raise UsageError(f"a status is one of {', '.join(statuses)}, not {status!r}")
-    texts = {"template": template, "model": model, "error": error}
-    for name, value in texts.items():
-        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{name} is {value!r}, expected text")
-    if parent is not None and type(parent) is not int:
-        raise UsageError(f"parent is {parent!r}, expected a whole number")
-    return TaskFilter(
-        cast("RunStatus | None", status),
-        template, model, _bound("since", since), _bound("until", until, is_end=True), error, parent,
-    )  # fmt: skip
 
 
 def find(
@@ -107,20 +90,18 @@ def find(
     parent: int | None = None,
     limit: int | None = None,
 ) -> Iterator[TaskSummary]:
-    """The tasks that match all conditions (see `make_filter`), newest first, at most `limit`.
+    """The tasks that match all conditions (see `TaskFilter`), newest first, at most `limit`.
 
     Reads one file after the other, on demand.
 
-    Raises: UsageError, as `make_filter` and for a negative limit; RecordError, while reading, if the folder cannot be
+    Raises: UsageError, as `TaskFilter` and for a negative limit; RecordError, while reading, if the folder cannot be
     listed.
     """
     if limit is not None and type(limit) is not int:
         raise UsageError(f"limit is {limit!r}, expected a whole number")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}, expected 0 or more")
-    wanted = make_filter(
-        status=status, template=template, model=model, since=since, until=until, error=error, parent=parent
-    )
+    wanted = TaskFilter(status, template, model, since, until, error, parent)
     return islice(filter(wanted.matches, store.list(status=wanted.status)), limit)
 
 

@@ -267,9 +267,10 @@ class TaskStore:
             except OSError as error:
                 return TaskSummary(task_id, path, "unreadable", None, None, error.strerror)
             try:
-                if os.fstat(fd).st_size == 0 and not _is_owned(fd):
+                alive = _is_owned(fd)
+                if not alive and os.fstat(fd).st_size == 0:
                     return None  # its process was killed before it wrote anything: there was no task
-                return _peek(task_id, path, fd)
+                return _peek(task_id, path, fd, alive)
             except (RecordError, OSError) as error:
                 return TaskSummary(task_id, path, "unreadable", None, None, str(error))
             finally:
@@ -405,8 +406,7 @@ def _ids(folder: Path) -> Iterator[int]:
         raise RecordError(f"{folder}: cannot list the task folder: {error.strerror}") from error
 
 
-def _peek(task_id: int, path: Path, fd: int) -> TaskSummary:
-    alive = _is_owned(fd)
+def _peek(task_id: int, path: Path, fd: int, alive: bool) -> TaskSummary:
     if alive:
         # The file of a running task may be large, and its beginning says all.
         header = grammar.header_of(os.pread(fd, _HEAD_BYTES, 0), str(path))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
-from evaluator.record.search import make_filter, models_of
+from evaluator.record.search import TaskFilter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
@@ -78,8 +78,8 @@ def _first(project: Project, folders: ProjectFolders) -> str | None:
 
 def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dict[str, Any]:
     """Raises: UsageError, for a condition that is not valid."""
-    wanted = make_filter(
-        status=conditions["status"] or None, template=_pattern(conditions["template"]),
+    wanted = TaskFilter(
+        status=cast("RunStatus | None", conditions["status"] or None), template=_pattern(conditions["template"]),
         model=_pattern(conditions["model"]), since=conditions["since"] or None, until=conditions["until"] or None,
     )  # fmt: skip
     least, text = _cost(conditions["cost"]), conditions["text"].casefold()
