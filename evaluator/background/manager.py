@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from evaluator.background.clock import Clock, SystemClock
 from evaluator.background.delivery import NoticeCallback, deliver
@@ -30,6 +30,7 @@ _EVICT_EVERY = 256
 _TRANSCRIPTS = "atwm"
 """The types whose output is JSON lines."""
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +173,11 @@ class BackgroundTasks:
     async def end_session(self, session: str, reason: str = "the task that started it has ended") -> None:
         """Kills what this process runs for `session`; returns when nothing of it is running."""
         await self._end([running for running in self._running.values() if running.session == session], reason)
+
+    async def list(self) -> list[BackgroundTask]:
+        """All tasks, after `end_orphans`."""
+        await self.end_orphans()
+        return self.store.list()
 
     async def end_orphans(self) -> list[BackgroundTask]:
         """Ends the tasks whose process is gone, and delivers their notifications."""
@@ -347,3 +353,13 @@ def _advice(task: BackgroundTask, hint: str) -> str:
         f"{task.description!r} seems to wait for an answer: {hint}, and its output has not grown for {STALL_S:g} s. "
         "It is still running. Kill it, and start it again with the answer in its arguments, or with an option (--yes)"
     )
+
+
+def with_tasks(folder: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
+    """Calls `work` with the tasks of a folder. This process runs none of them."""
+
+    async def run() -> _T:
+        async with BackgroundTasks(folder) as tasks:
+            return await work(tasks)
+
+    return asyncio.run(run())

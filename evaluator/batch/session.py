@@ -25,7 +25,7 @@ from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.batch.work import SAMPLE_LABEL, Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
@@ -265,9 +265,8 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
     recorded = {entry.identity.decode(): entry for entry in earlier.values()}
     found: dict[str, int] = {}
     for task in store.list():
-        labels = None if task.header is None else task.header.extra.get("labels")
-        label = labels.get(SAMPLE_LABEL) if isinstance(labels, Mapping) else None
-        if not isinstance(label, str):
+        label = sample_label(task.header)
+        if not label:
             continue
         identity, is_judge, rest = label.partition("/")
         entry = recorded.get(identity)

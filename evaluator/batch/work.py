@@ -40,12 +40,12 @@ from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.types import read_typed
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
-from evaluator.record.steps import Recording
+from evaluator.record.steps import Header, Recording
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
 
-SAMPLE_LABEL = "sample"
+_SAMPLE_LABEL = "sample"
 GRADER = "grader"
 # Repeated calls of a judge, and further tries of a task, run in epochs of their own, so that a cache does not answer
 # them with an earlier response.
@@ -221,7 +221,7 @@ class Worker:
         variant = work.variant
         return await self.evaluator.evaluate(
             name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
-            target=target_text(sample.target, node), labels={SAMPLE_LABEL: label},
+            target=target_text(sample.target, node), labels={_SAMPLE_LABEL: label},
             shots=shots,
         )  # fmt: skip
 
@@ -281,7 +281,7 @@ class Worker:
                 judged = await self._resume(task, inputs)
             else:
                 judged = await self.evaluator.evaluate(
-                    template, inputs, labels={SAMPLE_LABEL: label},
+                    template, inputs, labels={_SAMPLE_LABEL: label},
                     epoch=work.epoch + (options.get("repeat", 1) - 1) * EPOCHS_APART,
                     model_roles=self._grader(options.get("model"), work.variant.handler),
                     handler=work.variant.handler,
@@ -362,3 +362,10 @@ def target_text(target: Any, node: TopLevel) -> str | None:
             items = cast("list[Any]", target)
             target = next((each for each in items if each not in ([], "")), "")
     return target if target is None or isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+
+
+def sample_label(header: Header | None) -> str:
+    """The label of the sample or its judge whose task file this is; "" for any other file."""
+    labels = None if header is None else header.extra.get("labels")
+    label = labels.get(_SAMPLE_LABEL) if isinstance(labels, Mapping) else None
+    return label if isinstance(label, str) else ""

@@ -40,12 +40,9 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     A task whose process is gone is reported as failed; its output is kept.
     """
 
-    async def read(tasks: BackgroundTasks) -> list[BackgroundTask]:
-        await tasks.end_orphans()
-        return tasks.store.list()
-
     since = time.time() - _RECENT_S
-    found = [task for task in read_tasks(tasks_dir, read) if every or task.ended_at is None or task.ended_at > since]
+    tasks = read_tasks(tasks_dir, lambda tasks: tasks.list())
+    found = [task for task in tasks if every or task.ended_at is None or task.ended_at > since]
     rows = [
         [task.id, task.type, _state(task), _duration(task), _tokens(task), cut(task.description, _WIDTH), _remark(task)]
         for task in found
@@ -193,14 +190,10 @@ def _report(found: list[BackgroundTask], as_json: bool) -> None:
 
 def read_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
     """Calls `work` with the tasks of a folder. This process runs none of them."""
-    from evaluator.background import BackgroundTasks
-
-    async def run() -> _T:
-        async with BackgroundTasks(tasks_dir / BACKGROUND_FOLDER) as tasks:
-            return await work(tasks)
+    from evaluator.background.manager import with_tasks
 
     with usable_store(tasks_dir / BACKGROUND_FOLDER):
-        return asyncio.run(run())
+        return with_tasks(tasks_dir / BACKGROUND_FOLDER, work)
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     else:
         print_table(
             ["", "operator", "template", "outcome", "calls", "ms", "task file", "result"],
-            [[_mark(r), r["operator"], r["template"], r["outcome"], str(r["calls"]), str(r["ms"]), r["task_file"],
-              r["result"]] for r in rows],
+            [["✓" if r["as_expected"] else "✗", r["operator"], r["template"], r["outcome"], str(r["calls"]),
+              str(r["ms"]), r["task_file"], r["result"]] for r in rows],
         )  # fmt: skip
         as_expected = sum(r["as_expected"] for r in rows)
         echo(
@@ -174,7 +174,3 @@ def _row(case: DemoCase, outcome: Outcome, seconds: float, tasks_dir: Path) -> d
         "task_file": f"{tasks_dir}/done/TASK-{outcome.task_id}.md",
         "result": " ".join(shown.split())[:300],
     }
-
-
-def _mark(row: Mapping[str, Any]) -> str:
-    return "✓" if row["as_expected"] else "✗"

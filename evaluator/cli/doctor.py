@@ -36,7 +36,8 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     Exit code 1 if something prevents a run.
     """
     findings = [
-        _python(), *_packages(), _model(), *_profiles(), *_sandboxes(), _templates(folders), _tasks_dir(tasks_dir)
+        _finding("python", f"{platform.python_version()} on {platform.system()}"),
+        *_packages(), _model(), *_profiles(), *_sandboxes(), _templates(folders), _tasks_dir(tasks_dir),
     ]  # fmt: skip
     if as_json:
         print_json(findings)
@@ -50,10 +51,6 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
 
 def _finding(what: str, found: str, state: str = "ok") -> dict[str, Any]:
     return {"what": what, "found": found, "state": state}
-
-
-def _python() -> dict[str, Any]:
-    return _finding("python", f"{platform.python_version()} on {platform.system()}")
 
 
 def _packages() -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "examples": ("init", "List and copy the examples that ship with the package."),
     "run": ("run", "Evaluate a template, or a request in words."),
     "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
-    "batch merge": ("merge", "Merge the shards of a batch into one folder."),
+    "batch merge": ("results", "Merge the shards of a batch into one folder."),
     "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
     "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
     "report": ("results", "Write one self-contained HTML page of batches."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -45,18 +46,8 @@ def parse(file: str, kind: str, schema: str | None, strict: bool, stats: bool, a
     parsed = read(read_text(file))
     error = parsed.error
     if as_json:
-        print_json(
-            {
-                "value": parsed.value,
-                "warnings": list(parsed.warnings),
-                "error": None
-                if error is None
-                else {
-                    "kind": error.kind, "message": error.message, "path": error.path,
-                    "expected": error.expected, "actual": error.actual,
-                },
-            }
-        )  # fmt: skip
+        shown = None if error is None else asdict(error)
+        print_json({"value": parsed.value, "warnings": parsed.warnings, "error": shown})
     else:
         for warning in parsed.warnings:
             echo(f"warning: {warning}", err=True)

@@ -1,7 +1,8 @@
-"""`evaluator summary`, `compare`, `report` and `export`: the results of batches."""
+"""`evaluator summary`, `compare`, `report`, `export` and `batch merge`: the results of batches."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -221,10 +222,32 @@ def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: b
     """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
 
-    print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
+    _print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
 
 
-def print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: bool = False, as_json: bool) -> None:
+@click.command(epilog="Example:  evaluator batch merge shards/1 shards/2 shards/3 -o merged")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FOLDER",
+              help="A new folder for the merged batch.")  # fmt: skip
+@json_option
+def merge(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Merge batches that were run with --shard into one folder, print its summary and check its thresholds.
+
+    FOLDERS are those of the shards; they stay as they are. If some are missing or incomplete, so is the merged batch;
+    resume it to run the rest.
+    """
+    from evaluator.batch.merge import merge_shards
+
+    merged = merge_shards(folders, output)
+    reason = merged.manifest["sessions"][-1]["reason"]
+    echo(f"results: {output}", err=True)
+    if reason:
+        echo(f"incomplete: {reason}", err=True)
+        echo(f"run the rest with: evaluator batch --resume {shlex.quote(str(output))}", err=True)
+    _print_summary(merged, as_json=as_json)
+
+
+def _print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: bool = False, as_json: bool) -> None:
     """Prints the numbers of a batch and the outcome of `thresholds`, or of its own; those of a shard are left to its
     whole batch.
 

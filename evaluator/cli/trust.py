@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,7 +43,7 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
         if files:
             allow(files)
     if as_json:
-        print_json([_to_dict(file) for file in files])
+        print_json([asdict(file) for file in files])
         return
     for file in files:
         echo(file.describe())
@@ -63,7 +64,3 @@ def _allowed(folder: Path | None) -> list[ProjectFile]:
 
     wanted = None if folder is None else str(folder.resolve())
     return [file for file in allowed_files() if wanted in (None, file.project)]
-
-
-def _to_dict(file: ProjectFile) -> dict[str, Any]:
-    return {"project": file.project, "file": file.file, "sha256": file.sha256, "names": list(file.names)}

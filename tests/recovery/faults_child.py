@@ -18,7 +18,7 @@ from typing import Any
 from evaluator import TemplateLibrary
 
 MODULES = (
-    "aiohttp", "evaluator.batch", "evaluator.batch.run", "evaluator.batch.engines.local", "evaluator.cli.main",
+    "aiohttp", "evaluator.batch", "evaluator.batch.run", "evaluator.batch.engines", "evaluator.cli.main",
     "evaluator.cli.batch", "evaluator.cli.run", "evaluator.cli.tasks", "evaluator.interpreter.evaluator",
     "evaluator.models.openai_compatible", "evaluator.models.prices", "evaluator.xml.schema", "jsonschema", "lxml.etree",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluator.batch.engines.base import ClusterLost as ClusterLost
 from evaluator.batch.engines.base import Engine as Engine
-from evaluator.batch.engines.local import LocalEngine as LocalEngine
+from evaluator.batch.engines.base import LocalEngine as LocalEngine
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 

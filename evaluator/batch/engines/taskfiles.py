@@ -18,11 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.batch.work import SAMPLE_LABEL, WorkItem
+from evaluator.batch.work import WorkItem, sample_label
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, try_lock
 from evaluator.files.private_folder import open_private_folder
-from evaluator.record.steps import Header
 from evaluator.record.store import TaskStore
 
 _PROBE = ".probe-"
@@ -98,7 +97,7 @@ class OwnFolder:
         done = {int(match[1]) for name in os.listdir(store.root / "done") if (match := _FILE.fullmatch(name))}
         for number in done - self._seen.keys():
             header = store.read(number).header
-            self._seen[number] = _label(header), None if header is None else header.parent
+            self._seen[number] = sample_label(header), None if header is None else header.parent
         identity = work.identity.value
         wanted = {n for n in done if self._seen[n][0].partition("/")[0] == identity}
         while more := {n for n in done - wanted if self._seen[n][1] in wanted}:
@@ -128,10 +127,6 @@ def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
             file.write(data)
 
 
-def _label(header: Header | None) -> str:
-    return "" if header is None else header.extra.get("labels", {}).get(SAMPLE_LABEL, "")
-
-
 async def find_unrecorded(store: TaskStore, after: int, identities: Collection[str]) -> Mapping[str, dict[str, int]]:
     """The task files that lost processes left for these samples: identity → label → the newest task's id, among ids
     above `after`.
@@ -153,7 +148,7 @@ def _look(store: TaskStore, after: int, identities: Collection[str]) -> tuple[di
     for task in store.list():
         if task.id <= after:
             break
-        label = _label(task.header)
+        label = sample_label(task.header)
         identity = label.partition("/")[0]
         if identity in found:
             found[identity].setdefault(label, task.id)

@@ -6,15 +6,15 @@ database names.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from evaluator.background import BackgroundTask, BackgroundTasks
+from evaluator.background.manager import with_tasks
 from evaluator.background.output import read_output, window_start
 from evaluator.background.tasks import TYPES
 from evaluator.errors import UsageError
@@ -27,7 +27,6 @@ WINDOW_BYTES = 64_000
 LIVE_MS, OUTPUT_MS = 2_000, 1_000
 KILL_WAIT_S = 5.0
 _REASON = "killed in the viewer"
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def background_page(state: State, query: Mapping[str, str]) -> Page:
     folders = state.project.folders().background
     for key, path in folders.items():
         try:
-            rows += [TaskRow(key, task, _duration(task)) for task in _with_tasks(path, _listed)]
+            rows += [TaskRow(key, task, _duration(task)) for task in with_tasks(path, BackgroundTasks.list)]
         except Exception as error:  # a database that cannot be read leaves the other folders
             problems.append(f"{state.project.name_of(path)}: {error}")
     rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)
@@ -74,7 +73,7 @@ def task_page(state: State, query: Mapping[str, str]) -> Page:
     """One task: its state, the end of its output, and the form that kills it."""
     folder = state.project.background(query["folder"])
     try:
-        task = _with_tasks(folder, lambda tasks: _one(tasks, query["task"]))
+        task = with_tasks(folder, lambda tasks: _one(tasks, query["task"]))
     except UsageError as error:
         raise NoSuchPage(str(error)) from error
     number = (task.task_file or "").removeprefix("TASK-")
@@ -97,23 +96,8 @@ def kill_task(state: State, query: Mapping[str, str]) -> str:
     """
     state.check_confirmed(query, "the kill")
     folder = state.project.background(query["folder"])
-    _with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
+    with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
     return f"/background/{query['folder']}/{query['task']}"
-
-
-def _with_tasks(folder: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
-    """Calls `work` with the tasks of a folder. This process runs none of them."""
-
-    async def run() -> _T:
-        async with BackgroundTasks(folder) as tasks:
-            return await work(tasks)
-
-    return asyncio.run(run())
-
-
-async def _listed(tasks: BackgroundTasks) -> list[BackgroundTask]:
-    await tasks.end_orphans()
-    return tasks.store.list()
 
 
 async def _one(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
