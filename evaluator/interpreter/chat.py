@@ -13,14 +13,12 @@ from typing import Any
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskResult
-from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.session import Handler
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
-from evaluator.interpreter.operators.atomic import choose
+from evaluator.interpreter.operators.atomic import choose, open_handler
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.prompt import hints_for
 from evaluator.interpreter.recovery import reopened
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.run_spec import RunSpec
@@ -35,7 +33,6 @@ from evaluator.output import split_thinking
 from evaluator.record.recorded_steps import ResumedSteps, Unfinished
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Step
-from evaluator.tools import ToolContext
 
 CHAT = "chat"
 _TASK = Atomic(description=Text("An interactive session", Span()))
@@ -94,13 +91,7 @@ class Chat:
         choice = await choose(run, None, prepared)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, prepared, choice.endpoint)
-        context = ToolContext(services.files, services.asker, "", 0.0, config.script_memory_bytes, config.sandbox)
-        handler = Handler(
-            config, choice,
-            SessionLog(run.steps, "", services.tracer, run.options.on_text, run.options.on_message), budget,
-            settings=CallSettings(hints_for(run, _TASK, {}), epoch=run.options.epoch),
-            tools=None if tools is None else (tools, context),
-        )  # fmt: skip
+        handler = open_handler(run, prepared, choice, tools)
         queries = _Queries(run, handler, prepared)
         last = ""
         try:

@@ -14,11 +14,11 @@ from evaluator.errors.messages import type_of, visible
 from evaluator.files.given_path import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Shots
-from evaluator.interpreter.requests import is_request_type
 from evaluator.language.scopes import plain
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.models.backend import Backend
+from evaluator.nodes import Call, Cond, Function, Task
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import Sync
 from evaluator.tools import Asker, Tool
@@ -96,7 +96,7 @@ def check_types(request: object, inputs: object) -> None:
     """Raises: UsageError, if these cannot be a request and its inputs."""
     if inputs is not None and not isinstance(inputs, Mapping):
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
-    if not is_request_type(request):
+    if not isinstance(request, str | Task | Call | Cond | Function):
         raise UsageError(f"request is {type_of(request)}, expected text or a node")
 
 

@@ -22,7 +22,7 @@ from evaluator.interpreter.xml_requests import is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.matching import describe_composite, nothing_fits
-from evaluator.nodes import Atomic, Call, Cond, Function, Input, Node, Sequential, Task
+from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Task
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
 from evaluator.xml.source import read_source
@@ -278,8 +278,3 @@ def _no_match(words: str, matches: list[Match], composite: Match | None) -> Task
         f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its exact name, "
         "or add a template for it" + (f". {describe_composite(composite)}" if composite is not None else ""),
     )
-
-
-def is_request_type(value: object) -> bool:
-    """Whether `value` is of a type that can be evaluated."""
-    return isinstance(value, (str, Task, Call, Cond, Function))

@@ -20,8 +20,6 @@ def drop_unsupported(message: Message, label: str, tools_are_text: bool, warn: C
     Those of a tool's answer stay without their bytes: the record has what the tool returned. `warn` is called for each
     attachment that is not sent.
     """
-    if not message.attachments:
-        return message
     kept: list[Attachment] = []
     room = MAX_BYTES_TOGETHER
     for attachment in message.attachments:

@@ -25,16 +25,16 @@ from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
 from evaluator.library.model_ids import host_in
 from evaluator.library.structure import model_with_host
-from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolSpec
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
-from evaluator.tools import ToolContext
+from evaluator.tools import ToolContext, ToolRegistry
 
 
 async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
-    frame, services = prepared.frame, run.services
+    frame = prepared.frame
     _check_schema(task)
     messages = await build_messages(run, task, prepared)
     later = await later_messages(run, task, prepared)
@@ -54,17 +54,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     functions = await offered_functions(task, prepared)
     tools = None if functions is not None else await tools_for(run, task, prepared, choice.endpoint)
     schema = native_schema(task.output) if prepared.config.native_output else None
-    handler = Handler(
-        prepared.config, choice,
-        SessionLog(run.steps, frame.path, services.tracer, run.options.on_text, run.options.on_message),
-        prepared.budget,
-        settings=CallSettings(hints_for(run, task, prepared.values), schema, run.options.epoch),
-        tools=None if tools is None else (tools, ToolContext(
-            services.files, services.asker, frame.path, 0.0, prepared.config.script_memory_bytes,
-            prepared.config.sandbox,
-        )),
-        offered=() if functions is None else functions.specs,
-    )  # fmt: skip
+    handler = open_handler(run, prepared, choice, tools, schema, () if functions is None else functions.specs)
     prepared.more["model"] = choice.label
     if choice.is_stand_in:
         prepared.warnings.append(f"the answer is simulated: {choice.why}")
@@ -78,7 +68,7 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
         warnings |= dict.fromkeys(handler.warnings)
         prepared.warnings.extend(warnings)
         for warning in warnings:
-            log("models", WARNING, services.redactor, "%s: %s", task.name or "task", warning)
+            log("models", WARNING, run.services.redactor, "%s: %s", task.name or "task", warning)
         if handler.has_answer:
             prepared.budget.add_model(choice.label)
         if tools is not None:
@@ -86,6 +76,20 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     if isinstance(outcome, TaskError):
         return outcome
     return _read_answer(run, task, prepared, outcome, functions)
+
+
+def open_handler(
+    run: Run, prepared: PreparedTask, choice: ModelChoice, tools: ToolRegistry | None,
+    schema: Mapping[str, Any] | None = None, offered: tuple[ToolSpec, ...] = (),
+) -> Handler:  # fmt: skip
+    """The Handler of a task, which offers `tools` and runs them, or only offers `offered`."""
+    services, options, config, path = run.services, run.options, prepared.config, prepared.frame.path
+    context = ToolContext(services.files, services.asker, path, 0.0, config.script_memory_bytes, config.sandbox)
+    return Handler(
+        config, choice, SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message),
+        prepared.budget, settings=CallSettings(hints_for(run, prepared.task, prepared.values), schema, options.epoch),
+        tools=None if tools is None else (tools, context), offered=offered,
+    )  # fmt: skip
 
 
 def _check_schema(task: Atomic) -> None:
