@@ -283,7 +283,7 @@ class Evaluator:
         self._report_interrupted()
         options = RunOptions(
             model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
-            labels, given_shots(shots), on_text, on_event, on_message,
+            ask_model, labels, given_shots(shots), on_text, on_event, on_message,
             on_begin,
         )  # fmt: skip
         return await self._run(partial(spec_of, self.library, request, ask_model=ask_model), inputs, options)

@@ -50,6 +50,7 @@ class RunOptions:
     model_roles: Mapping[str, str] | None = None
     target: str | None = None
     epoch: int = 1
+    ask_model: bool = True
     labels: Mapping[str, str] | None = None
     shots: Shots = ()
     on_text: Callable[[str], None] | None = None
