@@ -78,7 +78,7 @@ def limited(tmp_path: Path, limit: int, answer: int) -> dict[str, Any]:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return json.loads(done.stdout)

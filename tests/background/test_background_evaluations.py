@@ -85,7 +85,7 @@ def test_a_kill_aborts_the_evaluation_and_closes_its_record(make_evaluator, tmp_
             async with asyncio.timeout(60):
                 while not (tmp_path / "started").exists():  # noqa: ASYNC110  (a script makes it)
                     await asyncio.sleep(0.01)
-            return await tasks.kill(task.id, "enough", timeout_s=60)
+            return await tasks.kill(task.id, "enough", timeout_s=200)
 
     task = asyncio.run(work())
     assert (task.status, task.reason) == ("killed", "enough")

@@ -58,7 +58,7 @@ def test_a_command_on_a_node_ends_as_a_script_does(tmp_path, words, status, code
         async with BackgroundTasks(tmp_path / "bg") as tasks:
             task = tasks.start(NodeWork(command(tmp_path, *words), stand_in()), "there")
             assert task.id[0] == "r"
-            ended = await tasks.wait(task.id, 60)
+            ended = await tasks.wait(task.id, 200)
             assert (ended.status, ended.exit_code) == (status, code) and says in (ended.reason or "")
             assert len(tasks.store.notices(task.id)) == 1
             return read_output(Path(task.output_file), 0, 1000)
@@ -73,7 +73,7 @@ def test_a_kill_ends_the_whole_tree_on_the_node(tmp_path):
             await until((tmp_path / "pid").exists)
             pid = int((tmp_path / "pid").read_text())
             assert is_running(pid)
-            killed = await tasks.kill(task.id, "enough", timeout_s=60)
+            killed = await tasks.kill(task.id, "enough", timeout_s=200)
             assert (killed.status, killed.signal, killed.reason) == ("killed", 9, "enough")
             assert not is_running(pid)
 
@@ -167,7 +167,7 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
             assert read_output(Path(said.output_file), 0, 1000).endswith(b"\nerr\n")
             await until((tmp_path / "pid").exists)
             pid = int((tmp_path / "pid").read_text())
-            ended = await tasks.kill(killed.id, "enough", timeout_s=60)
+            ended = await tasks.kill(killed.id, "enough", timeout_s=200)
             assert (ended.status, ended.signal) == ("killed", 9) and not is_running(pid)
 
             nobody = tasks.start(NodeWork(detached, ray_node("nobody")), "no such node")

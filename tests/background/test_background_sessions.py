@@ -57,7 +57,7 @@ def test_a_session_is_idle_until_it_is_asked_and_remembers(make_evaluator, tmp_p
                 assert (notice.kind, notice.priority) == ("event", "next")
                 assert f"message {number}" in notice.xml and "<status>" not in notice.xml
             await send(None)
-            ended = await tasks.wait(task.id, 60)
+            ended = await tasks.wait(task.id, 200)
             other.close()
             assert [n.kind for n in tasks.store.claim(session="s")] == ["end"]
             return ended
@@ -83,7 +83,7 @@ def test_messages_that_are_sent_at_once_are_answered_in_their_order(make_evaluat
             for number in range(5):
                 await tasks.send(task.id, str(number))
             await tasks.send(task.id, None)
-            return await tasks.wait(task.id, 60)
+            return await tasks.wait(task.id, 200)
 
     said = [each["content"] for each in lines(asyncio.run(work())) if each.get("role") == "assistant"]
     assert said == [f"you said {number}" for number in range(5)]
@@ -108,7 +108,7 @@ def test_a_kill_aborts_the_session_and_closes_its_record(make_evaluator, tmp_pat
             if when == "active":
                 await tasks.send(task.id, "hello")
                 await asyncio.wait_for(asked.wait(), 60)
-            killed = await tasks.kill(task.id, "enough", timeout_s=60)
+            killed = await tasks.kill(task.id, "enough", timeout_s=200)
             assert [n.kind for n in tasks.store.notices(task.id)] == ["end"]
             return killed
 

@@ -175,7 +175,7 @@ def test_of_several_processes_that_end_a_task_one_succeeds(tmp_path):
         worker.start()
     found, open_workers = [], len(workers)
     while open_workers:
-        each = ended.get(timeout=60)
+        each = ended.get(timeout=200)
         found.append(each) if each else None
         open_workers -= each is None
     for worker in workers:

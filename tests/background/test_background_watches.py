@@ -114,7 +114,7 @@ def test_events_are_in_the_output_and_told_while_the_watch_goes_on(tmp_path, mod
             assert tasks.store.get(task.id).status == "running"
             await until(lambda: len(lines(task)) == 2)
             await tell(tmp_path, "tools")
-            ended = await tasks.wait(task.id, 60)
+            ended = await tasks.wait(task.id, 200)
             assert (ended.status, ended.summary) == ("completed", "2 events")
             assert [notice.kind for notice in told if notice.kind == "end"] == ["end"]
             return ended
@@ -147,7 +147,7 @@ def test_a_kill_ends_the_server_and_all_that_it_started(tmp_path, uri):
             await until(lambda: lines(task))
             pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
             assert all(map(is_running, pids))
-            killed = await tasks.kill(task.id, "enough", timeout_s=60)
+            killed = await tasks.kill(task.id, "enough", timeout_s=200)
             assert (killed.status, killed.reason) == ("killed", "enough")
             assert not any(map(is_running, pids)) and len(tasks.store.notices(task.id)) >= 1
 
@@ -164,7 +164,7 @@ def test_a_server_that_is_lost_or_cannot_be_watched_is_a_failure(tmp_path, mode,
             task = tasks.start(WatchWork(server_in(tmp_path, mode), ("memo://two",)), "watch")
             if mode == "legacy":
                 await tell(tmp_path, "die")
-            ended = await tasks.wait(task.id, 60)
+            ended = await tasks.wait(task.id, 200)
             assert ended.status == "failed" and says in (ended.reason or "")
             assert not any(is_running(int(word)) for word in (tmp_path / "pids").read_text().split())
 

@@ -75,7 +75,7 @@ def session(folder: Path, server: KillingServer, output: str, kill_at: int | Non
         server.kill_at = None if kill_at is None else server.posts + kill_at
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         server.victim = process.pid
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=200)
     assert process.returncode in (-9, 0), (out, err)
     return process.returncode
 

@@ -94,7 +94,7 @@ def test_a_batch_with_few_descriptors_completes_with_a_lower_concurrency(tmp_pat
     print(result.ended.state, result.summary.counts.error)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(source)], cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert "complete 0" in done.stdout, done
     assert "samples at once instead of 150" in done.stdout and "ulimit -Hn" in done.stdout

@@ -27,7 +27,7 @@ def state(folder, task_id):
 
 
 def until_written(path):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (path.exists() and path.read_bytes()):
         assert time.monotonic() < deadline
         time.sleep(0.02)  # another process writes it
@@ -104,7 +104,7 @@ def test_follow_prints_the_output_until_the_end(cli, begin, start, tmp_path):
     reader = start("logs", task_id, "--follow")
     assert reader.stdout.readline() == b"one\n"
     (tmp_path / "go").touch()
-    out, _ = reader.communicate(timeout=60)
+    out, _ = reader.communicate(timeout=200)
     assert out == b"two\n" and reader.returncode == 0
 
 

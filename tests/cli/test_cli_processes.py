@@ -18,7 +18,7 @@ RUN = ("run", "--template", "summarise", "--input", "document=x", "--handler", "
 def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-c", command.replace("evaluator ", f"{PROGRAM} ")], cwd=folder, env=environment,
-        capture_output=True, text=True, timeout=40,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_json_is_valid_in_every_encoding_of_the_output(
         '<task name="日本" type="atomic"><description>caf\u00e9 \u2603</description></task>'
     )
     done = subprocess.run(
-        [PROGRAM, "templates", "--library", "t.xml", "--json"], cwd=tmp_path, capture_output=True, timeout=40,
+        [PROGRAM, "templates", "--library", "t.xml", "--json"], cwd=tmp_path, capture_output=True, timeout=200,
         env=environment | {"PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,13 +139,13 @@ def test_a_terminal_never_gets_control_characters_of_a_model(tmp_path: Path, env
         master, slave = pty.openpty()
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=slave,
-            stderr=subprocess.PIPE, timeout=40,
+            stderr=subprocess.PIPE, timeout=200,
         )  # fmt: skip
         os.close(slave)
         shown = os.read(master, 65536)
         os.close(master)
         piped = subprocess.run(
-            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=40
+            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=200
         )
     assert done.returncode == 0, done.stderr
     assert b"\x1b" not in shown

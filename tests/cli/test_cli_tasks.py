@@ -195,7 +195,7 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(
     reader.start()
     command = [PROGRAM, "tasks", "show", "1", *view]
     code = subprocess.run(
-        command, stdout=secondary, stdin=subprocess.DEVNULL, cwd=tmp_path, env=environment, timeout=40
+        command, stdout=secondary, stdin=subprocess.DEVNULL, cwd=tmp_path, env=environment, timeout=200
     ).returncode
     os.close(secondary)
     reader.join(timeout=200)

@@ -318,7 +318,7 @@ def test_closed_standard_input_is_not_an_error(environment: dict[str, str], tmp_
 
 def cli_shell(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=40
+        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=200
     )
 
 

@@ -21,7 +21,7 @@ def test_it_prints_an_address_that_answers_until_ctrl_c(start: Any, tmp_path: Pa
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(address.partition("?")[0])
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert (process.returncode, b"Traceback" in err, b"stopped" in err) == (0, False, True)
     assert list(tmp_path.iterdir()) == []
 

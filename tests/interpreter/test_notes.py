@@ -10,6 +10,7 @@ import pytest
 from evaluator import ProviderError, TaskError
 from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.notes import MAX_SUMMARY, REQUEST, read_notes, summary_of
+from tests.patience import with_enough_time
 
 NOTES = "Notes for later steps: tin melts early"
 ASKED = [
@@ -170,10 +171,14 @@ def test_the_partial_results_of_a_failed_sequence_have_a_summary(make_evaluator,
 
 
 def test_a_sequence_that_runs_out_of_time_keeps_what_was_done(make_evaluator, scripted):
-    xml = """<task name="s" type="sequential"><description>d</description><handler timeout="1"/><steps>
+    xml = """<task name="s" type="sequential"><description>d</description><handler timeout="{}"/><steps>
       <task name="one"><description>first</description></task>
       <task name="two" type="script"><description>s</description><command>sleep 60</command></task></steps></task>"""
-    error = asyncio.run(make_evaluator(xml, script=scripted(default="A")).evaluate("s"))
+
+    def attempt(limit_s):
+        return asyncio.run(make_evaluator(xml.format(limit_s), script=scripted(default="A")).evaluate("s"))
+
+    error = with_enough_time(attempt, lambda error: error.details["failed_step"]["index"] == 1)
     assert (error.type, error.resource.name) == ("RESOURCE_EXHAUSTION", "time")
     assert error.details["failed_step"] == {"index": 1, "name": "two"}
     assert [one["step"] for one in error.details["partial_results"]] == ["one"]

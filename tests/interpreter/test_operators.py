@@ -236,14 +236,14 @@ SCRIPT = """
 
 
 def test_a_script_reads_its_inputs_on_stdin_and_values_stay_one_argument(make_evaluator):
-    evaluator = make_evaluator(SCRIPT.format(code="", timeout=20))
+    evaluator = make_evaluator(SCRIPT.format(code="", timeout=200))
     result = run(evaluator, "sh", {"who": "a b; echo $HOME"}).unwrap()
     assert result.content == "a b; echo $HOME a b; echo $HOME\n"
     assert result.notes["exit_code"] == 0
 
 
 def test_a_script_that_fails_is_a_tool_failure_with_its_output(make_evaluator):
-    error = run(make_evaluator(SCRIPT.format(code="sys.exit(3)", timeout=20)), "sh", {"who": "x"})
+    error = run(make_evaluator(SCRIPT.format(code="sys.exit(3)", timeout=200)), "sh", {"who": "x"})
     assert isinstance(error, TaskError)
     assert error.reason == "tool_failure"
     assert error.details["exit_code"] == 3

@@ -10,6 +10,7 @@ from evaluator import ModelResponse, SimulatedBackend, TaskError, Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.models.backend import ToolCall
 from tests.interpreter.crashes import cut, reading
+from tests.patience import with_enough_time
 
 BIG = """<task name="big" type="atomic"><description>write two long parts about {{ topic }}</description>
 <inputs><input name="topic" required="true"/></inputs>FLAG<instructions>big</instructions></task>"""
@@ -198,9 +199,13 @@ def test_a_decomposition_ends_with_the_time_of_the_task(make_evaluator, scripted
                 await asyncio.Event().wait()
             return await super().complete(request, on_text=on_text)
 
-    backend = Hanging(script=scripted({"big": CUT}))
-    evaluator = make_evaluator(BIG.replace("FLAG", '<handler timeout="0.2"/>'), backend=backend, reparse=True)
-    error = asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    def attempt(limit_s):
+        backend = Hanging(script=scripted({"big": CUT}))
+        xml = BIG.replace("FLAG", f'<handler timeout="{limit_s}"/>')
+        evaluator = make_evaluator(xml, backend=backend, reparse=True)
+        return asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+
+    error = with_enough_time(attempt, lambda error: error.resource.name == "output")
     assert isinstance(error, TaskError)
     assert (error.resource.name, error.content) == ("output", "half")
     assert "time" in error.details["reparse"]

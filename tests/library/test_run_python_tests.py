@@ -25,7 +25,7 @@ def run(answer: str, prompt: str = PROMPT, test: str = TEST, seconds: float = 10
     assert isinstance(node, nodes.Script)
     argv = [sys.executable, *(part.value for part in node.command[1:])]
     given = {"answer": answer, "test": test, "prompt": prompt, "function": "double", "seconds": seconds}
-    done = subprocess.run(argv, input=json.dumps(given), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, input=json.dumps(given), capture_output=True, text=True, timeout=200, check=True)
     return json.loads(done.stdout)
 
 

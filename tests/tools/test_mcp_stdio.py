@@ -26,6 +26,7 @@ from evaluator.tools import CallbackAsker, FileAccess, PolicyRule, ToolContext, 
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.connections import MAX_RESTARTS, McpConnections
 from evaluator.tools.mcp.content import answer_of_result
+from tests.patience import with_enough_time
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -168,7 +169,7 @@ class Client:
         self.folder = folder
         self.log = folder / "log"
         environ = more.pop("environ", os.environ)
-        more.setdefault("timeout_s", 10.0)
+        more.setdefault("timeout_s", 100.0)
         script = folder / "server.py"
         script.write_text(SERVER, encoding="utf-8")
         self.server = McpServer(name="raw", command=sys.executable, args=(str(script), mode, str(self.log)), **more)
@@ -179,7 +180,7 @@ class Client:
         described = await self.connections.describe(self.server, [f"raw__{name}" for name in names])
         return ToolRegistry(replace(t, policy="allow") for t in self.connections.tools_of(self.server, described))
 
-    async def outcome(self, tool: str, remaining_s: float = 10.0, **arguments: Any) -> ToolOutcome:
+    async def outcome(self, tool: str, remaining_s: float = 100.0, **arguments: Any) -> ToolOutcome:
         context = ToolContext(FileAccess([self.folder]), remaining_s=remaining_s)
         said = {"name": f"raw__{tool}", "tool": tool, "description": "", "parameters": {"type": "object"}}
         tools = self.connections.tools_of(self.server, [said | {"reads_only": False, "repeatable": False}])
@@ -234,7 +235,7 @@ def wait_until_gone(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], 20)[0], f"process {pid} is still there"
+        assert select.select([descriptor], [], [], 200)[0], f"process {pid} is still there"
     finally:
         os.close(descriptor)
 
@@ -582,20 +583,27 @@ def test_a_hanging_call_ends_at_its_time_limit_and_is_cancelled_at_the_server(pl
         await client.tools("hang")
         outcome = await client.outcome("hang")
         assert outcome.error == (
-            "MCP server 'raw' did not answer raw__hang within 0.3 s; the call was not repeated and may still take effect"
+            "MCP server 'raw' did not answer raw__hang within 3 s; the call was not repeated and may still take effect"
         )
         assert len(json.loads(await client.call("cancelled"))) == 1
 
-    assert len(play(scene, timeout_s=0.3).logged("start")) == 1
+    assert len(play(scene, timeout_s=3.0).logged("start")) == 1
 
 
 def test_a_call_ends_within_the_time_of_its_task(play):
-    async def scene(client: Client) -> None:
-        await client.tools("hang")
-        outcome = await client.outcome("hang", remaining_s=0.2)
-        assert "MCP server 'raw' did not answer raw__hang within 0.19 s" in str(outcome.error)
+    tried: list[tuple[float, str]] = []
 
-    play(scene)
+    def attempt(limit_s: float) -> str:
+        async def scene(client: Client) -> None:
+            await client.tools("hang")
+            tried.append((limit_s, str((await client.outcome("hang", remaining_s=limit_s)).error)))
+
+        play(scene)
+        return tried[-1][1]
+
+    # A twentieth of the task's time is left for the answer; on a busy machine that is over before it is noticed.
+    error = with_enough_time(attempt, lambda error: "did not answer" in error, 0.2)
+    assert f"MCP server 'raw' did not answer raw__hang within {tried[-1][0] * 0.95:g} s" in error
 
 
 def test_a_server_that_no_longer_reads_is_replaced(play, monkeypatch):
@@ -669,11 +677,11 @@ def test_an_error_of_the_protocol_is_the_tools_error_and_the_session_goes_on(pla
 def test_a_server_that_never_answers_is_an_error_within_its_time_that_shows_its_output(play):
     async def scene(client: Client) -> None:
         with pytest.raises(
-            ToolError, match=r"MCP server 'raw' (did not answer|cannot be used).* 0.5 s.*I speak no protocol"
+            ToolError, match=r"MCP server 'raw' (did not answer|cannot be used).* 3 s.*I speak no protocol"
         ):
             await client.tools("say")
 
-    play(scene, "silent", timeout_s=0.5)
+    play(scene, "silent", timeout_s=3.0)
 
 
 @pytest.mark.parametrize(
@@ -689,7 +697,7 @@ def test_a_server_that_never_answers_is_an_error_within_its_time_that_shows_its_
 def test_a_server_that_cannot_be_started_is_an_error_with_the_reason(tmp_path, command, args, says):
     async def scene() -> None:
         connections = McpConnections(tmp_path)
-        server = McpServer(name="bad", command=command, args=args, timeout_s=10)
+        server = McpServer(name="bad", command=command, args=args, timeout_s=100)
         with pytest.raises(ToolError) as caught:
             await connections.describe(server, ["bad__x"])
         assert str(caught.value).startswith("MCP server 'bad' cannot be used: ")

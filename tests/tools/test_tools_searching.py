@@ -11,6 +11,7 @@ from evaluator.errors import ToolError
 from evaluator.files import globbing
 from evaluator.tools import FileAccess, ToolContext, builtin_tools
 from evaluator.tools.searching import FileMatch, search_files
+from tests.patience import with_enough_time
 
 
 @pytest.fixture
@@ -101,7 +102,9 @@ def test_unreadable_files_are_counted_and_skipped(root):
 def test_a_search_that_takes_too_long_returns_the_matches_so_far(root):
     (root / "zz.txt").write_text("needle\nab\n" + "ab" * 40 + "!")
     (root / "aa.txt").write_text("aba\n")
-    found = search(root, "^(?:a|b|ab)+$", timeout_s=1.0)
+    found = with_enough_time(
+        lambda limit_s: search(root, "^(?:a|b|ab)+$", timeout_s=limit_s), lambda found: len(found.matches) == 2
+    )
     assert found.matches == [FileMatch("aa.txt", 1, "aba"), FileMatch("zz.txt", 2, "ab")]
     assert found.stopped_in == "zz.txt"
     assert "the time ran out in zz.txt" in str(found)
@@ -114,19 +117,19 @@ def test_a_search_that_is_cancelled_reads_no_further_file(root):
         def read_bytes(self, path, **options):
             read.append(path)
             reading.set()
-            go_on.wait(30)
+            go_on.wait(200)
             return super().read_bytes(path, **options)
 
     async def cancelled():
         before = set(threading.enumerate())
         task = asyncio.create_task(search_files(Watched([root]), "needle"))
-        await asyncio.to_thread(reading.wait, 30)
+        await asyncio.to_thread(reading.wait, 200)
         (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "evaluator-tool"]
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         go_on.set()
-        await asyncio.to_thread(thread.join, 30)
+        await asyncio.to_thread(thread.join, 200)
 
     asyncio.run(cancelled())
     assert len(read) == 1

@@ -102,7 +102,7 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
 
     def batch(*arguments: str) -> str:
         command = [sys.executable, "-m", "evaluator", "batch", "--handler", "offline", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
