@@ -85,16 +85,18 @@ class Conversation:
             self.add(message, path)
         withhold_oldest(self._messages, self.warn)
 
-    def add_response(self, response: ModelResponse) -> None:
-        """Appends the model's response, and takes over the token count that the provider gave."""
+    def add_response(self, response: ModelResponse) -> Message:
+        """Appends the model's response, and takes over the token count that the provider gave. Returns: its message."""
         usage = response.usage
         if usage.input_tokens is not None and usage.output_tokens is not None:
             self.tokens = usage.input_tokens
         for warning in response.warnings:
             self.warn(warning)
-        self.add(response.message())
+        message = response.message()
+        self.add(message)
         self._answers += 1
         self._recorded = len(self._messages)
+        return message
 
     def position(self) -> tuple[int, int]:
         """The current position in the conversation, for `rewind`."""

@@ -136,8 +136,7 @@ class Handler:
             self.turns += 1
             conversation.check_context(self.budget.partial)
             response = await self._caller.call(self.turns, self.budget)
-            conversation.add_response(response)
-            self._log.note(response.message(), response.usage)
+            self._log.note(conversation.add_response(response), response.usage)
             if not response.tool_calls or self._only_offers:
                 return response
             if self._tools is None:
