@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from evaluator.interpreter.run_spec import Parent, RunSpec
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, Summary
+from evaluator.record.steps import FinalStatus, Recording, Scrub, Summary
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
@@ -86,9 +87,12 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
     """
     extra = dict(spec.extra)
     if options is not None:
+        shots, redacted = recorded_shots(options.shots), list[str]()
         scrub = None if services.store is None else services.store.redactor
-        redacted = [] if scrub is None else [n for n, v in spec.inputs.items() if scrub.redact_value(v) != v]
-        shots = recorded_shots(options.shots)
+        if scrub is not None and not _may_hold_secret(scrub, [dict(spec.inputs), shots]):
+            scrub = None
+        if scrub is not None:
+            redacted = [name for name, value in spec.inputs.items() if scrub.redact_value(value) != value]
         values = {
             "handler": options.handler,
             "target": options.target,
@@ -108,6 +112,14 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
     return extra
+
+
+def _may_hold_secret(scrub: Scrub, value: object) -> bool:
+    """Whether to look at each text of `value`. One search through all of them: a row may hold thousands."""
+    try:
+        return scrub.suspects(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        return True  # the header reports a value that is not JSON
 
 
 def recorded_shots(shots: Shots) -> list[Any]:
