@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from evaluator.nodes import Atomic, Example, Input, Span, Task, Text
 
 EXAMPLES = 10
 """Of an intent, so many of its training requests are the template's examples: those with the smallest digests."""
+LARGE, LARGE_ROWS = 15_000, 100
+"""So many templates of the large library, and requests of each collection."""
 REPOSITORY = Path(__file__).parents[1]
 FOREIGN_DOMAINS = ("banking", "credit_cards", "home", "work")
 BFCL = "gorilla/berkeley-function-call-leaderboard/bfcl_eval/data"
@@ -260,6 +263,24 @@ def shipped(root: Path) -> list[Collection]:
     return [Collection("shipped templates", templates, rows)]
 
 
+def large(root: Path) -> list[Collection]:
+    """15,000 templates: those of all the collections under one roof, with copies up to that number; for the time."""
+    every = [each for folder, read in COLLECTIONS.values() if (root / folder).is_dir() for each in read(root)[:1]]
+    union = [replace(t, name=f"{c.name}: {t.name}") for c in every for t in c.templates]
+    templates = [
+        replace(t, name=f"{t.name} {n // len(union)}") for n, t in zip(range(LARGE), cycle(union), strict=False)
+    ]
+    rows = [
+        replace(
+            row, wanted=frozenset(f"{c.name}: {name} {copy}" for name in row.wanted for copy in (0, 1, 2)), part=part
+        )
+        for c in every
+        for part in ("train", "test")
+        for row in sampled(c.rows, part, LARGE_ROWS)
+    ]
+    return [Collection("all collections", templates, rows)]
+
+
 def thinned(collection: Collection) -> Collection:
     """A collection without a fifth of its templates: requests for those are then unrelated."""
     kept = [t for t in collection.templates if digest(t.name)[0] % 5]
@@ -289,3 +310,4 @@ UNTUNED: dict[str, tuple[str, Callable[[Path], list[Collection]]]] = {
     "two": ("MetaTool", toole_two),
     "alpaca": ("ToolAlpaca", alpaca),
 }
+COLLECTIONS = TUNED | UNTUNED

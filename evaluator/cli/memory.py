@@ -85,7 +85,7 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
     if as_json:
         print_json(
             [
-                {"path": each.path, "score": each.score, "why": [asdict(reason) for reason in each.why]}
+                {"path": each.path, "score": each.score, "why": [reason._asdict() for reason in each.why]}
                 for each in relevant
             ]
         )

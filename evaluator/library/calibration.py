@@ -16,8 +16,9 @@ class Evidence(NamedTuple):
     strength: float  # log of the weight of the words that it holds, with that of the meaning
     missed: float  # log of the weight of those that it does not hold
     margin: float  # its lead over the best other template, as a share of the request; negative except for the first
-    unknown: float  # the share of the request, by weight, that no template has
     size: float  # log of the number of templates
+    words: float  # log of the number of words in the request
+    question: float  # 1 for a question of general knowledge, unless the template takes such; else 0
 
 
 class Logistic(NamedTuple):
@@ -26,23 +27,26 @@ class Logistic(NamedTuple):
     strength: float
     missed: float
     margin: float
-    unknown: float
     size: float
+    words: float
+    question: float
     intercept: float
 
     def probability(self, evidence: Evidence) -> float:
         return 1 / (1 + math.exp(-self.logit(evidence)))
 
     def logit(self, evidence: Evidence) -> float:
-        total = self.intercept + sum(a * b for a, b in zip(self[:5], evidence, strict=True))
+        total = self.intercept
+        for coefficient, value in zip(self, evidence, strict=False):
+            total += coefficient * value
         return max(-30.0, min(30.0, total))
 
 
-TEXT = Logistic(3.54, -0.19, 2.2, -1.34, -0.83, -1.77)
-NODE = Logistic(2.9, 0.28, 3.23, -1.94, -0.83, -1.87)
+TEXT = Logistic(3.09, -2.15, 2.25, -0.57, 1.82, -1.21, 0.39)
+NODE = Logistic(2.96, -1.0, 2.72, -0.62, 0.79, -1.27, -1.28)
 
-TEXT_VECTORS = Logistic(3.73, -1.36, 2.91, -1.29, -0.81, -1.17)
-NODE_VECTORS = Logistic(3.14, -0.82, 3.54, -1.73, -0.79, -1.42)
+TEXT_VECTORS = Logistic(3.49, -2.82, 3.15, -0.58, 1.27, -1.29, 0.57)
+NODE_VECTORS = Logistic(3.16, -2.23, 3.48, -0.56, 0.94, -1.31, -0.27)
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

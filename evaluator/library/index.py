@@ -1,21 +1,21 @@
 """The index behind `LexicalRanker`: which templates hold a term, with precomputed weights.
 
 A template is scored by BM25F over its fields, as a share of the most that it could reach for the request. Terms are
-stems, bigrams and subtypes. A word that no template has counts as the word that is one typing error away. Words
-without content are compared in examples only, for the templates that other words found.
+stems, written forms, groups of related words, bigrams and subtypes. A word that no template has counts as the word that
+is one typing error away. Words without content are compared in examples only, for the templates that other words found.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from heapq import heappush, heappushpop, nlargest
-from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from evaluator.library.calibration import Evidence
-from evaluator.library.indexed import FIELDS, answers_questions, count_terms
+from evaluator.library.indexed import answers_questions, count_terms
+from evaluator.library.postings import NOWHERE, Hit, Postings, RequestTerm, add_to, impacts_of
 from evaluator.library.request_terms import LONG, Reading, Word, bigram, input_name
 from evaluator.library.similar import SimilarWords
 from evaluator.library.words import stem
@@ -25,11 +25,13 @@ from evaluator.nodes import Task
 _WEIGHTS = (3.0, 1.5, 2.5, 2.0, 0.8, 0.8, 1.0)
 _DISCOUNT = (0.2, 0.0, 0.6, 0.4, 0.8, 0.5, 0.8)
 _K1 = 1.5
-# How much counts, relative to one word: a bigram, a misspelt word, the best part of a request, equal names of inputs,
-# and an unknown word in a question of general knowledge.
-_BIGRAM, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.85, 0.3, 1.0, 0.8
+# How much counts, relative to one word: a bigram, a word of the same form or group, a misspelt word, the best part of a
+# request, equal names of inputs, and an unknown word in a question of general knowledge.
+_BIGRAM, _ALIKE, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.2, 0.85, 0.3, 1.0, 0.8
+# How much an unknown word counts as missing, relative to the rarest one.
+_UNKNOWN = 1.5
 # In a request that is probably in another language: words that look alike there are accidents.
-_ALIKE = 0.5
+_FOREIGN = 0.5
 # The part of the meaning in a coverage, where vectors are used; the rest is lexical.
 _MEANING = 0.4
 # A few examples say little about the words of requests: with so many, each counts half.
@@ -39,53 +41,15 @@ _SMALL_LIBRARY = 100
 # No smaller library took part in fitting the coefficients of the scores.
 _SMALLEST_LIBRARY = 30
 # Added to the most that a template could reach, in rare words: one weak word is little evidence.
-_PRIOR = 0.7
+_PRIOR = 1.5
 # So many templates are compared in detail.
 _CANDIDATES = 40
 # Longer postings are worth a look at whether they can be skipped.
 _LOOKED_UP = 80
-
-
-@dataclass(slots=True)
-class _Postings:
-    """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most of it."""
-
-    idf: float = 0.0
-    top: float = 0.0
-    """The largest impact."""
-    impacts: dict[int, float] = field(default_factory=dict[int, float])
-    fields: dict[int, int] = field(default_factory=dict[int, int])
-
-
-_NOWHERE = _Postings()
-
-
-class _RequestTerm(NamedTuple):
-    """A term of a request: as written, its weight in the request, and what a template that holds it gains."""
-
-    shown: str
-    mass: float
-    gain: float
-    held: _Postings
-
-    @property
-    def most(self) -> float:
-        """The most that a template gains."""
-        return self.gain * self.held.top
-
-    def weight(self, document: int) -> float:
-        return self.gain * self.held.impacts.get(document, 0.0)
-
-
-class Hit(NamedTuple):
-    """A template that a search found: its number, its coverage of the request, the evidence for its score, the terms
-    that counted with their fields and their shares of the coverage, and the words of the request that it misses."""
-
-    document: int
-    coverage: float
-    evidence: Evidence
-    why: list[tuple[str, str, float]]
-    missed: tuple[str, ...]
+# Where the postings of a request are longer in sum, the rarest words choose templates until there are `_ENOUGH`; the
+# others only reorder the best `_KEPT` of these. A group that more templates hold only reorders as well.
+_POSTINGS, _ENOUGH, _KEPT, _COMMON_GROUP = 1200, 200, 80, 200
+_FIRST = itemgetter(0)
 
 
 class Meaning(NamedTuple):
@@ -109,11 +73,12 @@ class Index:
         for document, declared in enumerate(self._inputs):
             for name in declared:
                 self._with_input.setdefault(name, []).append(document)
+        self._has_examples = any(node.examples for node in nodes)
         self._asked = frozenset(d for d, node in enumerate(nodes) if answers_questions(node))
         seen: set[str] = set()
         counted = [count_terms(node, name, seen) for node, name in zip(nodes, names, strict=True)]
         averages = [sum(column) / self._size or 1.0 for column in zip(*(n for _, n in counted), strict=True)]
-        self._postings: dict[str, _Postings] = {}
+        self._postings: dict[str, Postings] = {}
         for document, (counts, lengths) in enumerate(counted):
             relative = [n / average for n, average in zip(lengths, averages, strict=True)]
             self._add(document, counts, relative, len(nodes[document].examples))
@@ -138,7 +103,7 @@ class Index:
                 total += part
                 if part > best:
                     best, best_field = part, index
-            postings = self._postings.setdefault(term, _Postings())
+            postings = self._postings.setdefault(term, Postings())
             postings.impacts[document] = total / (total + _K1)
             postings.fields[document] = best_field
 
@@ -149,34 +114,36 @@ class Index:
     def search(self, reading: Reading, limit: int, meaning: Meaning | None = None) -> list[Hit]:
         """Returns the best `limit` templates, best first, equal ones by their numbers."""
         query = _Query(reading, self)
-        scores = query.scores()
+        count = max(limit, 2)
+        names = reading.inputs or frozenset[str]()
+        # Where more than the words counts, more templates can be among the best.
+        depth = _CANDIDATES if names or meaning is not None else count
+        scores = query.scores(depth)
         asked = self._asked if reading.is_general_question else frozenset[int]()
         for document in asked:
             score = scores[document] if document in scores else query.score(document)
             scores[document] = score + _ASKED * query.unknown
-        equal = self._equal_inputs(reading.inputs or frozenset())
+        equal = self._equal_inputs(names) if names else {}
         # A coverage is at most about 1: this is what it is divided by.
         most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
-        best = self._best(query, scores, equal, meaning, most, max(limit, 2))
+        best = self._best(query, scores, equal, meaning, most, count)
         # The longer a text, the more it shares with any template by accident.
         evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
-        alike = _ALIKE if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
+        alike = _FOREIGN if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
+        size, words = math.log(max(self._size, _SMALLEST_LIBRARY)), math.log1p(min(LONG, query.words))
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
             other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
             near = 0.0 if meaning is None else meaning.part(-negative)
-            unknown = query.unknown * (1 - _ASKED if -negative in asked else 1.0)
-            why, missed = query.explain(-negative, most)
             evidence = Evidence(
                 math.log1p(coverage * evident * alike),
                 math.log1p(max(0.0, 1 - coverage) * evident),
                 coverage - other,
-                unknown / query.mass if query.mass else 1.0,
-                math.log(max(self._size, _SMALLEST_LIBRARY)),
+                size,
+                words,
+                float(reading.is_general_question and -negative not in asked),
             )
-            if near > 0:
-                why.append(("meaning", "vectors", near))
-            hits.append(Hit(-negative, coverage, evidence, why, missed))
+            hits.append(Hit(-negative, coverage, evidence, query.all_terms, most, near))
         return hits
 
     def _best(
@@ -193,16 +160,20 @@ class Index:
         A template is compared in detail only if it can be among the best.
         """
         best: list[tuple[float, int]] = []
-        by_score = _best_of(scores)
-        by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-        by_meaning = () if meaning is None else meaning.nearest
+        is_sorted = not equal and meaning is None
+        by_score = query.candidates(scores, count if is_sorted else _CANDIDATES)
+        if not is_sorted:
+            by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
+            by_score = list(dict.fromkeys((*by_inputs, *by_score, *(() if meaning is None else meaning.nearest))))
         inputs = _INPUTS if meaning is None else _INPUTS * (1 - _MEANING)
-        for document in dict.fromkeys((*by_inputs, *by_score, *by_meaning)):
+        for document in by_score:
             score = scores[document] if document in scores else query.score(document)
             more = inputs * equal.get(document, 0.0)
             if meaning is not None:
                 more += meaning.part(document)
             if len(best) == count and query.bound(score) / most + more < best[0][0]:
+                if is_sorted:
+                    break
                 continue
             found = ((score + query.details(document)) / most + more, -document)
             if found[0] <= 0:
@@ -222,124 +193,153 @@ class Index:
         found = {document for name in names for document in self._with_input.get(name, ())}
         return {d: weight(names & self._inputs[d]) / weight(names | self._inputs[d]) for d in found}
 
-    def term(self, word: Word) -> _RequestTerm:
+    def term(self, word: Word) -> RequestTerm:
         """What the library knows of a word."""
         postings = self._postings.get(word.stem)
         if postings is not None:
             mass = word.weight * postings.idf
-            return _RequestTerm(word.shown, mass, mass, postings)
+            return RequestTerm(word.shown, mass, mass, postings)
         meant = self._similar.find(word.shown)
-        near = _NOWHERE if meant is None else self._postings.get(stem(meant), _NOWHERE)
-        return _RequestTerm(word.shown, word.weight * self._rare, word.weight * _MISSPELT * near.idf, near)
+        near = NOWHERE if meant is None else self._postings.get(stem(meant), NOWHERE)
+        mass = word.weight * _UNKNOWN * self._rare
+        return RequestTerm(word.shown, mass, word.weight * _MISSPELT * near.idf, near)
 
-    def known(self, term: str, shown: str, weight: float) -> _RequestTerm | None:
+    def known(self, term: str, shown: str, weight: float) -> RequestTerm | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
         postings = self._postings.get(term)
-        return None if postings is None else _RequestTerm(shown, 0.0, weight * postings.idf, postings)
+        return None if postings is None else RequestTerm(shown, 0.0, weight * postings.idf, postings)
 
-    def without_content(self, term: str) -> _RequestTerm | None:
-        """A term without content that examples hold; one that many hold says little, in a small library too."""
-        postings = self._postings.get(term)
-        if postings is None:
-            return None
-        held = len(postings.impacts)
-        idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
-        return _RequestTerm(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings)
+    def without_content(self, reading: Reading) -> list[RequestTerm]:
+        """The terms without content that examples hold; one that many hold says little, in a small library too."""
+        if not self._has_examples:
+            return []
+        found: list[RequestTerm] = []
+        for term in sorted(reading.no_content):
+            postings = self._postings.get(term)
+            if postings is not None:
+                held = len(postings.impacts)
+                idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
+                found.append(RequestTerm(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings))
+        return found
 
     def is_unknown(self, word: Word) -> bool:
         return word.stem not in self._postings
-
-
-def _impacts(terms: Iterable[_RequestTerm]) -> list[tuple[float, Mapping[int, float]]]:
-    return [(term.gain, term.held.impacts) for term in terms if term.held is not _NOWHERE]
-
-
-def _best_of(scores: Mapping[int, float]) -> list[int]:
-    """The candidates: those with the highest scores, equal ones by their numbers."""
-    lowest = min(sorted(scores.values(), reverse=True)[:_CANDIDATES], default=0.0)
-    found = [(-score, document) for document, score in scores.items() if score >= lowest]
-    return [document for _, document in sorted(found)[:_CANDIDATES]]
 
 
 class _Query:
     """A reading, looked up: its terms, their mass, and the mass of those that no template has."""
 
     def __init__(self, reading: Reading, index: Index) -> None:
-        self._terms: dict[str, _RequestTerm] = {}
+        self._terms: dict[str, RequestTerm] = {}
+        # Terms that only templates hold that also hold one of the others.
+        self._more: dict[str, RequestTerm] = {}
         self._parts: list[list[tuple[float, Mapping[int, float]]]] = []
         self.mass = self.unknown = 0.0
+        self.words = 0
         for part in reading.parts:
             self._parts.append(self._look_up(part, index))
         for word in reading.extra:
             if word.stem not in self._terms and (term := index.known(word.stem, word.shown, word.weight)) is not None:
                 self._terms[word.stem] = term
-        without = (index.without_content(word) for word in sorted(reading.no_content))
-        self._without_content = [term for term in without if term is not None]
-        self._details = _impacts(self._without_content)
-        self._most_without_content = sum(term.most for term in self._without_content)
+        self._without_content = index.without_content(reading)
         if not self._terms:
             # Nothing else was asked for: then these words are the request.
             self._terms = {term.shown: term for term in self._without_content}
-            self._without_content, self._details = [], []
-            self.mass += sum(term.gain for term in self._terms.values())
+            self._without_content = []
+            self.mass += sum([term.gain for term in self._terms.values()])
+        self._details = impacts_of(self._without_content)
+        self._most_without_content = sum([term.gain * term.held.top for term in self._without_content])
+        # The most that the parts can add, as a factor.
+        self._part = 1 + _PART if len(self._parts) > 1 else 1.0
+        self.all_terms = [*self._terms.values(), *self._more.values(), *self._without_content]
 
     def _look_up(self, part: Sequence[Word], index: Index) -> list[tuple[float, Mapping[int, float]]]:
-        found: dict[str, _RequestTerm] = {}
+        found: dict[str, RequestTerm] = {}
+        before = ""
         for word in part:
-            if word.stem not in self._terms:
-                self._terms[word.stem] = term = index.term(word)
+            key = word.stem
+            term = self._terms.get(key)
+            if term is None:
+                self._terms[key] = term = index.term(word)
                 self.mass += term.mass
+                self.words += 1
                 if index.is_unknown(word):
                     self.unknown += term.mass
-            found[word.stem] = self._terms[word.stem]
-        for a, b in pairwise(part):
-            key = bigram(a.stem, b.stem)
-            if key not in self._terms:
-                term = index.known(key, f"{a.shown} {b.shown}", _BIGRAM)
-                if term is None:
-                    continue
-                self._terms[key] = term
-            found[key] = self._terms[key]
-        return _impacts(found.values())
+            found[key] = term
+            if before:
+                pair = bigram(before, key)
+                if pair not in self._more and (term := index.known(pair, "", _BIGRAM)) is not None:
+                    self._more[pair] = term._replace(shown=f"{found[before].shown} {word.shown}")
+                if pair in self._more:
+                    found[pair] = self._more[pair]
+            before = key
+            for key in word.alike:
+                if key not in self._more and key not in self._terms:
+                    term = index.known(key, f"~{word.shown}", _ALIKE)
+                    if term is None:
+                        continue
+                    only_reorders = key[0] == "=" or len(term.held.impacts) > _COMMON_GROUP
+                    (self._more if only_reorders else self._terms)[key] = term
+                    self.mass += term.gain
+                found[key] = self._more[key] if key in self._more else self._terms[key]
+        return impacts_of(found.values())
 
-    def scores(self) -> dict[int, float]:
-        """The weight of the terms in each template that holds one; at least in all that can be candidates.
+    def scores(self, depth: int) -> dict[int, float]:
+        """The weight of the terms in each template that holds one; at least in all that can be among the best `depth`.
 
-        Rare terms come first. Once what is left cannot make another template a candidate, the long postings of common
-        terms are only looked up.
+        Rare terms come first. Once what is left cannot make another template one of the best, or enough are found, the
+        long postings of common terms are only looked up.
         """
         scores: dict[int, float] = {}
-        terms = sorted(self._terms.values(), key=lambda term: len(term.held.impacts))
-        left = sum(term.most for term in terms)
+        terms = sorted([(len(held.impacts), gain, held) for _, _, gain, held in self._terms.values()], key=_FIRST)
+        left = sum([gain * held.top for _, _, gain, held in (*self._terms.values(), *self._more.values())])
+        unread = sum([length for length, _, _ in terms])
         is_complete = False
-        for term in terms:
-            gain, impacts = term.gain, term.held.impacts
-            if not is_complete and len(impacts) > _LOOKED_UP < len(scores):
-                lowest = sorted(scores.values(), reverse=True)[_CANDIDATES - 1]
-                if lowest >= left:
+        for length, gain, held in terms:
+            if not is_complete and length > _LOOKED_UP < len(scores):
+                lowest = nlargest(depth, scores.values())[-1] - self._most_without_content
+                if lowest >= left * self._part:
                     is_complete = True
-                    scores = {document: score for document, score in scores.items() if score + left >= lowest}
+                    enough = lowest / self._part - left
+                    scores = {document: score for document, score in scores.items() if score >= enough}
+                elif unread > _POSTINGS and len(scores) >= _ENOUGH:
+                    is_complete = True
+                    lowest = nlargest(_KEPT, scores.values())[-1]
+                    scores = {document: score for document, score in scores.items() if score >= lowest}
             if is_complete:
-                for document in scores:
-                    if document in impacts:
-                        scores[document] += gain * impacts[document]
-            else:
-                for document, impact in impacts.items():
+                add_to(scores, gain, held.impacts)
+            elif scores:
+                for document, impact in held.impacts.items():
                     scores[document] = scores.get(document, 0.0) + gain * impact
-            left -= term.most
+            else:
+                scores = {document: gain * impact for document, impact in held.impacts.items()}
+            left -= gain * held.top
+            unread -= length
+        for _, _, gain, held in self._more.values():
+            add_to(scores, gain, held.impacts)
         if len(scores) < _CANDIDATES:
             for term in self._without_content:
                 for document in term.held.impacts:
                     scores.setdefault(document, 0.0)
         return scores
 
+    def candidates(self, scores: Mapping[int, float], depth: int) -> list[int]:
+        """Those that can be among the best `depth`, by their scores, equal ones by their numbers."""
+        lowest = 0.0
+        if len(scores) > depth:
+            lowest = (nlargest(depth, scores.values())[-1] - self._most_without_content) / self._part
+        found = [(-score, document) for document, score in scores.items() if score >= lowest]
+        found.sort()
+        return [document for _, document in found[:_CANDIDATES]]
+
     def score(self, document: int) -> float:
         """The weight of the terms in a template."""
-        return sum(term.weight(document) for term in self._terms.values())
+        terms = (*self._terms.values(), *self._more.values())
+        return sum([term.gain * term.held.impacts.get(document, 0.0) for term in terms])
 
     def bound(self, score: float) -> float:
         """The most that a template with this score can reach with the details."""
-        return score * (1 + _PART) + self._most_without_content
+        return score * self._part + self._most_without_content
 
     def details(self, document: int) -> float:
         """What is compared only for candidates: the best part of several, and words without content."""
@@ -348,15 +348,3 @@ class _Query:
             parts = [sum([gain * held[document] for gain, held in part if document in held]) for part in self._parts]
             more += _PART * max(parts)
         return more
-
-    def explain(self, document: int, most: float) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
-        """The terms that counted for a template with their shares of the coverage, and the words that it misses."""
-        why: list[tuple[str, str, float]] = []
-        missed: list[str] = []
-        for term in (*self._terms.values(), *self._without_content):
-            weight = term.weight(document)
-            if weight > 0:
-                why.append((term.shown, FIELDS[term.held.fields[document]], weight / most))
-            elif term.mass > 0:
-                missed.append(term.shown)
-        return why, tuple(missed)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from evaluator.library.request_terms import NO_CONTENT, QUESTION_WORDS, bigram, subtype_term, without_content
-from evaluator.library.words import stem, words
+from evaluator.library.request_terms import QUESTION_WORDS, bigram, content_word, subtype_term, without_content
+from evaluator.library.words import words
 from evaluator.nodes import Task
 
 FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "examples")
@@ -55,10 +55,11 @@ def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[i
     for field, text in texts(node, name):
         index = FIELDS.index(field)
         every = words(text)
-        found = [word for word in every if word not in NO_CONTENT]
-        seen.update(found)
-        stems = [stem(word) for word in found]
+        found = [word for each in every if (word := content_word(each)) is not None]
+        seen.update(word.shown for word in found)
+        stems = [word.stem for word in found]
         terms = [*stems, *(bigram(a, b) for a, b in pairwise(stems))]
+        terms += [alike for word in found for alike in word.alike]
         if field == "subtype":
             terms.append(subtype_term(text))
         if field == "examples":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from evaluator.errors import html
 from evaluator.library.calibration import LONG_FACTOR, NODE, TEXT, Evidence
@@ -21,7 +21,7 @@ from evaluator.library.indexed import texts
 from evaluator.library.request_terms import Reading, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.4
+LOW_SCORE = 0.38
 """A match with a lower score is more likely an accident than a fit."""
 
 INTERNAL = frozenset({"bind_inputs", "compile", "reparse"})
@@ -41,8 +41,7 @@ class TemplateLike(Protocol):
     def node(self) -> TopLevel: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """A word of the request that counted, the field that holds it, and its part of the score."""
 
     term: str
@@ -131,10 +130,11 @@ class LexicalRanker:
 
     def _match(self, score: float, hit: Hit) -> Match:
         part = score / hit.coverage
-        reasons = [Reason(term, field, round(weight * part, 4)) for term, field, weight in hit.why]
-        reasons.sort(key=lambda reason: (-reason.weight, reason.term))
-        why = tuple(reason for reason in reasons[:_MAX_REASONS] if reason.weight > 0)
-        return Match(self._templates[hit.document], score, why, hit.missed)
+        why, missed = hit.explain()
+        # Best first, equal ones by their terms.
+        why.sort(key=lambda reason: (-reason[2], reason[0]))
+        reasons = [Reason(term, field, round(weight * part, 4)) for term, field, weight in why[:_MAX_REASONS]]
+        return Match(self._templates[hit.document], score, tuple([r for r in reasons if r.weight > 0]), missed)
 
 
 def _read(request: str | Atomic) -> list[Reading]:

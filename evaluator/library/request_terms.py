@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from evaluator.library.words import FUNCTION_WORDS, stem, words
+from evaluator.library.alike import groups
+from evaluator.library.words import FUNCTION_WORDS, fold, split_run, stem, words
 from evaluator.nodes import Task
 
 _QUESTION_WORDS = "what which who whom whose when where why how many much often"
@@ -23,14 +25,19 @@ _REQUEST_WORDS = """
     tell show know provide suggest able wish hope try going above below following attached given something
     someone anything now today tomorrow right good great sure ok okay
 """
-NO_CONTENT = FUNCTION_WORDS | QUESTION_WORDS | frozenset(_REQUEST_WORDS.split())
+_CONJUNCTIONS = frozenset({"and", "then", "also", "but", "plus", "or"})
+NO_CONTENT = FUNCTION_WORDS | QUESTION_WORDS | _CONJUNCTIONS | frozenset(_REQUEST_WORDS.split())
 
 # Words that refer to the speaker, the hearer or attached data: such a question is not one of general knowledge.
 _REFERRING_WORDS = """
     i it its me my mine we us our you your he him his she her they them their this that these those
 """
 _REFERRING = frozenset(_REFERRING_WORDS.split())
-_END_OF_PART = re.compile(r"[.!?;:,()\n]+(?=\s|$)|\b(?:and|then|also|but|plus|or)\b", re.IGNORECASE)
+# The parts of a request end at punctuation and at conjunctions.
+_ENDS = ".!?;:,()\n"
+_END = rf"[{_ENDS}]+(?=\s|$)"
+_TOKEN = re.compile(rf"[^\W\d_]+|\d+|{_END}")
+_END_OF_PIECE = re.compile(rf"{_END}|\b(?:{'|'.join(sorted(_CONJUNCTIONS))})\b", re.IGNORECASE)
 _END_OF_SENTENCE = re.compile(r"[.!?;:]+(?=\s|$)|\n+")
 # Only both ends of a request are read: 100 kB take the time of 6 kB.
 _HEAD_CHARS, _TAIL_CHARS = 4000, 2000
@@ -44,30 +51,40 @@ _NODE_WEIGHTS = {"name": 0.7, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
 
 
 class Word(NamedTuple):
-    """A word of content: as written, its stem, and its weight."""
+    """A word of content: as written, its stem, its weight, and its written form and groups as terms."""
 
     shown: str
     stem: str
     weight: float = 1.0
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A request: its text, the pieces that the text is split into, and the words in it, by piece.
+    """A request: its text, its words, and those that carry content, by part of the request.
 
-    `no_content` are its terms without content. `extra` are words that add to a score and are not missed where a
-    template does not hold them. `inputs` are the names of a node's inputs, None for a text. A bare text has several
-    words and all of them carry content: then it may be in another language.
+    `extra` are words that add to a score and are not missed where a template does not hold them. `inputs` are the names
+    of a node's inputs, None for a text. A bare text has several words and all of them carry content: then it may be in
+    another language.
     """
 
     text: str
-    pieces: tuple[str, ...]
+    words: tuple[str, ...]
     parts: tuple[tuple[Word, ...], ...]
-    no_content: frozenset[str]
     is_general_question: bool = False
     is_bare: bool = False
     extra: tuple[Word, ...] = ()
     inputs: frozenset[str] | None = None
+
+    @property
+    def no_content(self) -> set[str]:
+        """The terms without content."""
+        return set(without_content(self.words[:_MAX_NO_CONTENT]))
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text, split where a part ends."""
+        return [piece for piece in _END_OF_PIECE.split(self.text) if piece.strip()][:_MAX_PARTS]
 
 
 def read_text(text: str) -> list[Reading]:
@@ -99,16 +116,29 @@ def read_node(node: Task, texts: Sequence[tuple[str, str]]) -> Reading:
 
 
 def _read(text: str) -> Reading:
-    every = words(text)
-    pieces = [piece for piece in _END_OF_PART.split(text) if piece.strip()][:_MAX_PARTS]
-    parts = [part for piece in pieces if (part := tuple(content(piece))[:_MAX_WORDS])]
-    is_question = any(word in QUESTION_WORDS for word in every[:3])
+    every: list[str] = []
+    parts: list[tuple[Word, ...]] = []
+    part: list[Word] = []
+    for token in _TOKEN.findall(fold(text)):
+        if token[0] in _ENDS:
+            parts.append(tuple(part))
+            part = []
+            continue
+        for word in (token,) if token.islower() else split_run(token):
+            every.append(word)
+            found = content_word(word)
+            if found is not None:
+                part.append(found)
+            elif word in _CONJUNCTIONS:
+                parts.append(tuple(part))
+                part = []
+    parts.append(tuple(part))
+    is_question = not QUESTION_WORDS.isdisjoint(every[:3])
     return Reading(
         text,
-        tuple(pieces),
-        tuple(parts),
-        frozenset(without_content(every[:_MAX_NO_CONTENT])),
-        is_question and not _REFERRING.intersection(every),
+        tuple(every),
+        tuple([part[:_MAX_WORDS] for part in parts if part][:_MAX_PARTS]),
+        is_question and _REFERRING.isdisjoint(every),
         len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
     )
 
@@ -116,8 +146,17 @@ def _read(text: str) -> Reading:
 def content(text: str) -> Iterator[Word]:
     """Yields the words of content of a text, in order."""
     for word in words(text):
-        if word not in NO_CONTENT:
-            yield Word(word, stem(word))
+        if (found := content_word(word)) is not None:
+            yield found
+
+
+@lru_cache(maxsize=50_000)
+def content_word(word: str) -> Word | None:
+    """Returns a word with its stem; None if it carries no content."""
+    if word in NO_CONTENT:
+        return None
+    stemmed = stem(word)
+    return Word(word, stemmed, 1.0, (f"={word}", *groups(stemmed)))
 
 
 def without_content(every: Sequence[str]) -> Iterator[str]:

@@ -97,20 +97,27 @@ def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
 
 def words(text: str) -> list[str]:
     """Returns the words of `text` in order: identifiers split at underscores and capitals, lower case, no accents."""
+    found: list[str] = []
+    for run in _WORD.findall(fold(text)):
+        found += (run,) if run.islower() else split_run(run)
+    return found
+
+
+def fold(text: str) -> str:
+    """Returns `text` without accents and without the endings that follow an apostrophe."""
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in folded if not unicodedata.combining(c))
         text = unicodedata.normalize("NFKC", text)
-    text = _APOSTROPHE.sub("", text)
-    found: list[str] = []
-    for run in _WORD.findall(text):
-        if run.islower() or run.isdigit():
-            found.append(run)
-        elif not run.isascii() and _UNSPACED.search(run):
-            found.extend((a + b for a, b in pairwise(run)) if len(run) > 1 else (run,))
-        else:
-            found.extend(part.lower() for part in _CAMEL.split(run))
-    return found
+    return _APOSTROPHE.sub("", text)
+
+
+@lru_cache(maxsize=50_000)
+def split_run(run: str) -> tuple[str, ...]:
+    """Returns the words of a run of letters or digits."""
+    if not run.isascii() and _UNSPACED.search(run):
+        return tuple(a + b for a, b in pairwise(run)) if len(run) > 1 else (run,)
+    return tuple(part.lower() for part in _CAMEL.split(run))
 
 
 def stems(text: str) -> list[str]:

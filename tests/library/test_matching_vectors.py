@@ -16,12 +16,12 @@ from evaluator.nodes import Atomic, Example, Span, Task, Text
 np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
-# Words of one row mean the same.
+# Words of one row mean the same. They are no words of English: no group of `library.alike` holds them.
 MEANINGS = (
-    ("car", "automobile", "vehicle"),
-    ("doctor", "physician"),
-    ("repair", "mend"),
-    ("appointment", "visit"),
+    ("wug", "blicket", "dax"),
+    ("toma", "fep"),
+    ("zorp", "mip"),
+    ("tulver", "gazzer"),
 )
 
 
@@ -33,8 +33,8 @@ class Template:
 
 
 LIBRARY = (
-    Template("garage", "Repair a car"),
-    Template("clinic", "Doctor appointment"),
+    Template("first", "Zorp a wug"),
+    Template("second", "Toma tulver"),
     Template("other", "Bake bread"),
 )
 
@@ -73,7 +73,7 @@ def best(request: str | Task, library: tuple[Template, ...] = LIBRARY) -> str | 
     return found[0].template.name if found else None
 
 
-@pytest.mark.parametrize(("request_", "expected"), [("mend my automobile", "garage"), ("visit a physician", "clinic")])
+@pytest.mark.parametrize(("request_", "expected"), [("mip my blicket", "first"), ("gazzer a fep", "second")])
 def test_a_template_is_found_without_a_shared_word(installed: Path, request_: str, expected: str) -> None:
     assert find_vectors() == installed
     assert LexicalRanker(LIBRARY).rank(request_) == []
@@ -83,19 +83,17 @@ def test_a_template_is_found_without_a_shared_word(installed: Path, request_: st
 
 
 def test_the_reasons_name_the_meaning_and_add_up_to_the_score(installed: Path) -> None:
-    match = make_ranker(LIBRARY).rank("repair an automobile")[0]
+    match = make_ranker(LIBRARY).rank("zorp a blicket")[0]
     assert {reason.field for reason in match.why} == {"description", "vectors"}
     assert sum(reason.weight for reason in match.why) == pytest.approx(match.score, abs=0.01)
 
 
 def test_examples_count_by_their_centroid(installed: Path) -> None:
-    shown = Template("shown", "x", "a physician", "a visit")
-    assert best("doctor appointment please", (shown, Template("other", "Bake bread"))) == "shown"
+    shown = Template("shown", "x", "a fep", "a gazzer")
+    assert best("toma tulver please", (shown, Template("other", "Bake bread"))) == "shown"
 
 
-@pytest.mark.parametrize(
-    "request_", ["", "the", "repair", "mend the vehicle, then visit a doctor", "zzz " * 3000, "é 東京"]
-)
+@pytest.mark.parametrize("request_", ["", "the", "zorp", "mip the dax, then gazzer a toma", "zzz " * 3000, "é 東京"])
 def test_it_keeps_the_contract_of_a_ranker(installed: Path, request_: str) -> None:
     ranker = make_ranker(LIBRARY)
     assert isinstance(ranker, VectorRanker)
@@ -114,4 +112,4 @@ def test_it_keeps_the_contract_of_a_ranker(installed: Path, request_: str) -> No
 def test_without_the_files_matching_is_lexical(installed: Path, missing: str) -> None:
     (installed / missing).unlink()
     assert type(make_ranker(LIBRARY)) is LexicalRanker
-    assert best("repair a car") == "garage"
+    assert best("zorp a wug") == "first"
