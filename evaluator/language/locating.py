@@ -33,9 +33,6 @@ class LocatedError(Exception):
         super().__init__(message)
         self.message, self.offset, self.code, self.forbidden = message, offset, code, forbidden
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.message, self.offset, self.code, self.forbidden))
-
     def located(self, text: Text) -> ExpressionError:
         """Returns the error for callers, at its position in the author's file."""
         kind = SandboxError if self.forbidden else ExpressionError

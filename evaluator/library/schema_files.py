@@ -8,7 +8,6 @@ import stat
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from evaluator.errors import ToolError
 from evaluator.files.open_below import FILE
@@ -25,9 +24,6 @@ class SchemaFileError(Exception):
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.hint = code, message, hint
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.code, self.message, self.hint))
 
 
 def read_schema(href: str, folder: str | None, roots: Sequence[str | Path]) -> str:

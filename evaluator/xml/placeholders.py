@@ -25,9 +25,6 @@ class UnclosedPlaceholder(Exception):
         super().__init__(f"unclosed << at {offset}")
         self.offset = offset
 
-    def __reduce__(self) -> tuple[type[UnclosedPlaceholder], tuple[int]]:
-        return (type(self), (self.offset,))
-
 
 def rewrite_placeholders(text: str) -> str:
     """`text` with every `<<expr>>` as `{{expr}}`, outside comments and processing instructions.
