@@ -75,9 +75,6 @@ class FencedScope(Scope):
             self._known[name] = _escaped(value, self._pattern)
         return self._known[name]
 
-    def flatten(self) -> dict[str, Any]:
-        return {name: self.get(name) for name in self._inner.names()}
-
     def names(self) -> list[str]:
         return self._inner.names()
 

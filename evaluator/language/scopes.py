@@ -5,7 +5,7 @@ A standard template sees the whole chain; a function sees only `Scope(its parame
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from evaluator.errors import ExpressionError, UsageError
@@ -55,21 +55,9 @@ class Scope:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not MISSING
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
-
     def names(self) -> list[str]:
         """Returns every visible name, sorted."""
-        return sorted(self.flatten())
-
-    def flatten(self) -> dict[str, Any]:
-        """Returns every visible name with its value, as one new dictionary."""
-        values = {} if self._parent is None else self._parent.flatten()
-        values.update(self._values)
-        return values
-
-    def __repr__(self) -> str:
-        return f"Scope({', '.join(self.names())})"
+        return sorted({*self._values, *(() if self._parent is None else self._parent.names())})
 
 
 def plain(value: Any, path: str = "value") -> Any:

@@ -46,9 +46,6 @@ class Source:
         # Holding the elements keeps the parser's proxies, and so their identity, alive.
         self._places = dict(zip(root.iter("*"), layout.elements, strict=True))
 
-    def __repr__(self) -> str:
-        return f"Source({self.file or '<string>'!r}, <{self.root.tag}>)"
-
     def locate(self, element: Element) -> Span:
         """The place of the element's `<`."""
         return self._layout.span(self._places[element].start)

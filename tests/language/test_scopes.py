@@ -28,7 +28,7 @@ def test_the_innermost_binding_is_found_and_the_outer_ones_stay() -> None:
     inner = outer.child({"a": None})
     assert (inner.lookup("a"), inner.lookup("b"), outer.lookup("a")) == (None, 2, 1)
     assert inner.names() == ["a", "b"]
-    assert inner.flatten() == {"a": None, "b": 2}
+    assert (inner.names(), [inner.get(name) for name in inner.names()]) == (["a", "b"], [None, 2])
     assert "a" in inner
     assert "c" not in inner
 
