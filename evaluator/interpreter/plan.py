@@ -39,17 +39,20 @@ class _Planner:
         if isinstance(node, Call):
             return self._called(node.template, depth + 1)
         if isinstance(node, Cond):
-            branches = [inside(branch) for branch in children(node)]
-            return None if None in branches else max(filter(None, branches), default=0)
+            return _largest(map(inside, children(node)))
         nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
-        each = _total(map(inside, operands(node)))
+        run = [
+            (field.one_of, _times(inside(child), node.repeats_of(field.name, inputs).most))
+            for field, child in operands(node)
+        ]
+        always, one_of = ([steps for is_one, steps in run if is_one is wanted] for wanted in (False, True))
         turns = node.turns if isinstance(node, Atomic) else ()
         played = [
             _times(inside(turn.node), None if isinstance(turn.most, Text) else turn.most)
             for turn in turns
             if turn.node is not None
         ]
-        return _total([_own_steps(node), *played, _times(each, node.repeats(inputs).most), *nested])
+        return _total([_own_steps(node), *played, *always, _largest(one_of), *nested])
 
     def _called(self, name: str, depth: int) -> int | None:
         if name not in self._known:
@@ -66,6 +69,11 @@ def _own_steps(task: Task) -> int | None:
     if turns is None:
         return None
     return (1 + turns) * task.asks_model + task.runs_process + is_read
+
+
+def _largest(parts: Iterable[int | None]) -> int | None:
+    counts = list(parts)
+    return None if None in counts else max(filter(None, counts), default=0)
 
 
 def _total(parts: Iterable[int | None]) -> int | None:

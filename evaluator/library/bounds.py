@@ -144,12 +144,16 @@ class CallCounter:
 
     def _task(self, node: Task, inputs: Mapping[str, Any], level: int) -> tuple[_Range, str]:
         """The calls of a task, those of its child nodes as often as it runs them, and those of nested input tasks."""
-        repeats = node.repeats(inputs)
-        total, why = self._turns(node) if node.asks_model else (_NONE, repeats.why)
-        each = _NONE
-        for child in operands(node):
-            each = _add(each, self._count(child, {}, level))
-        total = _add(total, _times(each, repeats.least, repeats.most))
+        total, why = self._turns(node) if node.asks_model else (_NONE, node.repeats(inputs).why)
+        one_of: list[_Range] = []
+        for declared, child in operands(node):
+            repeats = node.repeats_of(declared.name, inputs)
+            found = _times(self._count(child, {}, level), repeats.least, repeats.most)
+            if declared.one_of:
+                one_of.append(found)
+            else:
+                total = _add(total, found)
+        total = _add(total, _any_of(one_of))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
                 most = None if isinstance(turn.most, Text) else turn.most
@@ -182,8 +186,7 @@ class CallCounter:
                 break
         else:
             found.append(_NONE if node.default is None else self._count(node.default, {}, level))
-        highs = [high for _, high in found]
-        return min(low for low, _ in found), None if None in highs else max(h for h in highs if h is not None)
+        return _any_of(found)
 
     def _called(self, name: str, level: int) -> _Range:
         known = self._ranges.get(name)
@@ -244,6 +247,12 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
 
 def _add(a: _Range, b: _Range) -> _Range:
     return _capped(a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1])
+
+
+def _any_of(ranges: Sequence[_Range]) -> _Range:
+    """The range of one of several alternatives."""
+    highs = [high for _, high in ranges]
+    return min((low for low, _ in ranges), default=0), None if None in highs else max(filter(None, highs), default=0)
 
 
 def _times(each: _Range, least: int, most: int | None) -> _Range:

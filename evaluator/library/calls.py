@@ -10,9 +10,9 @@ from evaluator.errors.messages import did_you_mean, listed, shortened
 from evaluator.language.analysis import CallReference, analysis_of
 from evaluator.library.graphs import cycles
 from evaluator.library.shapes import literal_fits, mismatch
-from evaluator.nodes import Call, Cond, Expression, Function, Iteration, Node, Span, Text, TopLevel
+from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type
-from evaluator.nodes.walk import children, tasks, texts
+from evaluator.nodes.walk import children, operands, tasks, texts
 
 
 def check_call(
@@ -107,7 +107,7 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
     """The templates that `node` calls, each with the certainty that a run makes the call.
 
     `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip; `sometimes`:
-    below a cond, or for the items of a reduce, which may be empty.
+    below a cond, or below an operator that may run a child not at all, as for the items of an empty list.
     """
     found: dict[str, tuple[EdgeKind, Span]] = {}
 
@@ -120,12 +120,19 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
             add(inner.template, below, inner.span)
         for call, span in text_calls(inner):
             add(call.name, "sometimes" if below == "sometimes" else "text", span)
-        lower: EdgeKind = "sometimes" if isinstance(inner, Cond | Iteration) else below
+        lower: EdgeKind = "sometimes" if _may_skip(inner) else below
         for child in children(inner):
             visit(child, lower)
 
     visit(node, "always")
     return found
+
+
+def _may_skip(node: TopLevel | Node) -> bool:
+    """Whether a run of `node` may not run each of its child nodes."""
+    if isinstance(node, Task):
+        return any(field.one_of or node.repeats_of(field.name, {}).least == 0 for field, _ in operands(node))
+    return isinstance(node, Cond)
 
 
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:

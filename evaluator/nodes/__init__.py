@@ -7,32 +7,37 @@ substitution.
 **An operator** is a subclass of `Task` with the decorator `@operator("its type")`. Its fields are declared with the
 functions of `declare`: each says what walks do with the value (a text, a setting, a child node, a part, data), in
 which element or attribute XML has it, its range, and for a child the names that its scope gains (`binds`), with their
-shapes. What is not a field is a class variable (`default_context`, `asks_model`, `runs_process`) or a short method:
-`repeats` says how often the child nodes run, `result` which shape the result has, `doubts` what is probably a mistake.
-What every operator has (`Task`), and the nodes that are not operators, are in `tree`.
+shapes (those that are computed are in `bound_shapes`). What is not a field is a class variable (`default_context`,
+`asks_model`, `runs_process`) or a short method: `repeats` says how often the child nodes run (`repeats_of`, where they
+differ; `one_of` declares children that are alternatives), `result` which shape the result has, `doubts` what is
+probably a mistake. What every operator has (`Task`), and the nodes that are not operators, are in `tree`.
 
 Everything else is generic over these declarations: reading and writing XML (`xml.build_task`, `xml.write`), variables
 in scope (`library.scoping`), call bounds (`library.bounds`), `ref` (`library.resolve`), settings with placeholders
 (`language.inputs`), planned steps (`interpreter.plan`), and the walks of `walk`.
 
-**To add an operator**: its class here, its type and its new elements and attributes in `schemas/task.xsd`, a
-module in `interpreter/operators/` and its line in `RUNNERS` there, documentation and tests. A missing runner is an
-error when the interpreter is imported; `tests/nodes/test_declarations.py` names what is missing in the schema.
-`tests/nodes/test_new_operator.py` adds an operator of its own, as an example.
+`docs/explanation/architecture.md` lists the steps to add an operator. `tests/nodes/test_new_operator.py` adds one of
+its own, as an example.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from evaluator.nodes.bound_shapes import (
+    AFTER_DIRECTOR,
+    CONVERSATION,
+    ITEM,
+    ITERATION,
+    earlier_steps,
+    inner_result,
+    previous_step,
+)
 from evaluator.nodes.declare import (
     FIELDS,
     OPERATORS,
-    Binding,
     Known,
     child,
     condition,
@@ -66,9 +71,7 @@ from evaluator.nodes.tree import Input as Input
 from evaluator.nodes.tree import OutputFormat as OutputFormat
 from evaluator.nodes.tree import Param as Param
 from evaluator.nodes.tree import TopLevel as TopLevel
-from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, NULL, STRING, TYPE_NAMES, Shape, record, value_shape
-
-_CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING))
+from evaluator.nodes.values import ANY, NULL, STRING, TYPE_NAMES, Shape, record, value_shape
 
 
 @declared
@@ -77,7 +80,7 @@ class Turn:
     user up to `most` times and sees the conversation so far."""
 
     text: Text | None = inner("text", default=None)
-    node: Node | None = inner("node", default=None, binds={"turns": _CONVERSATION})
+    node: Node | None = inner("node", default=None, binds={"turns": CONVERSATION})
     most: IntSetting = setting("integer", default=1, attribute="max", least=1)
     span: Span = Span()
 
@@ -137,65 +140,13 @@ class Atomic(Task):
         return NULL if self.tools_from is None else Shape("array", item=record("a call", name=STRING, arguments=ANY))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EarlierSteps(Mapping[str | int, Shape]):
-    """The results of the steps before `position`, by index and by name. Each is found when it is asked for."""
-
-    node: Sequential
-    position: int
-    known: Known
-
-    def __getitem__(self, key: str | int) -> Shape:
-        index = key
-        if isinstance(index, str):
-            places = self.known.step_places(self.node).get(index, ())
-            at = bisect_left(places, self.position)
-            index = places[at - 1] if at else -1
-        if not 0 <= index < self.position:
-            raise KeyError(key)
-        return _step_result(self.node, index, self.known)
-
-    def __iter__(self) -> Iterator[str | int]:
-        yield from range(self.position)
-        places = self.known.step_places(self.node)
-        yield from (name for name, indexes in places.items() if indexes[0] < self.position)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def _earlier_steps(node: Sequential, position: int, known: Known) -> Shape:
-    """`steps`: the results of the steps before the one at `position`, by index and by name."""
-
-    def why_absent(key: str | int) -> str | None:
-        if isinstance(key, int):
-            return "it has not run yet" if position <= key < len(node.steps) else None
-        if key == node.steps[position].name:
-            return "that is this step itself"
-        places = known.step_places(node).get(key, ())
-        at = bisect_left(places, position)
-        return f"that step runs later, as step {places[at] + 1}" if at < len(places) else None
-
-    return Shape("object", _EarlierSteps(node, position, known), False, None, "", why_absent)
-
-
-def _step_result(node: Sequential, index: int, known: Known) -> Shape:
-    step = node.steps[index]
-    what = f"step `{step.name}`" if step.name else f"step {index + 1}"
-    return record(what, content=STRING, parsed=known.result(step), notes=Shape("object"))
-
-
-def _previous_step(node: Sequential, position: int, known: Known) -> Shape | None:
-    return _step_result(node, position - 1, known) if position else None
-
-
 @operator("sequential")
 class Sequential(Task):
     """Runs its steps in order; the last one gives the result."""
 
     default_context: ClassVar[ContextSettings] = ContextSettings("full", True, "notes_only", "disabled")
 
-    steps: tuple[Node, ...] = child(form="steps", binds={"steps": _earlier_steps, "previous": _previous_step})
+    steps: tuple[Node, ...] = child(form="steps", binds={"steps": earlier_steps, "previous": previous_step})
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
         return Repeats(1, 1, f"{len(self.steps)} steps")
@@ -208,19 +159,6 @@ class Sequential(Task):
             yield Doubt("warning", "no-steps", "the sequence has no steps")
 
 
-def _item(node: Iteration, position: int, known: Known) -> Shape:
-    """`current_input`: an item of the iterated input, where only one is iterated and its items are known."""
-    shapes = [known.variable(name) for name in node.iterated]
-    return (shapes[0].item if len(shapes) == 1 else None) or ANY
-
-
-def _inner_result(node: Iteration, position: int, known: Known) -> Shape:
-    return value_shape(known.result(node.inner_task))
-
-
-_ITEM: Mapping[str, Binding] = {"current_input": _item, "index": INTEGER}
-
-
 @declared_by_name
 class Iteration(Task):
     """Runs `inner_task` for each item of its inputs.
@@ -230,7 +168,7 @@ class Iteration(Task):
 
     concurrency: IntSetting = setting("integer", default=1, attribute="concurrency", least=1)
     over: tuple[str, ...] = names(default=(), of="inputs")
-    inner_task: Node = child(binds=_ITEM)
+    inner_task: Node = child(binds=ITEM)
 
     @property
     def iterated(self) -> tuple[str, ...]:
@@ -270,7 +208,7 @@ class Reduce(Iteration):
     default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
 
     initial_value: Text | None = text(default=None)
-    reduction_task: Node = child(binds={**_ITEM, "current_result": _inner_result, "accumulator": ANY})
+    reduction_task: Node = child(binds={**ITEM, "current_result": inner_result, "accumulator": ANY})
 
     def result(self, known: Known) -> Shape:
         # A reduction over no items gives the initial value, which is text.
@@ -304,27 +242,6 @@ class Script(Task):
         return NULL
 
 
-def _script_output(node: DirectorEvaluatorLoop, position: int, known: Known) -> Shape:
-    output = record("script_output", stdout=STRING, stderr=STRING, exit_code=INTEGER)
-    if node.script_execution is None:
-        return Shape(output.kind, output.fields, False, what=output.what, empty="the loop has no script_execution")
-    return output
-
-
-def _directed(node: DirectorEvaluatorLoop, position: int, known: Known) -> Shape:
-    return value_shape(known.result(node.director))
-
-
-_ITERATION: Mapping[str, Binding] = {
-    "current_iteration": INTEGER,
-    "director_result": ANY,
-    "script_output": _script_output,
-    "evaluation": record("evaluation", True, success=BOOLEAN, feedback=STRING, details=ANY),
-    "evaluation_feedback": STRING,
-}
-_AFTER_DIRECTOR: Mapping[str, Binding] = {**_ITERATION, "director_result": _directed}
-
-
 @operator("director_evaluator_loop")
 class DirectorEvaluatorLoop(Task):
     """Runs director, optional script and evaluator until the condition holds or the iterations end."""
@@ -333,21 +250,21 @@ class DirectorEvaluatorLoop(Task):
 
     max_iterations: IntSetting = setting("integer", default=5, element="max_iterations", least=1)
     director: Node = child(
-        binds=_ITERATION,
+        binds=ITERATION,
         expects=((
             ("evaluation_feedback", "evaluation", "script_output"),
             "the feedback has no effect: no text of the director names it",
         ),),
     )  # fmt: skip
-    script_execution: Script | None = child(default=None, form="script", binds=_AFTER_DIRECTOR)
+    script_execution: Script | None = child(default=None, form="script", binds=AFTER_DIRECTOR)
     evaluator: Node = child(
-        binds=_AFTER_DIRECTOR,
+        binds=AFTER_DIRECTOR,
         expects=((
             ("director_result", "script_output"),
             "the director's result has no effect: no text of the evaluator names it",
         ),),
     )  # fmt: skip
-    termination_condition: Expression | None = condition(default=None, binds=_AFTER_DIRECTOR)
+    termination_condition: Expression | None = condition(default=None, binds=AFTER_DIRECTOR)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
         most = self.max_iterations

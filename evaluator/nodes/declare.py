@@ -61,6 +61,8 @@ class Field:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    one_of: bool = False
+    """One child runs, among those of all fields of the node that say so."""
     expects: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Groups of names: a child has to read at least one of each; the text says what it means that it reads none."""
     choices: Mapping[str, Any] | None = None
@@ -164,13 +166,17 @@ def child(
     default: Any = MISSING,
     form: Literal["role", "steps", "script"] = "role",
     binds: Mapping[str, Binding],
+    one_of: bool = False,
     expects: tuple[tuple[tuple[str, ...], str], ...] = (),
 ) -> Any:
     """A child node in an element of its own, or with form `steps` several; it sees the names that `binds` has.
 
-    `expects`: groups of names; it has to read at least one of each. The message is for a child that reads none.
+    `one_of`: only one of the children that are declared so runs. `expects`: groups of names; the child has to read at
+    least one of each. The message is for a child that reads none.
     """
-    return _declare("node", form, default, element="", required=default is MISSING, binds=binds, expects=expects)
+    return _declare(
+        "node", form, default, element="", required=default is MISSING, binds=binds, one_of=one_of, expects=expects,
+    )  # fmt: skip
 
 
 def part(of: type | None, form: Form, *, default: Any, element: str = "") -> Any:

@@ -212,6 +212,10 @@ class Task:
         """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
         return Repeats(1, 1)
 
+    def repeats_of(self, child: str, given: Mapping[str, Any]) -> Repeats:
+        """The number of times a run with the inputs `given` runs a child node in the field `child`."""
+        return self.repeats(given)
+
     def result(self, known: Known) -> Shape:
         """The shape of the parsed result of a task that declares no output format; NULL where it is text only."""
         return ANY

@@ -47,7 +47,7 @@ OBJECT = Shape("object")
 
 def record(what: str = "", open: bool = False, **fields: Shape) -> Shape:
     """An object with these fields and, unless `open`, no others."""
-    return Shape("object", cast("Mapping[str | int, Shape]", fields), open, None, what)
+    return Shape("object", fields=cast("Mapping[str | int, Shape]", fields), open=open, what=what)
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from evaluator.nodes import Call, Node, Task, TopLevel
-from evaluator.nodes.declare import fields_with, values
+from evaluator.nodes.declare import Field, fields_with, values
 from evaluator.nodes.spans import Expression, Span, Text
 
 
@@ -21,9 +21,9 @@ def children(node: Any) -> Iterator[Node]:
             yield from children(value)
 
 
-def operands(task: Task) -> Iterator[Node]:
-    """The children that the operator runs itself: all but those nested in inputs."""
-    return (value for _, _, value in values(task, "node"))
+def operands(task: Task) -> Iterator[tuple[Field, Node]]:
+    """The children that the operator runs itself, each with its field: all but those nested in inputs."""
+    return ((field, value) for field, _, value in values(task, "node"))
 
 
 def descendants(node: TopLevel | Node) -> Iterator[TopLevel | Node]:

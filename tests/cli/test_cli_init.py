@@ -86,7 +86,7 @@ def test_a_new_template_of_each_type_has_no_findings(cli: Run, kind: str, tmp_pa
 
 
 def test_every_operator_can_be_begun() -> None:
-    assert set(template_types()) == {*OPERATORS, "function"}
+    assert set(template_types()) == {*OPERATORS, "function"}, "add examples/new/TYPE.xml for each operator"
 
 
 def test_a_new_template_points_at_the_schema_of_its_project(cli: Run, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_operator_has_a_runner():
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 def test_an_operator_states_which_names_its_children_see(operator):
     for field in FIELDS[operator]:
-        assert field.role != "node" or field.binds, f"{field.name} of {operator.type} binds nothing"
+        assert field.role != "node" or field.binds is not None, f"{field.name} of {operator.type} has no `binds`"
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +20,8 @@ from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.library import TemplateLibrary, bound
-from evaluator.nodes import IntSetting, Node, Repeats, Task, Text
+from evaluator.library.calls import calls_of
+from evaluator.nodes import Atomic, Call, IntSetting, Node, Repeats, Sequential, Span, Task, Text
 from evaluator.nodes.declare import FIELDS, OPERATORS, Known, child, operator, setting
 from evaluator.nodes.values import INTEGER, Shape
 from evaluator.xml import schema, vocabulary
@@ -171,6 +173,29 @@ def test_its_calls_are_bounded_and_its_steps_planned(tmp_path):
     assert planned_steps(node, library, {}) == 6
     by_variable = library_of(tmp_path, TEMPLATE.format(attempts="{{ product | length }}", name="product"))
     assert bound(by_variable.get("slogan").node, by_variable).max_calls is None
+
+
+def test_children_that_run_differently_often_are_counted_each_by_its_own_declaration():
+    @operator("judged")
+    class Judged(Task):
+        draft: Node = child(binds={})
+        judge: Node = child(binds={})
+        keep: Node = child(binds={}, one_of=True)
+        drop: Node = child(binds={}, one_of=True)
+
+        def repeats_of(self, child, given) -> Repeats:
+            return Repeats(2, 5) if child == "draft" else Repeats(1, 1)
+
+    del OPERATORS["judged"]
+    one = Atomic(description=Text("d", Span()))
+    two = Sequential(description=Text("d", Span()), steps=(one, one))
+    call = Call("again", (), None, Span())
+    node = Judged(description=Text("d", Span()), draft=one, judge=one, keep=two, drop=call)
+    found = bound(node, {"again": one})
+    assert (found.min_calls, found.max_calls) == (2 + 1 + 1, 5 + 1 + 2)
+    assert planned_steps(dataclasses.replace(node, drop=one), TemplateLibrary(), {}) == 2 * (5 + 1 + 2)
+    assert calls_of(node)["again"][0] == "sometimes"
+    assert calls_of(dataclasses.replace(two, steps=(one, call)))["again"][0] == "always"
 
 
 def test_it_is_rendered_without_a_call(make_evaluator):
