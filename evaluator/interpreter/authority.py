@@ -9,6 +9,21 @@ then has the tools, files, providers and limits of the task whose model chose, a
 the task has as a tool is an exception: the author of the task has granted what that template contains.
 
 `interpret` checks every task against the authority in its frame, whatever started it.
+
+What each transformation of an Authority does with its fields ("all": no limit):
+
+| field | `under` | `chosen_by_model` | `of_template_tools` | `approved` | `with_files` |
+|---|---|---|---|---|---|
+| `tools` | same | those offered, of those allowed before | the author's | all | same |
+| `processes` | same | no | the author's | yes | same |
+| `files` | same | none | the author's | all | with more paths |
+| `reader` | same | `read_file`, if offered | the author's | none needed | same |
+| `grants` | with the profile's | with the policies of the offered tools | same | same | same |
+| `providers`, `profile` | same | those of the task | the author's | all | same |
+| `limits` | same | the smaller of the task's and those above | the author's | all | same |
+| `author` | same | `of_template_tools()` | the author's | none | same |
+
+Where there is no `author`, no model has chosen yet, and `of_template_tools` changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame."""
+"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame.
+
+| object | made by | lives |
+|---|---|---|
+| `Services` | the Evaluator, `evaluator.py` | as long as its Evaluator; some calls use a changed copy |
+| `RunOptions` | the methods of the Evaluator, `requests.py` | one call; `inner` gives that of a task inside it |
+| `Run` | `runs.py` | one task file: a call, or a subtask of it |
+| `Frame` | `runs.py` for the first node; `Frame.at` for each node inside | one node |
+| `PreparedTask` (in `prepared.py`) | `interpret.py`, once the inputs of a task are bound | one task, within its frame |
+"""
 
 from __future__ import annotations
 

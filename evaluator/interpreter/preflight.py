@@ -9,8 +9,7 @@ from typing import Literal, cast
 from evaluator.errors import ConfigurationError, Diagnostic
 from evaluator.errors.messages import did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
-from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
-from evaluator.interpreter.subtasks import SUBTASK
+from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.library import TemplateLibrary
 from evaluator.library.schema_files import SchemaFileError, read_schema
 from evaluator.library.shapes import folder_of, is_file, is_model
@@ -19,9 +18,6 @@ from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
-from evaluator.tools.anthropic import BASH, TEXT_EDITOR
-from evaluator.tools.computer import COMPUTER
-from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.servers import server_of_tool
 
@@ -38,8 +34,7 @@ def check_surroundings(
     each example whose output does not fit, and for a sandbox that is not installed. A `module:Model` is not imported
     here. `sandboxes` has those of the profiles. Schema files are below their template's folder or `roots`.
     """
-    known = {*tools, *BACKGROUND_TOOLS, *library.templates}
-    known |= {SUBTASK, EVALUATION_REQUEST, MANAGE_TASK, TEXT_EDITOR, BASH, COMPUTER}
+    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates}
     found: list[Diagnostic] = []
     for template in library.templates.values():
         for task in tasks(template.node):

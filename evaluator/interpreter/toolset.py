@@ -6,14 +6,14 @@ library, which becomes a subtask tool for that template.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
-from evaluator.handler.config import HandlerConfig, ToolGrant
+from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.authority import granted
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import Recorder
@@ -24,7 +24,6 @@ from evaluator.interpreter.run_access import run_access
 from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
-from evaluator.record.store import TaskStore
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools import Tool, ToolContext, ToolRegistry
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
@@ -33,7 +32,6 @@ from evaluator.tools.manage_task import MANAGE_TASK, manage_task_tool
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.content import placeholder_tools
 from evaluator.tools.mcp.servers import server_of_tool
-from evaluator.tools.x_display import XDisplay
 
 
 async def tools_for(run: Run, task: Task, prepared: PreparedTask, provider: str) -> ToolRegistry | None:
@@ -52,7 +50,7 @@ async def tools_for(run: Run, task: Task, prepared: PreparedTask, provider: str)
     spawner = Spawner(run, prepared, provider)
     background = _background(run, names, spawner)
     for name in names:
-        tool = served.get(name) or background.get(name) or _find(run, name, prepared, spawner)
+        tool = served.get(name) or background.get(name) or _find(run, name, spawner)
         above = tuple((policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool))
         if name in grants:
             own = granted(grants[name], tool)
@@ -122,54 +120,57 @@ async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dic
     return tools
 
 
-def _find(run: Run, name: str, prepared: PreparedTask, spawner: Spawner) -> Tool:
+def _find(run: Run, name: str, spawner: Spawner) -> Tool:
     services = run.services
     registered = services.tools.get(name)
     if registered is not None:
         return registered
-    if name == SUBTASK:
-        return subtask_tool(spawner)
-    if name == EVALUATION_REQUEST:
-        return evaluation_tool(spawner)
-    if name == TEXT_EDITOR:
-        return text_editor_tool()
-    if name == BASH:
-        config = prepared.config
-        return bash_tool(Shell(services.root, memory_bytes=config.script_memory_bytes, sandbox=config.sandbox))
-    if name == COMPUTER:
-        return computer_tool(_display(prepared.config))
-    if name == MANAGE_TASK and services.store is not None:
-        return _manage_task(spawner, services.store)
+    made = {tool: make for tool, make in TASK_TOOLS.items() if tool != MANAGE_TASK or services.store is not None}
+    if name in made:
+        return made[name](spawner)
     if name in services.library:
         return template_tool(spawner, services.library.get(name))
-    known = ", ".join(
-        [
-            *services.tools.names(),
-            SUBTASK,
-            EVALUATION_REQUEST,
-            TEXT_EDITOR,
-            BASH,
-            COMPUTER,
-            *(BACKGROUND_TOOLS if services.background is not None else ()),
-            *([MANAGE_TASK] if services.store else []),
-        ]
-    )
+    background = BACKGROUND_TOOLS if services.background is not None else ()
+    known = ", ".join([*services.tools.names(), *made, *background])
     raise ConfigurationError(f"no tool and no template has the name {name!r}; the tools are: {known}")
 
 
-def _display(config: HandlerConfig) -> XDisplay:
+def _bash(spawner: Spawner) -> Tool:
+    config = spawner.prepared.config
+    return bash_tool(
+        Shell(spawner.run.services.root, memory_bytes=config.script_memory_bytes, sandbox=config.sandbox)
+    )  # fmt: skip
+
+
+def _computer(spawner: Spawner) -> Tool:
+    config = spawner.prepared.config
     if config.computer is None:
         raise ConfigurationError(
             f"the tool {COMPUTER!r} needs a display; write into the profile {config.name!r}: "
             '<computer display=":1" width="1024" height="768"/>'
         )
-    return config.computer
+    return computer_tool(config.computer)
 
 
-def _manage_task(spawner: Spawner, store: TaskStore) -> Tool:
+def _manage_task(spawner: Spawner) -> Tool:
     """The tool that manages task lists. The profile's grant sets its role, which is the profile's name by default."""
-    config = spawner.prepared.config
+    config, services = spawner.prepared.config, spawner.run.services
+    if services.store is None:
+        raise ConfigurationError(f"the tool {MANAGE_TASK!r} needs a folder of task files")
     grant = next((grant for grant in config.tools if grant.name == MANAGE_TASK), ToolGrant(MANAGE_TASK))
-    runs = run_access(spawner, store, grant.runs or "list")
-    folders = (*spawner.run.services.library.folders, shipped("templates"))
-    return manage_task_tool(TaskLists(store.root), grant.role or config.name, runs, tuple(dict.fromkeys(folders)))
+    runs = run_access(spawner, services.store, grant.runs or "list")
+    folders = (*services.library.folders, shipped("templates"))
+    return manage_task_tool(
+        TaskLists(services.store.root), grant.role or config.name, runs, tuple(dict.fromkeys(folders))
+    )  # fmt: skip
+
+
+TASK_TOOLS: Mapping[str, Callable[[Spawner], Tool]] = {
+    SUBTASK: subtask_tool,
+    EVALUATION_REQUEST: evaluation_tool,
+    TEXT_EDITOR: lambda _: text_editor_tool(),
+    BASH: _bash,
+    COMPUTER: _computer,
+    MANAGE_TASK: _manage_task,
+}
+"""Makes the tools that depend on the task that offers them; `manage_task` exists only if tasks are recorded."""

@@ -1,7 +1,19 @@
 """The steps of an earlier run, looked up by an evaluation that resumes or replays it.
 
 A step is identified by its path and its fingerprint. `ResumedSteps` returns the results of completed steps and lets
-the other steps run. `ReplayedSteps` returns what was recorded, failures included, and lets nothing run.
+the other steps run. `ReplayedSteps` returns what was recorded, failures included, and lets nothing run. The first row
+that fits decides:
+
+| record at the path | resume | resume with `allow_changed` | replay | replay with `past_changes` |
+|---|---|---|---|---|
+| an answer, same fingerprint | answer | answer | answer | answer |
+| no step | runs, unless `edited` | runs | halts | halts |
+| last step: other fingerprint | halts | runs | halts | answer before the change, else halts |
+| last step: failed, timed out, not run | runs, unless `edited` | runs | the failure | the failure |
+| last step: no end, or aborted | runs, unless `edited` | runs | halts | halts |
+
+With `edited` a resume halts there instead. Before a step whose effect is in doubt runs again, `ResumedSteps.decide`
+asks what to do; a model call is repeated with a warning.
 
 A step that may not run halts the evaluation with all its subtasks: from then on no step is begun, so that no later
 part can mistake the refusal for an answer. Only the ends of steps in flight are still written.

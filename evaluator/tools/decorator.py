@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from evaluator.errors import ToolError, UsageError
+from evaluator.errors.messages import did_you_mean
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.threads import in_thread
 from evaluator.tools.policy import Policy
@@ -83,13 +84,14 @@ def tool(
     is the tool's description. A sync function runs in its own thread, which a timeout abandons and cannot stop. The
     function itself is the tool's `function`.
 
-    Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot express.
+    Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot express, and for an
+    entry below `Args:` that is not a parameter.
     """
 
     def make(target: Callable[..., Any]) -> FunctionTool[..., Any]:
         title = name or getattr(target, "__name__", "")
         parameters = inspect.signature(target).parameters
-        text, notes = _read_docstring(inspect.getdoc(target) or "", frozenset(parameters))
+        text, notes = _read_docstring(inspect.getdoc(target) or "", frozenset(parameters), f"tool {title!r}")
         annotations, context_name = _annotations(target, parameters, f"tool {title!r}")
         schema, convert = _read_annotations(annotations, parameters, f"tool {title!r}")
         for key, schema_of_parameter in schema["properties"].items():
@@ -243,20 +245,35 @@ def _default(value: Any) -> dict[str, Any]:
         return {}  # a default that JSON cannot express is not shown to the model
 
 
-def _read_docstring(text: str, names: frozenset[str]) -> tuple[str, dict[str, str]]:
-    """The description, and the text of each parameter: below `Args:`, or as plain `name: text` lines."""
+def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, dict[str, str]]:
+    """The description, and the text of each parameter: below `Args:`, or as plain `name: text` lines.
+
+    Raises: UsageError, for an entry below `Args:` that is not a parameter.
+    """
     description: list[str] = []
     notes: dict[str, str] = {}
     current: str | None = None
     ended = False
+    # The indents of `Args:` and of its first entry; the lines of an entry are further in.
+    section: int | None = None
+    first: int | None = None
     for line in text.splitlines():
         stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
         entry = _ENTRY.match(stripped)
+        if section is not None and stripped:
+            section = section if indent > section else None
+            first = indent if first is None else first
         if _SECTION.match(stripped) or (stripped == line and _OTHER_SECTION.match(stripped)):
             ended, current = True, None
+            section, first = indent if _SECTION.match(stripped) else None, None
         elif entry and entry[1] in names:
             current = str(entry[1])
             notes[current] = entry[2]
+        elif entry and section is not None and indent == first:
+            hint = did_you_mean(entry[1], sorted(names))
+            message = f"{where}: its docstring describes {entry[1]!r}, which is not a parameter"
+            raise UsageError(message if hint is None else f"{message}; {hint}")
         elif current is not None and stripped and line[0].isspace():
             notes[current] = f"{notes[current]} {stripped}".strip()
         elif not ended and not (current is not None and not stripped):

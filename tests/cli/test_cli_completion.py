@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 from evaluator.cli.main import COMMANDS, main
@@ -49,3 +51,11 @@ def test_the_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path, caps
     if program is not None:
         (tmp_path / "script").write_text(script, encoding="utf-8")
         subprocess.run([program, "-n", tmp_path / "script"], check=True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_function_of_a_command_has_its_name(name: str) -> None:
+    module, line = COMMANDS[name]
+    function = getattr(import_module(f"evaluator.cli.{module}"), name.rpartition(" ")[2], None)
+    assert isinstance(function, click.Command), f"evaluator/cli/{module}.py needs a command with the name of {name!r}"
+    assert line.endswith(".")

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry, builtin_tools
+from evaluator.tools.anthropic import TEXT_EDITOR, text_editor_tool
 
 SECRET = "what lies outside"
 
@@ -95,7 +96,12 @@ DEEDS = [
     ("write_file", {"content": "theirs", "create_only": True}),
     ("edit_file", {"old": "i", "new": "I", "count": 9}),
     ("delete_file", {}),
+    (TEXT_EDITOR, {"command": "view"}),
+    (TEXT_EDITOR, {"command": "create", "file_text": "theirs"}),
+    (TEXT_EDITOR, {"command": "str_replace", "old_str": "i", "new_str": "I"}),
+    (TEXT_EDITOR, {"command": "insert", "insert_line": 0, "insert_text": "theirs"}),
 ]
+FILE_TOOLS = ToolRegistry([*(builtin_tools().get(name) for name in builtin_tools().names()), text_editor_tool()])
 
 
 def act(access, name, path, arguments):
@@ -103,7 +109,13 @@ def act(access, name, path, arguments):
     context = ToolContext(roots=access, asker=CallbackAsker(lambda question: "y"))
     named = {("pattern" if name == "glob" else "path"): path}
     tool = "list_files" if name == "glob" else name
-    return asyncio.run(builtin_tools().call(tool, json.dumps({**named, **arguments}), context))
+    return asyncio.run(FILE_TOOLS.call(tool, json.dumps({**named, **arguments}), context))
+
+
+def test_every_tool_with_a_path_is_attacked():
+    tools = [FILE_TOOLS.get(name) for name in FILE_TOOLS.names()]
+    with_path = {tool.spec.name for tool in tools if "path" in tool.spec.parameters["properties"]}
+    assert with_path == {name for name, _ in DEEDS}, "add each tool with a `path` to DEEDS"
 
 
 @pytest.mark.parametrize(("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20])

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -305,3 +306,36 @@ def test_a_decorated_function_is_called_as_before() -> None:
     bare = dataclasses.replace(join, function=None)
     with pytest.raises(UsageError, match="'join' was not made from a function"):
         bare("a")
+
+
+@pytest.mark.parametrize(
+    ("docstring", "message"),
+    [
+        ("Find.\n\nArgs:\n    trem: what", "tool 'find': its docstring describes 'trem', which is not a parameter; did you mean `term`"),
+        ("Find.\n\nArgs:\n    term: what:\n        more: of it\n    other (int): x", "describes 'other'"),
+        ("Find.\n\nArgs:\n    term: what\n\n    query: x\n\nReturns:\n    str: y", "describes 'query'"),
+    ],
+)  # fmt: skip
+def test_a_docstring_that_describes_an_unknown_parameter_is_refused(docstring, message):
+    def find(term: str) -> str:
+        return term
+
+    find.__doc__ = docstring
+    with pytest.raises(UsageError, match=re.escape(message)):
+        tool(find)
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Find.\n\nArgs:\n    term: what\n        as: here\n\nReturns:\n    text: the title",
+        "Find.\n\nArgs:\n    term: what\nhint: this is not an entry",
+        "Find.\n\nhint: this is not an entry",
+    ],
+)
+def test_what_only_looks_like_an_entry_is_left_alone(docstring):
+    def find(term: str) -> str:
+        return term
+
+    find.__doc__ = docstring
+    assert "term" in tool(find).spec.parameters["properties"]

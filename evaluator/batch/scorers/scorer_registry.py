@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
@@ -36,7 +36,25 @@ _CLASSES: tuple[type[BuiltinScorer], ...] = (
     JsonEqualScorer, JsonSubsetScorer, JsonSchemaScorer, GradedScorer, ReferenceScorer, RubricScorer, PairwiseScorer,
     MajorityScorer, DropScorer, QuasiExactScorer, MathScorer, CallsScorer, IfevalScorer,
 )  # fmt: skip
-SCORERS: Mapping[str, type[BuiltinScorer]] = MappingProxyType({scorer.type: scorer for scorer in _CLASSES})
+
+
+def by_type(classes: Iterable[type[BuiltinScorer]]) -> Mapping[str, type[BuiltinScorer]]:
+    """The classes by their `type`. Raises: TypeError, for a class that is not declared as a shipped scorer must be."""
+    found: dict[str, type[BuiltinScorer]] = {}
+    for scorer in classes:
+        own, name = vars(scorer), scorer.__name__
+        if "__dataclass_params__" not in own or not own["__dataclass_params__"].frozen or "__slots__" not in own:
+            raise TypeError(f"{name}: decorate it with @dataclass(frozen=True, slots=True, kw_only=True)")
+        kind = own.get("type")
+        if not isinstance(kind, str) or not kind or "type" in {field.name for field in fields(scorer)}:
+            raise TypeError(f'{name}: write its name as a class variable: type: ClassVar[str] = "…"')
+        if kind in found:
+            raise TypeError(f"{name} and {found[kind].__name__} have the same type {kind!r}; rename one")
+        found[kind] = scorer
+    return MappingProxyType(found)
+
+
+SCORERS: Mapping[str, type[BuiltinScorer]] = by_type(_CLASSES)
 """The shipped scorers by name. A class's docstring describes the scorer; its fields are the arguments."""
 
 ScorerSpec: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Scorer"

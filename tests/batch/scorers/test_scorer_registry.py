@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers import SCORERS, FunctionScorer, make_scorer, make_scorers, parse_scorer, run_scorer, scorer
+from evaluator.batch.scorers.scorer_registry import by_type
+from evaluator.batch.scorers.text_scorers import ExactScorer
 from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score, seen
 
@@ -209,3 +212,29 @@ def test_a_function_is_loaded_from_a_file_and_hashed_by_its_source(tmp_path: Pat
     for _ in range(2):
         with pytest.raises(UsageError, match="ZeroDivisionError"):
             parse_scorer(f"{broken}:x")
+
+
+def test_a_class_that_is_not_declared_as_a_shipped_scorer_is_refused() -> None:
+    declared = dataclass(frozen=True, slots=True, kw_only=True)
+
+    class Plain(ExactScorer):
+        type: ClassVar[str] = "mine"
+
+    @declared
+    class Unnamed(ExactScorer): ...
+
+    @declared
+    class Field(ExactScorer):
+        type: str = "mine"  # type: ignore[misc]
+
+    @declared
+    class Twice(ExactScorer):
+        type: ClassVar[str] = "exact"
+
+    expected: list[tuple[Any, str]] = [
+        (Plain, "Plain: decorate it with @dataclass"), (Unnamed, "Unnamed: write its name as a class variable"),
+        (Field, "Field: write its name as a class variable"), (Twice, "Twice and ExactScorer have the same type 'exact'"),
+    ]  # fmt: skip
+    for cls, message in expected:
+        with pytest.raises(TypeError, match=message):
+            by_type([ExactScorer, cls])
