@@ -14,36 +14,22 @@ import asyncio
 import contextlib
 import os
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import Figure, parser_for, report
+from figures import HERE, Figure, parser_for, report
 
-from evaluator.background import BackgroundTasks, End, ScriptWork, Work
-from evaluator.background.output import Output
+from evaluator.background import BackgroundTasks, ScriptWork
+
+sys.path.insert(0, str(HERE.parent))
+
+from tests.background.instant import Instant
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class Instant(Work):
-    """Ends by itself after some turns of the loop, unless it is killed before."""
-
-    type = "b"
-
-    def __init__(self, turns: int) -> None:
-        self.turns, self.is_killed = turns, False
-
-    async def run(self, output: Output) -> End:
-        while self.turns and not self.is_killed:
-            self.turns -= 1
-            await asyncio.sleep(0)
-        return End("killed" if self.is_killed else "completed", 0)
-
-    def kill(self) -> None:
-        self.is_killed = True
 
 
 async def ends(folder: Path, count: int) -> list[Figure]:

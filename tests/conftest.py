@@ -7,6 +7,7 @@ looked for with HYPOTHESIS_PROFILE=explore.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from hypothesis import settings
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.handler.backends import KEYS
+
+# Tests start hundreds of processes, each of which would compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)

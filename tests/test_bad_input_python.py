@@ -243,10 +243,17 @@ def test_the_sync_form_inside_an_evaluation_is_refused_and_does_not_hang(make_ev
 
 
 def test_a_cancelled_evaluation_closes_its_task_file_as_aborted(make_evaluator: Any, tmp_path: Path) -> None:
-    evaluator = make_evaluator(ECHO, backend=SimulatedBackend(hang=1.0))
-
     async def cancelled() -> None:
-        await asyncio.wait_for(evaluator.evaluate("echo", {"t": "x"}), 0.3)
+        asked = asyncio.Event()
+
+        class Hanging(SimulatedBackend):
+            async def complete(self, request: Any, *, on_text: Any = None) -> Any:
+                asked.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(make_evaluator(ECHO, backend=Hanging()).evaluate("echo", {"t": "x"}))
+        await asked.wait()
+        await asyncio.wait_for(task, 0.01)
 
     with pytest.raises(TimeoutError):
         asyncio.run(cancelled())

@@ -82,7 +82,7 @@ def test_a_kill_aborts_the_evaluation_and_closes_its_record(make_evaluator, tmp_
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
             task = tasks.start(work_for(evaluator, "slow"), "slow")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 while not (tmp_path / "started").exists():  # noqa: ASYNC110  (a script makes it)
                     await asyncio.sleep(0.01)
             return await tasks.kill(task.id, "enough", timeout_s=200)

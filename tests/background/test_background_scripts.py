@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, Work
+from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork
 from evaluator.background.output import read_output
 from evaluator.background.stall import prompt_hint
 from evaluator.testing import FakeClock
+from tests.background.instant import Instant
 
 DETACHED = """
 import os, sys, time
@@ -161,25 +162,6 @@ def test_another_process_kills_a_task_and_sees_that_its_owner_is_gone(tmp_path):
 
 
 def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_path):
-    class Instant(Work):
-        """Ends by itself after `turns` turns of the loop, unless it is killed before."""
-
-        type = "b"
-
-        def __init__(self, turns: int) -> None:
-            self.turns, self.is_killed = turns, False
-
-        async def run(self, output):
-            from evaluator.background import End
-
-            while self.turns and not self.is_killed:
-                self.turns -= 1
-                await asyncio.sleep(0)
-            return End("killed" if self.is_killed else "completed", 0)
-
-        def kill(self) -> None:
-            self.is_killed = True
-
     async def work():
         told = []
         async with BackgroundTasks(tmp_path, callback=told.append) as tasks:

@@ -107,7 +107,7 @@ def test_a_kill_aborts_the_session_and_closes_its_record(make_evaluator, tmp_pat
             await tasks.wait(task.id, 60, idle=True)
             if when == "active":
                 await tasks.send(task.id, "hello")
-                await asyncio.wait_for(asked.wait(), 60)
+                await asyncio.wait_for(asked.wait(), 200)
             killed = await tasks.kill(task.id, "enough", timeout_s=200)
             assert [n.kind for n in tasks.store.notices(task.id)] == ["end"]
             return killed

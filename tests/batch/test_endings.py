@@ -230,8 +230,12 @@ def test_a_cancelled_session_has_ended_in_its_folder(quiz: Evaluator, calls: Cal
 def test_wait_for_ends_a_batch_as_it_ends_anything(quiz: Evaluator, tmp_path: Path) -> None:
     async def main() -> None:
         live = Live(ROWS[:2])
+        task = asyncio.create_task(run_batch("quiz", live(), evaluator=quiz, output=tmp_path / "b"))
+        async with asyncio.timeout(WITHIN_S):
+            while not (tmp_path / "b" / "manifest.json").exists():  # noqa: ASYNC110  (the batch makes it)
+                await asyncio.sleep(0)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run_batch("quiz", live(), evaluator=quiz, output=tmp_path / "b"), 0.3)
+            await asyncio.wait_for(task, 0.1)
 
     asyncio.run(main())
     assert last_session(tmp_path / "b")["state"] == "stopped"

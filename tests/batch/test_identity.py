@@ -18,6 +18,7 @@ SAMPLE = Sample("a", {"question": "Why?"}, target="x")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
 )
 
 

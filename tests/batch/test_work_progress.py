@@ -43,7 +43,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
     def update_and_wait(self: WorkProgress, done: int) -> None:
         update(self, done)
-        assert found.drawn.wait(20)
+        assert found.drawn.wait(200)
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(work_progress, "DELAY_S", 0.0)

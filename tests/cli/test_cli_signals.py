@@ -118,7 +118,7 @@ def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Pa
     assert process.returncode == 130
     assert b"Traceback" not in err
     pid = int(pid_file.read_text())
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), 5)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid))
     assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
 
 

@@ -23,7 +23,7 @@ def outcomes(evaluator: Any, rows: Any) -> tuple[list[bool], BaseException | Non
 
     async def main() -> tuple[list[bool], BaseException | None]:
         seen: list[bool] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(200):
             try:
                 async for outcome in evaluator.evaluate_batch("say", rows):
                     seen.append(outcome.ok)

@@ -208,7 +208,7 @@ def test_map_runs_at_most_as_many_items_at_once_as_its_concurrency(make_evaluato
 
             self.running += 1
             self.most = max(self.most, self.running)
-            await asyncio.wait_for(both.wait(), 5)
+            await asyncio.wait_for(both.wait(), 200)
             self.running -= 1
             return ModelResponse("x", "stop")
 
@@ -408,7 +408,7 @@ def test_nested_input_tasks_run_in_parallel_before_the_task(make_evaluator):
 
             text = request.messages[-1].content
             if text.startswith("find"):
-                await asyncio.wait_for(both.wait(), 5)
+                await asyncio.wait_for(both.wait(), 200)
                 return ModelResponse(text[-1].upper(), "stop")
             return ModelResponse(text, "stop")
 

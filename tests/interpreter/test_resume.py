@@ -125,7 +125,7 @@ def test_a_failed_run_is_tried_again_from_where_it_failed(make_evaluator, script
 def test_an_aborted_run_says_how_much_was_planned_and_continues(make_evaluator, scripted, tmp_path):
     async def cancelled(evaluator):
         task = asyncio.ensure_future(evaluator.evaluate("story", {"topic": "cats"}))
-        await asyncio.wait_for(reached.wait(), 10)
+        await asyncio.wait_for(reached.wait(), 200)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -121,7 +121,7 @@ def test_after_a_sigkill_in_the_second_turn_the_first_is_not_paid_again(tmp_path
         root = Path(__file__).parents[2]
         child = subprocess.Popen([sys.executable, "-c", CHILD, server.base_url, str(tmp_path)], cwd=root)
         try:
-            server.wait_for_posts(2, timeout_s=120)
+            server.wait_for_posts(2, timeout_s=200)
         finally:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()

@@ -87,7 +87,7 @@ def test_changes_are_published_by_a_thread_and_at_the_end(store, publisher):
     add(store)
     publisher.schedule()
     publisher.schedule()
-    assert done.wait(60)
+    assert done.wait(200)
     assert [e.id for e in read_document(publisher.path.read_bytes(), "q").tasks] == ["T-01"]
     add(store)
     publisher.schedule()

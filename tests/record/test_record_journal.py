@@ -201,7 +201,7 @@ def test_steps_that_wait_for_the_disk_together_share_one_sync(
         waiting[-1].start()
     go_on.set()
     for thread in waiting:
-        thread.join(10)
+        thread.join(200)
     # The first one's, and one for the three that came while it ran.
     assert len(calls) == 2
     journal.abandon()

@@ -338,7 +338,7 @@ def test_at_a_terminal_the_user_is_asked(answer: str, code: int, files: Path, se
             break
         shown += piece
     os.close(controller)
-    assert process.wait(60) == code, shown
+    assert process.wait(200) == code, shown
     assert b"names:" in shown and b"Allow this, until the files change? [y/N]" in shown
     assert server.posts == (1 if code == 0 else 0)
 

@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 import threading
-import time
 
 import pytest
 
@@ -112,20 +111,22 @@ def test_a_file_that_reports_no_size_is_limited_too():
 
 
 def test_a_folder_swapped_for_a_link_never_lets_a_secret_out(root):
-    """Two threads read while another swaps a folder and a file for links to the outside, for one second."""
+    """Two threads read while another swaps a folder and a file for links to the outside."""
     (root / "door").mkdir()
     (root / "door" / "secret.txt").write_text("inside")
     (root / "trap").symlink_to(root.parent)
     (root / "file").write_text("inside")
     (root / "lure").symlink_to(root.parent / "secret.txt")
     access = FileAccess([root])
-    stop = time.monotonic() + 1.0
     swaps = 0
     seen = {"inside": 0, "refused": 0, SECRET: 0}
 
+    def is_going_on():
+        return swaps < 1000 or seen["inside"] < 1000 or seen["refused"] < 1000
+
     def swap():
         nonlocal swaps
-        while time.monotonic() < stop:
+        while is_going_on():
             for one, other in (("door", "trap"), ("file", "lure")):
                 os.rename(root / one, root / "away")
                 os.rename(root / other, root / one)
@@ -134,7 +135,7 @@ def test_a_folder_swapped_for_a_link_never_lets_a_secret_out(root):
             swaps += 1
 
     def read():
-        while time.monotonic() < stop:
+        while is_going_on():
             for path in ("door/secret.txt", "file"):
                 try:
                     seen[access.read_text(path).text] += 1
@@ -147,9 +148,7 @@ def test_a_folder_swapped_for_a_link_never_lets_a_secret_out(root):
     for thread in threads:
         thread.join()
     assert seen[SECRET] == 0
-    assert swaps > 10
-    assert seen["inside"] > 10
-    assert seen["refused"] > 10
+    assert not is_going_on()
 
 
 def test_a_root_swapped_for_a_link_is_refused(root):

@@ -20,7 +20,7 @@ def test_the_event_loop_runs_while_a_function_computes() -> None:
 
         def waits_for_the_loop(output: str) -> bool:
             loop.call_soon_threadsafe(may_end.set)
-            return may_end.wait(60)
+            return may_end.wait(200)
 
         return await run_scorer(make_scorer(waits_for_the_loop), seen("x"))
 

@@ -167,9 +167,9 @@ def test_any_text_of_number_characters_is_read_without_a_crash(text: str) -> Non
     "piece", ["1,234,", "1 ", "1/", "9", "10^", "1.", "-", "\\frac{1}{", "1e", "½ ", "234,", "234 ", "234.", "±1"]
 )
 def test_long_texts_are_read_to_their_end(piece: str) -> None:
-    # Were the time quadratic, this would take hours.
+    # Were the time quadratic, this would take longer than a test may.
     for decimal in (".", ","):
-        assert isinstance(list(find_numbers(piece * 200_000 + "234^2", decimal)), list)
+        assert isinstance(list(find_numbers(piece * 50_000 + "234^2", decimal)), list)
 
 
 OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea-Bissau"}
