@@ -147,19 +147,15 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
 
 def _key(*, create: bool) -> bytes | None:
     path = user_folder() / KEY_FILE
-    if path not in _keys and (key := _read_key(path, create=create)) is not None:
-        _keys[path] = key
-    return _keys.get(path)
-
-
-def _read_key(path: Path, *, create: bool) -> bytes | None:
     with suppress(OSError, ConfigurationError):
-        key = _read_private(path)
+        key = _keys.get(path) or _read_private(path)
         if key is None and create:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 write_atomic(path, secrets.token_bytes(32), replace=False, error=ConfigurationError)
             key = _read_private(path)
+        if key is not None:
+            _keys[path] = key
         return key
     return None
 

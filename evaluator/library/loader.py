@@ -379,9 +379,6 @@ def _changed(before: _Content, after: _Content) -> frozenset[str]:
     old, new = before.templates, after.templates
     # A file may hold several templates; those whose nodes are equal have not changed.
     changed = {
-        name
-        for name in old.keys() & new.keys()
-        if old[name].file != new[name].file
-        or (old[name].node is not new[name].node and old[name].node != new[name].node)
+        name for name in old.keys() & new.keys() if old[name].file != new[name].file or old[name].node != new[name].node
     }
     return frozenset(changed | (old.keys() ^ new.keys()))
