@@ -78,7 +78,8 @@ class BackendDeclaration:
     `origin`: where its answers come from. Those of a `provider` are priced and cached; others are free. `default_model`
     answers if no model is named; None: the first model of the server at `base_url`, else of the first provider that is
     found. `prefix`: a model with it belongs to this backend in every profile. `is_replaced`: a model that the caller
-    names, with another prefix, is answered by the backend `auto`.
+    names, with another prefix, is answered by the backend `auto`. `has_providers`: it reaches several providers, and
+    the prefix of a model names the one that is its endpoint.
     """
 
     open: Callable[[Target], tuple[Backend, str]]
@@ -86,14 +87,18 @@ class BackendDeclaration:
     default_model: str | None
     prefix: str | None = None
     is_replaced: bool = False
+    has_providers: bool = False
+
+
+def declared(backend: Backend) -> BackendDeclaration | None:
+    """The declaration of `backend`; None for one of a project, which is given in Python."""
+    return next((each for name, each in BACKENDS.items() if name == backend.name), None)
 
 
 def origin_of(backend: Backend) -> Origin:
     """Where the answers of `backend` come from; a backend that is not declared here is taken for a provider."""
-    for name, declared in BACKENDS.items():
-        if name == backend.name:
-            return declared.origin
-    return "provider"
+    found = declared(backend)
+    return "provider" if found is None else found.origin
 
 
 def is_simulated_model(label: str) -> bool:
@@ -217,7 +222,7 @@ def _replay(_: Target) -> tuple[Backend, str]:
 BACKENDS: Mapping[BackendName, BackendDeclaration] = {
     "auto": BackendDeclaration(open=_auto, origin="provider", default_model=None),
     "openai_compatible": BackendDeclaration(open=_openai_compatible, origin="provider", default_model=None),
-    "litellm": BackendDeclaration(open=_litellm, origin="provider", default_model=None),
+    "litellm": BackendDeclaration(open=_litellm, origin="provider", default_model=None, has_providers=True),
     "simulated": BackendDeclaration(
         open=_simulated, origin="simulated", default_model=SIMULATED, prefix="simulated", is_replaced=True,
     ),

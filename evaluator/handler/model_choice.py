@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import shortened
-from evaluator.handler.backends import BACKENDS, KEYS, SIMULATED, Target, declaration_for, origin_of, profile_key
+from evaluator.handler.backends import (
+    BACKENDS,
+    KEYS,
+    SIMULATED,
+    Target,
+    declaration_for,
+    declared,
+    origin_of,
+    profile_key,
+)
 from evaluator.handler.config import BackendName, HandlerConfig
 from evaluator.library.model_ids import host_in
 from evaluator.limits.call_limiter import CallLimiter
@@ -248,10 +257,11 @@ def endpoint_of(backend: Backend, model: str) -> str:
 
     A backend of your own may declare it as an attribute `endpoint`.
     """
-    declared = getattr(backend, "endpoint", None)
-    if isinstance(declared, str):
-        return declared
-    return model.partition("/")[0] if backend.name == "litellm" else backend.name
+    own = getattr(backend, "endpoint", None)
+    if isinstance(own, str):
+        return own
+    found = declared(backend)
+    return model.partition("/")[0] if found is not None and found.has_providers else backend.name
 
 
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:

@@ -1,4 +1,20 @@
-"""The declarations that node classes consist of: what each field is, where XML has it, which names it binds."""
+"""The declarations that node classes consist of: what each field is, where XML has it, which names it binds.
+
+| function | declares | XML |
+|---|---|---|
+| `text` | a text that is resolved before the node runs | element |
+| `condition` | an expression with names of its own | element |
+| `expression` | an expression | attribute of a child element |
+| `setting` | a number or boolean, or a placeholder for one | element or attribute |
+| `choice` | one of several words | element |
+| `attribute`, `flag`, `names`, `literal` | a string, a boolean, names of inputs, data, as written | attribute |
+| `child` | one node or several, and the names that it sees | element |
+| `part` | an object with fields of its own, or several | element |
+| `inner` | a field of such an object, which XML reads and writes by hand | |
+
+`declared` makes a class of them, `operator` the class of a task type. `FIELDS` has the declarations of each class.
+Walks use `values` and `fields_with`, which select by role.
+"""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.language import methods
 from evaluator.language.filters import FILTER_NAMES
 from evaluator.language.predicates import TEST_NAMES
-from evaluator.nodes import ContextSettings
-from evaluator.nodes.declare import OPERATORS
+from evaluator.nodes import ContextSettings, Task
+from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.tools import builtin_tools
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +118,16 @@ def test_every_filter_test_and_method_is_in_the_reference(start: str, names: set
     hint = f"in docs/reference/templates.md, section Expressions, after {start!r}"
     assert wanted - listed == set(), f"list them {hint}"
     assert listed - wanted - {"loop"} == set(), f"evaluator/language/{module}.py does not have them; remove them {hint}"
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_element_and_attribute_of_an_operator_is_in_its_section(operator: str) -> None:
+    common = {field.name for field in FIELDS[Task]}
+    own = [field for field in FIELDS[OPERATORS[operator]] if field.name not in common]
+    names = {name for field in own for name in (field.element, field.attribute) if name}
+    text = section("templates.md", f"### {operator}")
+    missing = names - words_in(text)
+    assert not missing, f"describe them in docs/reference/templates.md, section {operator}"
 
 
 def test_every_scorer_has_a_row_in_the_reference() -> None:

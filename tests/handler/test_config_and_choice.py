@@ -162,6 +162,13 @@ def test_only_a_declaration_lets_a_named_model_or_its_prefix_choose_the_backend(
     assert chooser.choose("openai/gpt-4o", None, config).backend.name == "openai_compatible"
 
 
+@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "echo"), (True, "acme")])
+def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(monkeypatch, has_providers, endpoint):
+    declare_echo(monkeypatch, has_providers=has_providers)
+    chooser = ModelChooser(environ={}, probe_local=False)
+    assert chooser.choose("acme/large", None, HandlerConfig(backend="echo")).endpoint == endpoint
+
+
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
     declare_echo(monkeypatch, name="Echo")
     with pytest.raises(ConfigurationError, match="'echo' calls itself 'Echo'"):
