@@ -4,8 +4,8 @@
 
 The ratio is a median over rounds that time both side by side. The hostile texts repeat each of 181 pieces (brackets,
 quotes, comments, fences, half values) after each of twelve beginnings, and add deep, long and wide ones, values under
-schemas that are slow to check, and XML; each is read once. The twelve slowest are read again at four sizes: the growth
-is the time of each doubling, by which linear work doubles.
+schemas that are slow to check, XML, lists, labelled lines and tables; each is read once. The twelve slowest are read
+again at four sizes: the growth is the time of each doubling, by which linear work doubles.
 """
 
 from __future__ import annotations
@@ -67,6 +67,26 @@ XML_PIECES = [
     "<a></think>", "<a b='", '<a b="c">', "<a b=c>", "<answer>", "<a>x</b>", "</", "<a ", "]]>", "-->", "<a>\n",
     '<a b="c" d"', '<a b="c"d" ', "<a@b", "&lt;a&gt;",
 ]  # fmt: skip
+ROWS: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+        "required": ["a"],
+    },
+}
+OTHER_FORMS: list[tuple[str, Any]] = [
+    (piece, schema)
+    for piece in (
+        "- ", "- a\n", "a: ", "a: b\n", "a: b\n\n", "a:\n  ", "|", "| a ", "| a | b |\n", "|---", "|---|---|\n",
+        "a,b\n", "a,", "1. a: b\n", "## a\n", "**a**\n", "P(a=", "P(a='x'),", "<a>", "<a>1</a>", "<parameter=a>",
+        "<arg_key>a</arg_key>", '{"x": ', '{"x": [],', "```yaml\na: b\n```\n", "```\n- a\n", "> a: b\n", "a b c d\n",
+        "12 kg\n", "Answer:\n", "**1** ", "#### 1\n",
+    )
+    for schema in ("string[]", "number", ROWS, ROWS["items"])
+]  # fmt: skip
+"""Pieces of answers that are not JSON, each with a schema that asks for what they could be."""
+
 Text = tuple[str, Callable[[int], str], str, Any]
 """A name, the text of a size, the type and the schema."""
 
@@ -95,6 +115,16 @@ def hostile_texts() -> list[Text]:
         ("attributes without ends", lambda n: "<a " + 'b="c ' * (n // 5) + ">", "xml", None),
         ("a list under a recursive union", lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]", "json", UNION),
     ]  # fmt: skip
+    texts += [
+        (
+            f"{piece!r} * n{size or ''}",
+            lambda n, piece=piece, size=size: repeat("", piece, min(n, size or n)),
+            "json",
+            schema,
+        )
+        for piece, schema in OTHER_FORMS
+        for size in (None, 99_000)
+    ]
     texts += [
         (f"XML {prefix!r} + {piece!r} * n", partial(repeat, prefix, piece), "xml", None)
         for prefix in ("", "<r>", "```xml\n<r>")

@@ -84,6 +84,19 @@ class Guide:
                 return [value for value in cast(list[Any], values) if isinstance(value, str)]
         return []
 
+    def properties(self, node: Any, value: Any = None) -> dict[str, Any]:
+        """The declared properties of an object node with their nodes; `value` decides between alternatives."""
+        found: dict[str, Any] = {}
+        for part in self.parts(node, "object", value):
+            declared = part.get("properties")
+            if isinstance(declared, dict):
+                found = {**cast(dict[str, Any], declared), **found}
+        return found
+
+    def items(self, node: Any) -> Any:
+        """The node of the items of an array node; None if it does not say."""
+        return next((part["items"] for part in self.parts(node, "array") if isinstance(part.get("items"), dict)), None)
+
     def _fits(self, part: Any, kind: str, value: Any) -> bool:
         """Whether an alternative is of `kind` and has no constant that differs from what `value` has there."""
         if kind not in (self.types(part) or (kind,)):
@@ -218,7 +231,7 @@ class Coercion:
     def _items(self, value: list[Any], node: Any) -> None:
         parts = self._guide.parts(node, "array")
         prefix = next((_list(part, "prefixItems") for part in parts if "prefixItems" in part), [])
-        rest = next((part["items"] for part in parts if isinstance(part.get("items"), dict)), None)
+        rest = self._guide.items(node)
         if rest is None and not prefix:
             return
         for index, item in enumerate(value):

@@ -25,7 +25,7 @@ _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
 )
-_ARRAY = rf"\[(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
+_ARRAY = rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
 _EVENT = re.compile(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", re.I)
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)

@@ -12,6 +12,8 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
 from evaluator.output.extract import Block, Extract, extract, fences, is_reasoning, unfence, without_thinking
+from evaluator.output.forms import read_forms
+from evaluator.output.inner import read_inner
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
 from evaluator.output.rewrites import rewrite
@@ -98,13 +100,19 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
             return _read_lenient(text, compiled)
         if compiled is None or (compiled.build is None and compiled.check(value) is None):
             return ParsedOutput(value, (), None, text)
-        return _finish(conform(value, compiled), [], text)
+        return _finish(_conform_or_inner(value, compiled), [], text)
     if type != "text":
         return ParsedOutput(
             None, (), OutputError("bad_schema", f"the output type {type!r} is unknown: use text, json or xml"), text
         )
     ignored = schema is not None and schema not in ("string", "any", "text", "", str)
     return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
+
+
+def _conform_or_inner(value: Any, schema: Schema | None) -> CheckedValue:
+    """The value by its schema; if it does not fit, the only value inside it that does."""
+    conformed = conform(value, schema)
+    return conformed if conformed.error is None else read_inner([value], schema) or conformed
 
 
 def _finish(conformed: CheckedValue, warnings: list[str], text: str) -> ParsedOutput:
@@ -130,7 +138,7 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
     if whole is not _MISSING:
         warnings += [MESSAGES["fence"]] if fenced else []
         warnings += [MESSAGES[repair]] if repair else []
-        return _finish(conform(whole, schema), warnings, text)
+        return _finish(_conform_or_inner(whole, schema), warnings, text)
     if schema is not None:
         scalar = _read_scalar(inner, found, schema)
         if scalar is not None:
@@ -230,9 +238,16 @@ def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], tex
         kinds = dict.fromkeys(kind for block in found.blocks for kind in block.repairs)
         return _finish(conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))), warnings, text)
     choice = choose(found.blocks, schema)
+    if choice is None or choice.conformed.error is not None or choice.block.weak:
+        other = read_forms(found, schema)
+        if other is not None:
+            return _finish(other, warnings, text)
     if choice is None:
         return _no_json(found, schema, warnings, text, body)
     block = choice.block
+    if choice.conformed.error is not None:
+        inner = read_inner([one.value for one in found.blocks if not one.cut or len(one.value) == 1], schema)
+        choice = choice if inner is None else replace(choice, conformed=inner)
     if found.fenced:
         warnings.append(MESSAGES["fence"])
     around = _find_around(body, block.start, block.end, found)

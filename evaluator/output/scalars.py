@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
 
 from evaluator.output.quantities import is_attached_unit, is_scale, is_unit, multiply
 
@@ -185,24 +187,34 @@ def find_answer(text: str) -> tuple[str, str] | None:
     return _trim(last[1]), "a label"
 
 
-def _folded(text: str, values: list[str]) -> str:
+def _folded(text: str, values: Sequence[str]) -> str:
     """The words of a text; with `+` and `#` where one of `values` has them (`C++`)."""
     rest = _NOT_SIGN if any("+" in value or "#" in value for value in values) else _NOT_WORD
     return rest.sub(" ", text.casefold()).strip()
 
 
-def find_word(text: str, values: list[str]) -> str | None:
+def find_word(text: str, values: Sequence[str]) -> str | None:
     """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none.
 
     `InProgress` and `Status.IN_PROGRESS` are `in_progress`.
     """
     text = text[:_MAX_LENGTH].strip()
+    words = _words(tuple(values))
     for written in dict.fromkeys((text, _CAMEL.sub(" ", text), _CLASS.sub("", text))):
         folded = _folded(written, values)
-        found = [value for value in values if folded and _folded(value, values) == folded]
-        if found:
-            return found[0] if len(found) == 1 else None
+        if folded in words:
+            return words[folded]
     return None
+
+
+@lru_cache(maxsize=128)
+def _words(values: tuple[str, ...]) -> dict[str, str | None]:
+    """The values by their words; None where two have the same."""
+    found: dict[str, str | None] = {}
+    for value in values:
+        for words in {_folded(value, values), _folded(_CAMEL.sub(" ", value), values)} - {""}:
+            found[words] = value if found.get(words, value) == value else None
+    return found
 
 
 def find_first_line(text: str, values: list[str]) -> str | None:

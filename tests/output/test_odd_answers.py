@@ -1,4 +1,4 @@
-"""The three tables of answers that models could write, and the few that it does not read."""
+"""The four tables of answers that models could write, and the few that it does not read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import answers_blind_1 as first
 import answers_blind_2 as second
 import answers_blind_3 as third
+import answers_blind_4 as fourth
 import pytest
 
 from evaluator.output import parse_output
@@ -14,8 +15,8 @@ from evaluator.output import parse_output
 NOT_READ = ('{**"a"**: 1, **"b"**: 2}', '{"color": <Color.RED: \'red\'>, "n": 1}', '{"a" : 1 , "b" ; 2}')
 """Texts of the tables that are not read as a person does."""
 
-PLAIN = [(text, None, value) for text, value in (*first.PLAIN, *second.PLAIN, *third.PLAIN)]
-TYPED = [*first.TYPED, *second.TYPED, *third.TYPED]
+PLAIN = [(text, None, value) for text, value in (*first.PLAIN, *second.PLAIN, *third.PLAIN, *fourth.PLAIN)]
+TYPED = [*first.TYPED, *second.TYPED, *third.TYPED, *fourth.TYPED]
 
 
 @pytest.mark.parametrize(("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ])
@@ -25,13 +26,13 @@ def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: A
     assert type(parsed.value) is type(value)
 
 
-@pytest.mark.parametrize(("text", "value"), [*first.XML, *second.XML, *third.XML])
+@pytest.mark.parametrize(("text", "value"), [*first.XML, *second.XML, *third.XML, *fourth.XML])
 def test_elements_are_read_as_a_person_reads_them(text: str, value: Any) -> None:
     parsed = parse_output(text, "xml")
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings
 
 
-@pytest.mark.parametrize(("text", "schema"), [*first.REFUSED, *second.REFUSED, *third.REFUSED])
+@pytest.mark.parametrize(("text", "schema"), [*first.REFUSED, *second.REFUSED, *third.REFUSED, *fourth.REFUSED])
 def test_an_answer_without_a_reading_is_refused(text: str, schema: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert parsed.error is not None, parsed.value

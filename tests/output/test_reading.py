@@ -36,7 +36,7 @@ REPAIRED: list[tuple[str, Any, tuple[str, ...]]] = [
     ('\ufeff{"a": 1}', {"a": 1}, ("byte order mark",)),
     ('{"a": 1}\n\nHope {this} helps [1]!', {"a": 1}, ("around", "fits best")),
     ('As in [1], it is {"a": 2}.', {"a": 2}, ("around", "fits best")),
-    ("- [ ] todo\n- [x] done\n{\"a\": 1}", {"a": 1}, ("around", "fits best")),
+    ("- [ ] todo\n- [x] done\n{\"a\": 1}", {"a": 1}, ("around",)),
     ('{{"a": 1}}', {"a": 1}, ("around",)),
     ('{"a": 1} and then {"a": 2}', {"a": 2}, ("around", "last one")),
     ('```json\n{"a": 1}\n```\nbetter:\n```json\n{"a": 2}\n```', {"a": 2}, ("fence", "around", "last one")),

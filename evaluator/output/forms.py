@@ -1,0 +1,202 @@
+"""Reads objects and arrays that are not written as JSON: lists, labelled lines, tables, XML, constructor calls.
+
+Only where a schema asks for an object or an array, after JSON was looked for. A value is read only if exactly one form
+gives a value that fits the schema.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from evaluator.output.choose import CheckedValue, conform
+from evaluator.output.extract import Extract, fences
+from evaluator.output.lines import Lines, NoReading
+from evaluator.output.reader import BlockReader
+from evaluator.output.repairs import MESSAGES
+from evaluator.output.schema import NotChecked, Schema
+from evaluator.output.shape import Shaper
+from evaluator.output.strict import StrictScanner, Unreadable
+
+_CONTAINERS = frozenset({"object", "array"})
+_MAX_LENGTH = 100_000
+_MAX_LINES = 2_000
+_MAX_REGIONS = 8
+_MAX_STEPS = 5_000
+_CALL = re.compile(
+    r"\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'|[A-Za-z_][\w.]{0,80}+\((?=\s*(?:[A-Za-z_]\w{0,80}+\s*(?:=(?!=)|:\s)|\)))|[()]"
+)
+_IS_CALL = re.compile(
+    r"(?:[A-Za-z_]\w{0,80}\s*=\s*)?(\[?\s*[A-Za-z_][\w.]{0,80}\(\s*[A-Za-z_]\w{0,80}\s*(?:=(?!=)|:\s)[\s\S]*[)\]])"
+)
+_RULE = re.compile(
+    r"\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?|\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?"
+)
+_CELL = re.compile(r"(?<!\\)\|")
+_SPECIAL_TOKEN = re.compile(r"<\|[\w ]{1,40}\|>")
+_COMMENT = re.compile(r"(?:^|[ \t]+)#[ \t][^\n]*$", re.M)
+_WITH_COMMENTS = ("yaml", "yml", "toml", "ini")
+_QUOTED_LINES = re.compile(r"^>[ \t]?", re.M)
+_ALL_QUOTED = re.compile(r">[^\n]*(?:\n>[^\n]*)*")
+_PARAMETER = re.compile(
+    r"<(parameter|param|argument|arg|field)(?:=|\s+name\s*=\s*)[\"']?([\w.-]{1,80})[\"']?\s*>([^<]*(?:<(?!/?(?:parameter|param|argument|arg|field)\b)[^<]*)*)</\1\s*>"
+    r"|<arg_key>([^<]{1,80})</arg_key>\s*<arg_value>([^<]*)</arg_value>"
+)
+
+
+def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
+    """The value of a text in which no JSON fits the schema; None if it has no other form, or several readings."""
+    guide = schema.guide if schema is not None else None
+    wanted = (guide.top or frozenset[str]()) - {"null"} if guide is not None else frozenset[str]()
+    if (
+        schema is None
+        or guide is None
+        or len(wanted) != 1
+        or not wanted <= _CONTAINERS
+        or len(found.answer) > _MAX_LENGTH
+    ):
+        return None
+    kinds = (dict, list) if "array" in wanted else (dict,)
+    if any(
+        block.value and block.value.__class__ in kinds and not (block.weak and block.value.__class__ is list)
+        for block in found.blocks
+    ):
+        return None
+    shaper = Shaper(guide)
+    answer = _SPECIAL_TOKEN.sub("", found.answer)
+    fenced = [
+        _COMMENT.sub("", fence.content) if fence.language in _WITH_COMMENTS else fence.content
+        for fence in fences(answer)[-_MAX_REGIONS:]
+    ]
+    for region in reversed(fenced or [answer]):
+        fitting: list[CheckedValue] = []
+        for kind, written in _forms(region, is_array="array" in wanted):
+            try:
+                shaped = shaper.shape(written, guide.root)
+            except NoReading:
+                continue
+            conformed = conform(shaped, schema, *([MESSAGES["fence"]] if fenced else []), MESSAGES[kind])
+            if isinstance(conformed.error, NotChecked):
+                return None
+            if conformed.error is None:
+                fitting.append(conformed)
+        if fitting:
+            return fitting[0] if all(one.value == fitting[0].value for one in fitting) else None
+    return None
+
+
+def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
+    """What a text says in each form that it may have: texts, lists, dicts and Lines."""
+    region = _QUOTED_LINES.sub("", region.strip()) if _ALL_QUOTED.fullmatch(region.strip()) else region.strip()
+    if not region or region.count("\n") > _MAX_LINES or region[0] == "{":
+        return
+    called = _read_calls(region)
+    if called is not None:
+        yield "constructor", called
+        return
+    parameters = list(_PARAMETER.finditer(region))
+    if parameters:
+        pairs = [(match[2] or match[4], (match[3] or match[5] or "").strip()) for match in parameters]
+        if len(dict(pairs)) == len(pairs):
+            yield "elements", dict(pairs)
+        return
+    if "</" in region or "/>" in region:
+        yield from (("elements", written) for written in _read_elements(region))
+        return
+    rows = _read_table(region) if "|" in region else None
+    if rows is None:
+        rows = _read_csv(region)
+    if rows is not None:
+        yield from (("table", written) for written in _objects(rows, is_array=is_array))
+    yield "list" if is_array else "labels", Lines.of(region)
+
+
+def _read_calls(region: str) -> Any:
+    """The value of `Name(key=1)`, with the calls inside it; None if the text is not of this form."""
+    match = _IS_CALL.fullmatch(region)
+    if match is None:
+        return None
+    parts, closers, position = list[str](), list[str](), 0
+    for token in _CALL.finditer(match[1]):
+        if token[0][0] in "\"'":
+            continue
+        parts.append(match[1][position : token.start()])
+        position = token.end()
+        if token[0] == ")":
+            parts.append(closers.pop() if closers else ")")
+        else:
+            closers.append(")" if token[0] == "(" else "}")
+            parts.append("(" if token[0] == "(" else "{")
+    text = "".join((*parts, match[1][position:]))
+    reader = BlockReader(text, 0, StrictScanner(text, _MAX_STEPS))
+    try:
+        reader.read()
+    except Unreadable:
+        return None
+    return None if reader.cut or reader.end < len(text) else reader.value
+
+
+def _read_elements(region: str) -> Iterator[Any]:
+    """The elements of a text as dicts: as they are, and what is inside the only element around them."""
+    from evaluator.xml.lenient import read_elements
+
+    written = read_elements(region).value
+    for _ in range(3):
+        if not isinstance(written, dict):
+            return
+        yield written
+        inside = cast(dict[str, Any], written)
+        if len(inside) != 1:
+            return
+        written = next(iter(inside.values()))
+
+
+def _read_table(region: str) -> list[list[str]] | None:
+    """The rows of the only Markdown table of a text, the header first; None if there is none, or several."""
+    lines = [line.strip() for line in region.splitlines()]
+    rules = [
+        index
+        for index, line in enumerate(lines)
+        if index and "-" in line and _RULE.fullmatch(line) and "|" in lines[index - 1]
+    ]
+    if len(rules) != 1:
+        return None
+    end = rules[0] + 1
+    while end < len(lines) and "|" in lines[end]:
+        end += 1
+    return [_cells(line) for line in (lines[rules[0] - 1], *lines[rules[0] + 1 : end])]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.replace("\\|", "|").strip() for cell in _CELL.split(line.removeprefix("|").removesuffix("|"))]
+
+
+def _read_csv(region: str) -> list[list[str]] | None:
+    """The rows of a text that consists of lines with the same number of cells."""
+    header = region.split("\n", 1)[0]
+    delimiter = next((mark for mark in "\t;," if mark in header), None)
+    if delimiter is None or "\n" not in region:
+        return None
+    try:
+        rows = list(csv.reader(region.splitlines(), delimiter=delimiter, skipinitialspace=True, strict=True))
+    except csv.Error:
+        return None
+    rows = [[cell.strip() for cell in row] for row in rows if row]
+    return rows if all(len(row) == len(rows[0]) for row in rows) else None
+
+
+def _objects(rows: list[list[str]], *, is_array: bool) -> Iterator[Any]:
+    """The objects that rows below a header are; for one object the only row, or rows of a name and a value."""
+    header, *body = rows
+    if not body or any(len(row) != len(header) for row in body) or len(set(header)) < len(header):
+        return
+    objects = [{name: cell or None for name, cell in zip(header, row, strict=True)} for row in body]
+    if is_array:
+        yield objects
+        return
+    if len(objects) == 1:
+        yield objects[0]
+    if len(header) == 2 and len({row[0] for row in body}) == len(body):
+        yield {name: value or None for name, value in body}

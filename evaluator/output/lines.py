@@ -1,0 +1,240 @@
+"""Takes labelled members, items, rows or a text from lines as Markdown and YAML write them.
+
+Nothing is dropped: a line that belongs to none of them leaves no reading, except prose before and after.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from evaluator.output.scalars import find_word
+
+_MAX_LABEL = 60
+_MAX_PROSE = 400
+ITEM_MARK = re.compile(
+    r"(?:([-*+•–—·▪◦‣●○])[ \t]+|\(?(\d{1,4})(?:[.)][ \t]+|[、．）][ \t]*)|\(?([a-z])\)[ \t]+|([①-⑳])[ \t]*)"
+    r"(?:\[ \][ \t]+)?(?=\S)"
+)
+_DASH = re.compile(r"([^\n|{}\[\]<>]{1,64}?)[ \t]+[-–—][ \t]+(?=\S)")
+_CLOSING = re.compile(r"\b(?:let me know|hope (?:this|that)|feel free|anything else|would you like|note)\b", re.I)
+_HEADING = re.compile(r"#{1,6}[ \t]+(?=\S)")
+_LABEL = re.compile(r"([^\n:：=|{}\[\]<>]{1,64}?)[ \t]*(?:[:：](?!//)|=(?!=))")
+_RULE = re.compile(r"[-*_]{3,}")
+_MARKS = "*_`\"' \t"
+SENTENCE_END = re.compile(r"[.!?:;,…]\Z")
+_REFUSAL = re.compile(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", re.I)
+_NO_LINE = tuple("{}[]<|#>`")
+_NOTHING = ("none", "n/a", "null", "nothing")
+
+
+class NoReading(Exception):
+    """What is written does not have the form that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that is not blank: its indentation, its text, and whether a blank line is before it."""
+
+    indent: int
+    text: str
+    after_blank: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines whose meaning the schema decides. With `folded` they are one text without line breaks."""
+
+    lines: tuple[Line, ...]
+    folded: bool = False
+
+    @staticmethod
+    def of(text: str) -> Lines:
+        found: list[Line] = []
+        after_blank = False
+        for line in text.expandtabs(4).splitlines():
+            stripped = "" if _RULE.fullmatch(line.strip()) else line.strip()
+            if stripped:
+                found.append(Line(len(line) - len(line.lstrip()), stripped, after_blank))
+            after_blank = not stripped
+        return Lines(tuple(found))
+
+    def text(self) -> str:
+        if self.folded:
+            return " ".join(line.text for line in self.lines)
+        least = min((line.indent for line in self.lines), default=0)
+        parts = [("\n" if line.after_blank else "") + " " * (line.indent - least) + line.text for line in self.lines]
+        return "\n".join(parts).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A known label of a line: the property, what follows it, and whether it is a heading."""
+
+    name: str
+    rest: str
+    is_heading: bool
+
+
+def _label_of(text: str, names: Iterable[str]) -> tuple[bool, _Label | None]:
+    """Whether a line has the form of a label, and the property that it names."""
+    names = list(names)
+    heading = _HEADING.match(text)
+    item = ITEM_MARK.match(text)
+    bare = text[(heading or item).end() :] if heading or item else text  # pyright: ignore[reportOptionalMemberAccess]
+    match = _LABEL.match(bare)
+    if (
+        match is None
+        and (dash := _DASH.match(bare)) is not None
+        and find_word(dash[1].strip(_MARKS), names) is not None
+    ):
+        match = dash
+    if match is not None:
+        label = match[1].strip(_MARKS)
+        opening = match[1].lstrip()[:2] if match[1].lstrip()[:1] in ("*", "_") else match[1].lstrip()[:1]
+        rest = bare[match.end() :].strip()
+        if opening and opening[0] in "*_`" and not match[1].rstrip().endswith(opening):
+            rest = rest.removeprefix(opening).removeprefix(opening[0]).strip()  # **Label:** value
+        name = find_word(label, names) if len(label) <= _MAX_LABEL else None
+        return True, _Label(name, rest, heading is not None) if name is not None else None
+    is_title = heading is not None or (bare[:2] in ("**", "__") and bare.endswith(bare[:2]))
+    name = find_word(bare.strip(_MARKS + "#"), names) if is_title and len(bare) <= _MAX_LABEL else None
+    return heading is not None, _Label(name, "", True) if name is not None else None
+
+
+def _offset(line: Line) -> int:
+    """The column of a line's text behind the mark of an item."""
+    item = ITEM_MARK.match(line.text)
+    return line.indent + (item.end() if item is not None else 0)
+
+
+def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
+    """The labelled members of lines, in order, each with a text, Lines, or None where nothing is written."""
+    names = list(names)
+    labels = [_label_of(line.text, names) for line in lines.lines]
+    first = next((index for index, (_, label) in enumerate(labels) if label is not None), None)
+    if first is None:
+        raise NoReading
+    head, column = lines.lines[first], _offset(lines.lines[first])
+    has_headings = cast(_Label, labels[first][1]).is_heading
+    starts: list[int] = []
+    is_open = False
+    for index, line in enumerate(lines.lines):
+        is_label, label = labels[index]
+        same = line.indent == head.indent or _offset(line) == column
+        if label is not None and same and label.is_heading >= has_headings and index >= first:
+            starts.append(index)
+            is_open = not label.rest and ITEM_MARK.match(head.text) is None
+        elif (
+            is_label and same and not (is_open and ITEM_MARK.match(line.text)) and not (has_headings and index > first)
+        ):
+            ends_with_value = line.text.rstrip(_MARKS)[-1:] not in (":", "：")
+            next_to = index + 1 < len(lines.lines) and not lines.lines[index + 1].after_blank
+            if (index < first and ends_with_value and next_to) or (index > first and not line.after_blank):
+                raise NoReading  # an unknown label among the others
+    found: list[tuple[str, Any]] = []
+    for start, end in zip(starts, [*starts[1:], len(lines.lines)], strict=True):
+        label = cast(_Label, labels[start][1])
+        body = lines.lines[start + 1 : end]
+        found.append((label.name, _body(label, body, lines.lines[start].indent, end == len(lines.lines))))
+    return found
+
+
+def _body(label: _Label, body: tuple[Line, ...], indent: int, is_last: bool) -> Any:
+    if label.rest in ("|", "|-", ">", ">-"):
+        return Lines(body, folded=label.rest[0] == ">") if body else None
+    if not label.rest:
+        return Lines(body) if body else None
+    split = next((index for index, line in enumerate(body) if line.after_blank), len(body))
+    if any(line.indent <= indent or ITEM_MARK.match(line.text) for line in body[:split]):
+        raise NoReading
+    if split < len(body) and not (is_last and _is_prose(body[split:])):
+        raise NoReading
+    if split < len(body) and SENTENCE_END.search(label.rest) and not _CLOSING.search(body[split].text):
+        raise NoReading  # it may be the second paragraph of the value
+    return " ".join((label.rest, *(line.text for line in body[:split])))
+
+
+def _is_prose(lines: tuple[Line, ...]) -> bool:
+    """Whether lines are one short paragraph of text around a value."""
+    return (
+        not any(line.after_blank for line in lines[1:])
+        and sum(len(line.text) for line in lines) <= _MAX_PROSE
+        and not any(ITEM_MARK.match(line.text) or line.text.startswith("|") for line in lines)
+    )
+
+
+def items(lines: Lines) -> list[Any]:
+    """The items of a list in lines, each a text or Lines; without marks, each line of a list of short lines."""
+    marks = [ITEM_MARK.match(line.text) for line in lines.lines]
+    first = next((index for index, mark in enumerate(marks) if mark is not None), None)
+    if first is None:
+        return _plain_items(lines)
+    if any(_REFUSAL.search(line.text) for line in lines.lines[:first]):
+        raise NoReading
+    base, kind = lines.lines[first].indent, cast("re.Match[str]", marks[first]).lastindex
+    found: list[list[Line]] = []
+    number = 0
+    for index, line in enumerate(lines.lines[first:], first):
+        mark = marks[index]
+        if mark is not None and line.indent == base:
+            written = mark[1] or mark[2] or mark[3] or mark[4]
+            following = int(written) if kind == 2 else ord(written)
+            if mark.lastindex != kind or (found and following != number + (0 if kind == 1 else 1)):
+                raise NoReading
+            number = following
+            found.append([Line(base + mark.end(), line.text[mark.end() :], False)])
+        elif line.indent > base:
+            found[-1].append(line)
+        elif line.after_blank and mark is None and _is_prose(lines.lines[index:]):
+            break
+        else:
+            raise NoReading
+    if len(found) == 1 and found[0][0].text.strip("*_. ").casefold() in _NOTHING:
+        raise NoReading
+    texts = [item[0].text for item in found if len(item) == 1]
+    if len(texts) == len(found):
+        return _without_commas(texts)
+    return [Lines(tuple(item)) if len(item) > 1 else item[0].text for item in found]
+
+
+def _without_commas(texts: list[str]) -> list[str]:
+    """Items without the comma or semicolon after each but the last, and the mark after the last."""
+    if len(texts) > 1 and any(all(text.endswith(mark) for text in texts[:-1]) for mark in (",", ";")):
+        return [text[:-1].rstrip() for text in texts[:-1]] + [texts[-1].rstrip(",;.")]
+    return texts
+
+
+def _plain_items(lines: Lines) -> list[str]:
+    texts = [line.text for line in lines.lines]
+    if len(texts) > 2 and texts[0].endswith((":", "：")):
+        texts = texts[1:]
+    if len(texts) < 2 or any(line.after_blank for line in lines.lines[-len(texts) + 1 :]):
+        raise NoReading
+    texts = _without_commas(texts)
+    for text in texts:
+        is_quoted = text[0] == text[-1] == '"' and len(text) > 1
+        if not is_quoted and (text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL):
+            raise NoReading
+    return texts
+
+
+def rows(lines: Lines, names: Iterable[str]) -> list[Any]:
+    """The rows in lines: groups of labels that begin with the same label, else the items of a list."""
+    names = list(names)
+    labels = [_label_of(line.text, names)[1] for line in lines.lines]
+    first = next((index for index, label in enumerate(labels) if label is not None), None)
+    if first is None:
+        return items(lines)
+    head, name = lines.lines[first], cast(_Label, labels[first]).name
+    starts = [
+        index
+        for index, (line, label) in enumerate(zip(lines.lines, labels, strict=True))
+        if label is not None and label.name == name and line.indent == head.indent
+    ]
+    if len(starts) < 2:
+        return items(lines)
+    ends = [*starts[1:], len(labels)]
+    return [Lines(lines.lines[start:end]) for start, end in zip(starts, ends, strict=True)]
