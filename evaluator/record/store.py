@@ -407,7 +407,7 @@ def _ids(folder: Path) -> Iterator[int]:
 
 
 def _peek(task_id: int, path: Path, fd: int, alive: bool) -> TaskSummary:
-    if alive:
+    if alive and path.parent.name != "done":
         # The file of a running task may be large, and its beginning says all.
         header = grammar.header_of(os.pread(fd, _HEAD_BYTES, 0), str(path))
         if header is not None and not is_gone(header.owner):

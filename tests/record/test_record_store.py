@@ -296,6 +296,13 @@ def test_a_listed_task_has_header_and_summary_without_its_result(root: Path) -> 
     assert task.summary == Summary("completed", 1, 0, 0.5, {"turns": 1})
 
 
+def test_a_task_that_was_reopened_is_listed_as_before_until_something_is_written(root: Path) -> None:
+    store = TaskStore(root)
+    journal, recording = store.reopen(finish(store))
+    assert [task.status for task in store.list()] == [recording.status] == ["completed"]
+    journal.abandon()
+
+
 @pytest.mark.parametrize("size", [100, 3000, 9000])
 def test_listing_reads_long_headers_and_long_reasons_too(root: Path, size: int) -> None:
     store = TaskStore(root)
