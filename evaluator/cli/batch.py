@@ -47,9 +47,6 @@ EXIT_THRESHOLD, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
 _FILE = re.compile(r"[^:]+\.py:")
 _ADDED = ("templates", "models", "handlers")
 _MERGED = ("inputs", "model_roles", "select", "limits", "fewshot")
-_GC_THRESHOLD = 50_000
-"""Allocations between two garbage collections; Python's default is 700. Samples leave no reference cycles, so frequent
-collections free nothing. The setting only affects throughput, so only the command, which owns its process, sets it."""
 
 
 def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +165,6 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
             return await run_plan(evaluator, plan, plan.pinned(wanted.to_dict()))
 
     gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
     try:
         result = asyncio.run(run())
     except BaseException as error:
