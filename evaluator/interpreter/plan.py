@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.library import TemplateLibrary
-from evaluator.nodes import Atomic, Call, Cond, Function, Node, Task, Text, TopLevel
-from evaluator.nodes.walk import children, operands
+from evaluator.nodes import Atomic, Call, Node, Task, Text, TopLevel
+from evaluator.nodes.walk import operands
 
 _MAX_DEPTH = 50
 
@@ -34,25 +34,20 @@ class _Planner:
         def inside(child: TopLevel | Node) -> int | None:
             return self.steps(child, {}, depth + 1)
 
-        if isinstance(node, Function):
-            return inside(node.body)
         if isinstance(node, Call):
             return self._called(node.template, depth + 1)
-        if isinstance(node, Cond):
-            return _largest(map(inside, children(node)))
+        run = [(each.one_of, _times(inside(each.node), each.repeats.most)) for each in operands(node, inputs)]
+        own = [*(steps for one_of, steps in run if not one_of), _largest(steps for one_of, steps in run if one_of)]
+        if not isinstance(node, Task):
+            return _total(own)
         nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
-        run = [
-            (field.one_of, _times(inside(child), node.repeats_of(field.name, inputs).most))
-            for field, child in operands(node)
-        ]
-        always, one_of = ([steps for is_one, steps in run if is_one is wanted] for wanted in (False, True))
         turns = node.turns if isinstance(node, Atomic) else ()
         played = [
             _times(inside(turn.node), None if isinstance(turn.most, Text) else turn.most)
             for turn in turns
             if turn.node is not None
         ]
-        return _total([_own_steps(node), *played, *always, _largest(one_of), *nested])
+        return _total([_own_steps(node), *played, *own, *nested])
 
     def _called(self, name: str, depth: int) -> int | None:
         if name not in self._known:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.library.calls import calls_in, calls_of
 from evaluator.library.graphs import components, reachable
 from evaluator.library.structure import truth
-from evaluator.nodes import Atomic, Call, Cond, Expression, Function, Node, Task, Text, TopLevel
+from evaluator.nodes import Atomic, Call, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
 
 if TYPE_CHECKING:
@@ -130,14 +130,16 @@ class CallCounter:
         parts, at = self._parts, len(self._parts)
         parts.append(_ExplainedLine(level, ""))
         total = self._in_texts(node, level)
-        if isinstance(node, Function):
-            own, what = self._count(node.body, {}, level + 1), f"function {node.name}"
+        if isinstance(node, Task):
+            own, what = self._task(node, inputs, level + 1)
         elif isinstance(node, Call):
             own, what = self._called(node.template, level + 1), f"call of {node.template}"
-        elif isinstance(node, Cond):
-            own, what = self._branches(node, level + 1), "cond, one of its branches"
         else:
-            own, what = self._task(node, inputs, level + 1)
+            is_function = isinstance(node, Function)
+            own, what = (
+                self._operands(node, {}, level + 1),
+                f"function {node.name}" if is_function else "cond, one of its branches",
+            )  # fmt: skip
         total = _add(total, own)
         parts[at] = _ExplainedLine(level, f"{what}: {_words(*total)}")
         return total
@@ -145,15 +147,7 @@ class CallCounter:
     def _task(self, node: Task, inputs: Mapping[str, Any], level: int) -> tuple[_Range, str]:
         """The calls of a task, those of its child nodes as often as it runs them, and those of nested input tasks."""
         total, why = self._turns(node) if node.asks_model else (_NONE, node.repeats(inputs).why)
-        one_of: list[_Range] = []
-        for declared, child in operands(node):
-            repeats = node.repeats_of(declared.name, inputs)
-            found = _times(self._count(child, {}, level), repeats.least, repeats.most)
-            if declared.one_of:
-                one_of.append(found)
-            else:
-                total = _add(total, found)
-        total = _add(total, _any_of(one_of))
+        total = _add(total, self._operands(node, inputs, level))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
                 most = None if isinstance(turn.most, Text) else turn.most
@@ -175,18 +169,22 @@ class CallCounter:
             return (least, None), "turns set by a variable"
         return (least, max(least, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
 
-    def _branches(self, node: Cond, level: int) -> _Range:
-        found: list[_Range] = []
-        for case in node.cases:
-            holds = truth(case.test)
-            if holds is False:
+    def _operands(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
+        """The calls of the children that a node runs: of each as often as it says, and of one of the alternatives."""
+        total, one_of = _NONE, list[_Range]()
+        is_certain, is_chosen = False, False
+        for each in operands(node, inputs):
+            holds = None if each.guard is None else truth(each.guard)
+            if each.one_of and (is_chosen or holds is False):
                 continue
-            found.append(self._count(case.body, {}, level))
-            if holds is True:
-                break
-        else:
-            found.append(_NONE if node.default is None else self._count(node.default, {}, level))
-        return _any_of(found)
+            found = _times(self._count(each.node, {}, level), each.repeats.least, each.repeats.most)
+            if not each.one_of:
+                total = _add(total, found)
+                continue
+            one_of.append(found)
+            is_chosen = holds is True
+            is_certain = is_certain or is_chosen or each.guard is None
+        return _add(total, _any_of(one_of if is_certain else [*one_of, _NONE]))
 
     def _called(self, name: str, level: int) -> _Range:
         known = self._ranges.get(name)

@@ -10,7 +10,7 @@ from evaluator.errors.messages import did_you_mean, listed, shortened
 from evaluator.language.analysis import CallReference, analysis_of
 from evaluator.library.graphs import cycles
 from evaluator.library.shapes import literal_fits, mismatch
-from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
+from evaluator.nodes import Call, Expression, Function, Node, Span, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type
 from evaluator.nodes.walk import children, operands, tasks, texts
 
@@ -130,9 +130,7 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
 
 def _may_skip(node: TopLevel | Node) -> bool:
     """Whether a run of `node` may not run each of its child nodes."""
-    if isinstance(node, Task):
-        return any(field.one_of or node.repeats_of(field.name, {}).least == 0 for field, _ in operands(node))
-    return isinstance(node, Cond)
+    return any(each.one_of or each.repeats.least == 0 for each in operands(node, {}))
 
 
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:

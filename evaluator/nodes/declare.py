@@ -79,6 +79,8 @@ class Field:
     most: float | None = None
     one_of: bool = False
     """One child runs, among those of all fields of the node that say so."""
+    guard: str | None = None
+    """The field beside it with the expression that has to hold; the first child of `one_of` whose guard holds runs."""
     expects: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Groups of names: a child has to read at least one of each; the text says what it means that it reads none."""
     choices: Mapping[str, Any] | None = None
@@ -206,9 +208,11 @@ def inner(
     default: Any = MISSING,
     of: type | None = None,
     binds: Mapping[str, Binding] | None = None,
+    one_of: bool = False,
+    guard: str | None = None,
 ) -> Any:
     """A field of a part, whose XML is written by hand: it only says what walks do with it."""
-    return _declare(role, "attribute", default, of=of, binds=binds)
+    return _declare(role, "attribute", default, of=of, binds=binds, one_of=one_of, guard=guard)
 
 
 FIELDS: dict[type, tuple[Field, ...]] = {}

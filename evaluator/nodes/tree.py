@@ -147,7 +147,7 @@ class Case:
     """A branch of a cond: `body` runs if `test` holds."""
 
     test: Expression = inner("text")
-    body: Node = inner("node")
+    body: Node = inner("node", one_of=True, guard="test")
     span: Span
 
 
@@ -240,7 +240,7 @@ class Cond:
     """The first case whose test holds, else `default`, else an empty COMPLETE result."""
 
     cases: tuple[Case, ...] = inner("part", of=Case)
-    default: Node | None = inner("node")
+    default: Node | None = inner("node", one_of=True)
     name: str | None
     span: Span
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from evaluator.nodes import Call, Node, Task, TopLevel
-from evaluator.nodes.declare import Field, fields_with, values
+from evaluator.nodes.declare import fields_with, values
 from evaluator.nodes.spans import Expression, Span, Text
+from evaluator.nodes.tree import Repeats
 
 
 def children(node: Any) -> Iterator[Node]:
@@ -21,9 +22,26 @@ def children(node: Any) -> Iterator[Node]:
             yield from children(value)
 
 
-def operands(task: Task) -> Iterator[tuple[Field, Node]]:
-    """The children that the operator runs itself, each with its field: all but those nested in inputs."""
-    return ((field, value) for field, _, value in values(task, "node"))
+class Operand(NamedTuple):
+    """A child that a node runs. With `one_of` it is an alternative, chosen if `guard` is None or holds."""
+
+    node: Node
+    repeats: Repeats
+    one_of: bool
+    guard: Expression | None
+
+
+def operands(node: TopLevel | Node, given: Mapping[str, Any]) -> Iterator[Operand]:
+    """The children that a node runs itself with the inputs `given`: all but those nested in inputs and turns."""
+    for field, _, value in values(node, "node", "part"):
+        if field.role == "node":
+            repeats = node.repeats_of(field.name, given) if isinstance(node, Task) else Repeats(1, 1)
+            yield Operand(value, repeats, field.one_of, None)
+        else:
+            for branch, _, child in values(value, "node"):
+                if branch.one_of:
+                    guard = None if branch.guard is None else getattr(value, branch.guard)
+                    yield Operand(child, Repeats(1, 1), True, guard)
 
 
 def descendants(node: TopLevel | Node) -> Iterator[TopLevel | Node]:
