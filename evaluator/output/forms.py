@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -89,12 +90,14 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
 
 def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
     """What a text says in each form that it may have: texts, lists, dicts and Lines."""
-    region = _QUOTED_LINES.sub("", region.strip()) if _ALL_QUOTED.fullmatch(region.strip()) else region.strip()
+    region = textwrap.dedent(region).strip() if "\n" in region.strip() else region.strip()
+    region = _QUOTED_LINES.sub("", region) if _ALL_QUOTED.fullmatch(region) else region
     if not region or region.count("\n") > _MAX_LINES or region[0] == "{":
         return
     called = _read_calls(region)
     if called is not None:
-        yield "constructor", called
+        is_single = not is_array and isinstance(called, list) and len(cast(list[Any], called)) == 1
+        yield "constructor", called[0] if is_single else called
         return
     parameters = list(_PARAMETER.finditer(region))
     if parameters:
@@ -200,3 +203,5 @@ def _objects(rows: list[list[str]], *, is_array: bool) -> Iterator[Any]:
         yield objects[0]
     if len(header) == 2 and len({row[0] for row in body}) == len(body):
         yield {name: value or None for name, value in body}
+    if len(header) == 2 and len({row[0] for row in rows}) == len(rows):
+        yield {name: value or None for name, value in rows}

@@ -28,19 +28,21 @@ def read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
         return None
     declared = schema.guide.properties(schema.guide.root).keys()
     fitting: list[CheckedValue] = []
-    waiting = [(child, 1) for value in values for child in _children(value, declared)]
-    for count, (value, depth) in enumerate(waiting):
+    waiting = [(child, 1, len(value)) for value in values for child in _children(value, declared)]
+    for count, (value, depth, siblings) in enumerate(waiting):
         if count >= _MAX_PLACES:
             return None
         if describe(value) in wanted or (isinstance(value, str) and value.lstrip()[:1] in ("{", "[")):
             conformed = conform(value, schema, MESSAGES["inner"])
             if isinstance(conformed.error, NotChecked):
                 return None
+            if conformed.error is None and not value and siblings > 1:
+                return None  # {"error": "not found", "items": []} may be no answer
             if conformed.error is None:
                 fitting.append(conformed)
                 continue
         if depth < _MAX_DEPTH:
-            waiting += [(child, depth + 1) for child in _children(value, declared)]
+            waiting += [(child, depth + 1, len(value)) for child in _children(value, declared)]
     return fitting[0] if len(fitting) == 1 else None
 
 

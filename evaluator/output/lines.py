@@ -26,6 +26,7 @@ _RULE = re.compile(r"[-*_]{3,}")
 _MARKS = "*_`\"' \t"
 SENTENCE_END = re.compile(r"[.!?:;,…]\Z")
 _REFUSAL = re.compile(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", re.I)
+_ALMOST_ITEM = re.compile(r"[-*+•–—·][^\W\d]|\d{1,3}[.)][^\W\d]")
 _NO_LINE = tuple("{}[]<|#>`")
 _NOTHING = ("none", "n/a", "null", "nothing")
 
@@ -139,6 +140,8 @@ def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
         label = cast(_Label, labels[start][1])
         body = lines.lines[start + 1 : end]
         found.append((label.name, _body(label, body, lines.lines[start].indent, end == len(lines.lines))))
+    if len(found) > 1 and all(isinstance(value, str) and value.endswith(",") for _, value in found[:-1]):
+        return [(name, value.removesuffix(",") if isinstance(value, str) else value) for name, value in found]
     return found
 
 
@@ -214,6 +217,8 @@ def _plain_items(lines: Lines) -> list[str]:
     if len(texts) < 2 or any(line.after_blank for line in lines.lines[-len(texts) + 1 :]):
         raise NoReading
     texts = _without_commas(texts)
+    if any(_ALMOST_ITEM.match(text) and text[0] != text[-1] for text in texts):
+        raise NoReading
     for text in texts:
         is_quoted = text[0] == text[-1] == '"' and len(text) > 1
         if not is_quoted and (text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL):

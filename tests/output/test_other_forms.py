@@ -37,6 +37,12 @@ ANNA = {"name": "Anna", "age": 34}
 TWO = [{"name": "A", "age": 1}, {"name": "B", "age": 2}]
 
 READ: list[tuple[str, Any, Any]] = [
+    ("\tname: Anna\n\tage: 34", PERSON, ANNA),
+    ("  - Oslo\n  - Lima", STRINGS, ["Oslo", "Lima"]),
+    ("name: Anna,\nage: 34,", PERSON, ANNA),
+    ("[Person(name='Anna', age=34)]", PERSON, ANNA),
+    ("| Name | Anna |\n|---|---|\n| Age | 34 |", PERSON, ANNA),
+    ('{"items": []}', STRINGS, []),
     ("Name – Anna\nAge – 34", PERSON, ANNA),
     ("1. **Name** - Anna\n2. **Age** - 34", PERSON, ANNA),
     ("```yaml\nname: Anna # first\nage: 34\n```", PERSON, ANNA),
@@ -219,6 +225,9 @@ READ: list[tuple[str, Any, Any]] = [
 ]
 
 REFUSED: list[tuple[str, Any]] = [
+    ('{"error": "none found", "items": []}', STRINGS),
+    ("-Oslo\n-Lima", STRINGS),
+    ("1.Oslo\n2.Lima", STRINGS),
     ("Item: rope\n\nQty: 4\n\nItem: hook\n\nQty: 5", ITEM),
     ("Age: 34\n\nName: Anna is here.\n\nShe likes tea.", PERSON),
     ("b) Oslo\na) Lima", STRINGS),
