@@ -230,4 +230,5 @@ BACKENDS: Mapping[BackendName, BackendDeclaration] = {
 }  # fmt: skip
 
 if set(BACKENDS) != set(get_args(BackendName)):
-    raise TypeError(f"BACKENDS and BackendName differ: {sorted(set(BACKENDS) ^ set(get_args(BackendName)))}")
+    differing = ", ".join(sorted(set(BACKENDS) ^ set(get_args(BackendName))))
+    raise TypeError(f"BackendName and BACKENDS have different names ({differing}); declare each name in both")

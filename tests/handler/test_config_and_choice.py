@@ -119,73 +119,73 @@ def test_models_are_chosen_in_order(explicit, template, profile, environ, label)
     assert chooser.choose(explicit, template, HandlerConfig(model=profile)).label == label
 
 
-class Echo:
-    name = "echo"
+class Parrot:
+    name = "parrot"
 
 
-def declare_echo(monkeypatch, name="echo", **declared):
-    backend = Echo()
+def declare_parrot(monkeypatch, name="parrot", **declared):
+    backend = Parrot()
     backend.name = name
-    declared = {"origin": "provider", "default_model": "echo/default", **declared}
-    made = lambda target: (target.once("echo", (), lambda: backend), target.model)  # noqa: E731
-    monkeypatch.setitem(BACKENDS, "echo", BackendDeclaration(open=made, **declared))
-    monkeypatch.setattr(config_module, "BackendName", Literal["echo", BackendName])
+    declared = {"origin": "provider", "default_model": "parrot/default", **declared}
+    made = lambda target: (target.once("parrot", (), lambda: backend), target.model)  # noqa: E731
+    monkeypatch.setitem(BACKENDS, "parrot", BackendDeclaration(open=made, **declared))
+    monkeypatch.setattr(config_module, "BackendName", Literal["parrot", BackendName])
     return backend
 
 
 @pytest.mark.parametrize("origin", ["provider", "simulated", "recorded"])
 @pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": "k"}])
 def test_a_declared_backend_answers_with_its_own_default_model(monkeypatch, environ, origin):
-    backend = declare_echo(monkeypatch, origin=origin)
-    choice = ModelChooser(environ=environ, probe_local=False).choose(None, None, HandlerConfig(backend="echo"))
-    assert (choice.backend, choice.label, choice.why) == (backend, "echo/default", "the profile 'default' is echo")
+    backend = declare_parrot(monkeypatch, origin=origin)
+    choice = ModelChooser(environ=environ, probe_local=False).choose(None, None, HandlerConfig(backend="parrot"))
+    assert (choice.backend, choice.label, choice.why) == (backend, "parrot/default", "the profile 'default' is parrot")
     assert (choice.is_free, choice.is_simulated) == (origin != "provider", origin == "simulated")
 
 
-@pytest.mark.parametrize("model", ["openai/gpt-4o", "echo/x", "x"])
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "parrot/x", "x"])
 @pytest.mark.parametrize("base_url", [None, "http://127.0.0.1:9"])
 @pytest.mark.parametrize("named", [{"explicit": "model"}, {"template": "model"}])
 def test_no_other_backend_answers_for_a_profile_of_a_declared_backend(monkeypatch, model, base_url, named):
-    backend = declare_echo(monkeypatch)
-    config = HandlerConfig(backend="echo", base_url=base_url)
+    backend = declare_parrot(monkeypatch)
+    config = HandlerConfig(backend="parrot", base_url=base_url)
     explicit, template = (model if which in named else None for which in ("explicit", "template"))
     chooser = ModelChooser(environ={"OPENAI_API_KEY": "k"}, probe_local=False)
     assert chooser.choose(explicit, template, config).backend is backend
 
 
 def test_only_a_declaration_lets_a_named_model_or_its_prefix_choose_the_backend(monkeypatch):
-    backend = declare_echo(monkeypatch, prefix="echo", is_replaced=True)
+    backend = declare_parrot(monkeypatch, prefix="parrot", is_replaced=True)
     chooser = ModelChooser(environ={"OPENAI_API_KEY": "k"}, probe_local=False)
-    config = HandlerConfig(backend="echo")
-    assert chooser.choose("echo/x", None, HandlerConfig()).backend is backend
+    config = HandlerConfig(backend="parrot")
+    assert chooser.choose("parrot/x", None, HandlerConfig()).backend is backend
     assert chooser.choose(None, "openai/gpt-4o", config).backend is backend
     assert chooser.choose("openai/gpt-4o", None, config).backend.name == "openai_compatible"
 
 
-@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "echo"), (True, "acme")])
+@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "parrot"), (True, "acme")])
 def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(monkeypatch, has_providers, endpoint):
-    declare_echo(monkeypatch, has_providers=has_providers)
+    declare_parrot(monkeypatch, has_providers=has_providers)
     chooser = ModelChooser(environ={}, probe_local=False)
-    assert chooser.choose("acme/large", None, HandlerConfig(backend="echo")).endpoint == endpoint
+    assert chooser.choose("acme/large", None, HandlerConfig(backend="parrot")).endpoint == endpoint
 
 
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
-    declare_echo(monkeypatch, name="Echo")
-    with pytest.raises(ConfigurationError, match="'echo' calls itself 'Echo'"):
-        ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(backend="echo"))
+    declare_parrot(monkeypatch, name="Parrot")
+    with pytest.raises(ConfigurationError, match="'parrot' calls itself 'Parrot'"):
+        ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(backend="parrot"))
 
 
 def test_a_backend_that_is_not_declared_is_an_error():
-    with pytest.raises(ConfigurationError, match="backend is 'echo', expected one of auto, "):
-        HandlerConfig(backend="echo")
+    with pytest.raises(ConfigurationError, match="backend is 'parrot', expected one of auto, "):
+        HandlerConfig(backend="parrot")
 
 
 def test_a_name_without_a_declaration_fails_at_import(monkeypatch):
-    monkeypatch.setattr(config_module, "BackendName", Literal["echo", BackendName])
+    monkeypatch.setattr(config_module, "BackendName", Literal["parrot", BackendName])
     source = Path(backends_module.__file__).read_text()
     module = ModuleType("copy_of_backends")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    with pytest.raises(TypeError, match=r"BACKENDS and BackendName differ: \['echo'\]"):
+    with pytest.raises(TypeError, match=r"different names \(parrot\); declare each name in both"):
         exec(compile(source, "backends.py", "exec"), module.__dict__)
 
 
