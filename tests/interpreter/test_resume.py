@@ -19,6 +19,7 @@ from evaluator import (
     UsageError,
     tool,
 )
+from evaluator.record.redact import Redactor
 from tests.interpreter.crashes import cut, file_of, reading
 
 STORY = """
@@ -515,6 +516,38 @@ def test_secrets_are_not_in_the_record_and_have_to_be_given_again(make_evaluator
     again = asyncio.run(evaluator.resume(1, inputs)).unwrap()
     assert len(echoing.seen) == 1
     assert any("a secret was removed" in w for w in again.notes["warnings"])
+
+
+TAKING = (
+    '<task name="take" type="atomic"><description>d</description><inputs><input name="held" type="any"/>'
+    '<input name="open" type="any"/></inputs><instructions>{{ held }} {{ open }}</instructions></task>'
+)
+
+
+@pytest.mark.parametrize("secret", ["correct-horse-battery", 'correct "horse"\nbattery é'], ids=["plain", "escaped"])
+@pytest.mark.parametrize(
+    "held",
+    [lambda text: f"so: {text}", lambda text: ["x", {"y": text}], lambda text: {text: 1}],
+    ids=["text", "list", "key"],
+)
+def test_inputs_with_a_secret_anywhere_are_named_in_the_header(
+    make_evaluator, echoing, tmp_path, monkeypatch, secret, held
+):
+    monkeypatch.setenv("MY_API_TOKEN", secret)
+    run(make_evaluator, TAKING, "take", {"held": held(secret), "open": ["correct", "horse"]}, script=echoing)
+    assert reading(tmp_path, 1).known_header().extra["redacted_inputs"] == ["held"]
+
+
+def test_searches_for_secrets_do_not_grow_with_the_texts_of_a_row(make_evaluator, echoing, tmp_path, monkeypatch):
+    searched: list[int] = []
+    suspects = Redactor.suspects
+    monkeypatch.setattr(Redactor, "suspects", lambda self, text: searched.append(len(text)) or suspects(self, text))
+    counts: list[int] = []
+    for size in (1, 1_000):
+        run(make_evaluator, TAKING, "take", {"held": "x", "open": [f"text {n}" for n in range(size)]}, script=echoing)
+        counts.append(len(searched))
+        searched.clear()
+    assert counts[0] == counts[1] <= 10
 
 
 # -- what cannot be gone on with --------------------------------------------------------------------------------
