@@ -116,6 +116,8 @@ async def measure(
     creation = creation_us(folder)
     bare_rates: list[float] = []
     own_rates: list[float] = []
+    bare_us: list[float] = []
+    own_us: list[float] = []
     with serving() as url:
         check_same_request(make_evaluator(backend, url, folder, None))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
@@ -127,11 +129,15 @@ async def measure(
                 call = aiohttp_call(session, f"{url}/chat/completions")
             await rate_of_calls(call, min(count, 4 * CONCURRENCY))
             for number in range(rounds):
+                before = time.process_time()
                 bare_rates.append(await rate_of_calls(call, count))
+                bare_us.append((time.process_time() - before) / count * 1e6)
                 tasks_dir = folder / f"round-{number}"
                 async with make_evaluator(backend, url, folder, tasks_dir, sync) as evaluator:
                     await rate_of_tasks(evaluator, CONCURRENCY)
+                    before = time.process_time()
                     own_rates.append(await rate_of_tasks(evaluator, count))
+                    own_us.append((time.process_time() - before) / count * 1e6)
                 files = sum(1 for _ in (tasks_dir / "done").iterdir())
                 if files != count + CONCURRENCY:
                     raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
@@ -142,6 +148,8 @@ async def measure(
         Figure(f"{BARE[backend]}, calls", statistics.median(bare_rates), "/s"),
         Figure(f"recorded tasks, {backend}{how}", statistics.median(own_rates), "/s"),
         Figure(f"recorded tasks{how} : {BARE[backend]}", ratio, "", GOALS[backend], at_least=True),
+        Figure("  processor time of a bare call", statistics.median(bare_us), "us"),
+        Figure("  processor time of a recorded task", statistics.median(own_us), "us"),
         Figure("  creating one empty file there", creation, "us"),
     ]
 
