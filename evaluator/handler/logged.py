@@ -1,6 +1,7 @@
 """Writes the spans of a run to the log as well: each call with its duration, retries and failures.
 
-A call is logged where it is traced, so that log and trace agree. While the level INFO is off, a span costs one check.
+A call is logged where it is traced, so that log and trace agree. While the level INFO is off, a span costs one check
+and its name.
 """
 
 from __future__ import annotations

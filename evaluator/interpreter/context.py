@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError
 from evaluator.errors.machine import machine_error
@@ -52,15 +52,19 @@ class ContextPolicy:
     fresh_context: FreshContext
 
 
-_SETTINGS = tuple(setting.name for setting in fields(ContextPolicy))
 SUBTASK_DEFAULT = ContextPolicy("subset", False, "notes_only", "enabled")
 
 
 def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
     """The template's settings, each else the default of subtasks, or of the task's operator."""
-    own, default = task.context, SUBTASK_DEFAULT if is_subtask else task.default_context
-    given = ((getattr(own, name), getattr(default, name)) for name in _SETTINGS)
-    return ContextPolicy(*(otherwise if value is None else value for value, otherwise in given))
+    # Every operator declares all of its defaults.
+    own, default = task.context, SUBTASK_DEFAULT if is_subtask else cast("ContextPolicy", task.default_context)
+    return ContextPolicy(
+        own.inherit_context or default.inherit_context,
+        default.accumulate_data if own.accumulate_data is None else own.accumulate_data,
+        own.accumulation_format or default.accumulation_format,
+        own.fresh_context or default.fresh_context,
+    )
 
 
 @dataclass(frozen=True, slots=True)
