@@ -51,10 +51,6 @@ class Redirected(ResponseRefused):
     def __init__(self, status: int, location: str) -> None:
         super().__init__(f"redirected to {location}; set the base URL to that")
         self.status = status
-        self.location = location
-
-    def __reduce__(self) -> tuple[type[Redirected], tuple[int, str]]:
-        return Redirected, (self.status, self.location)
 
 
 class CallGuard:

@@ -107,10 +107,7 @@ def _keys(model: str) -> Iterator[tuple[str, str | None]]:
 
 def _table() -> Mapping[str, Any]:
     """The table, read again each time. Only single entries are cached: a whole table slows the garbage collector."""
-    try:
-        spec = find_spec("litellm")
-    except (ImportError, ValueError):
-        return {}
+    spec = find_spec("litellm")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         try:
             data = json.loads((Path(folder) / _TABLE).read_bytes())

@@ -414,12 +414,7 @@ def _confine(prctl: Callable[..., int]) -> None:
 
 
 def _find_prctl() -> Callable[..., int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        return None
+    return ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
 
 
 def _receive(control: int) -> dict[str, Any]:

@@ -151,8 +151,6 @@ class Command:
             raise ToolError(str(error)) from error
 
     def _check(self, environment: Mapping[str, str]) -> None:
-        if os.name != "posix":
-            raise ToolError("scripts need a POSIX system (Linux or macOS)")
         if not self.argv or not self.argv[0]:
             raise ToolError("the command is empty: give the program's name, then its arguments")
         for word in self.argv:
@@ -164,8 +162,6 @@ class Command:
             raise ToolError("a name in the script's environment is empty or contains '='")
         if math.isnan(self.timeout_s) or self.timeout_s <= 0:
             raise ToolError("there is no time left to run the script")
-        if not sys.executable:
-            raise ToolError("the path of the Python executable, which supervises the script, is unknown")
 
     def start_error(self, stage: str, code: int) -> ToolError:
         """The ToolError for a program that could not be started: the failed stage and its errno."""
