@@ -488,7 +488,7 @@ def test_without_batches_nothing_is_loaded() -> None:
         "print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "['evaluator', 'evaluator.pytest_plugin']"
+    assert done.stdout.strip() == "['evaluator', 'evaluator.lazy_names', 'evaluator.pytest_plugin']"
 
 
 def test_it_can_be_left_out(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
