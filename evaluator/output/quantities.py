@@ -19,6 +19,7 @@ score gross тыс млн млрд тысяч тысячи миллион мил
 _OTHER_WORDS = """
 st nd rd th er e a x and or to plus minus times by more less fewer at than not over under above below between fold
 squared cubed und oder bis ou et y o if unless maybe perhaps possibly approximately points out
+am pm bc bce south west
 """
 # Words that change a number. Not all have the same value in all languages.
 _SCALES = frozenset(_SCALE_WORDS.split())
@@ -54,6 +55,8 @@ def is_unit(text: str, *, is_money: bool = False) -> bool:
     words = text.split()
     if not words:
         return True
+    if "°" in text and words[-1] in ("W", "S"):
+        return False  # a longitude or latitude below zero
     if len(words) > _MAX_WORDS or any(_WORD.fullmatch(word) is None for word in words):
         return False
     if not text[0].isspace() and (letters := _SIMPLE.match(words[0])) is not None:

@@ -52,7 +52,10 @@ _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = re.compile(
     rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
 )
-_FOLLOWED = re.compile(r"\s?(?:/\s?\d|:\d|-\d|\^|\+(?!\s?\d))|\s(?:and\s)?(?:an?\s|one\s)?(?:half|quarter)\b")
+_FOLLOWED = re.compile(
+    r"\s?(?:/\s?\d|:\d|-\d|\^|\+(?!\s?\d))|\s(?:and\s)?(?:an?\s|one\s)?(?:half|quarter)\b"
+    r"|\s?(?:°\s?[WS]|(?:°\s?[CF]?\s?|degrees?\s)?(?:below|[ap]m))\b"
+)
 _ESTIMATE = re.compile(
     r"(?:\b(?:about|around|approximately|approx\.?|roughly|nearly|almost|over|under|than|some|up to|at least|ca\.?)"
     r"|[~≈<>≤≥])\s?\Z",

@@ -27,7 +27,7 @@ def test_a_unit_is_left_out_where_the_schema_asks_for_a_number(text: str, number
 
 NOT_QUANTITIES = [
     "5k", "5 K", "3.5 M", "$3.5M", "$5 m", "5m", "3rd", "10+", "8/10", "5-10", "5 or 6", "5 dozen", "6 ft 2 in", "3 and a half",
-    "1,5 km", "10:30", "5 MM", "300 K", "5 mio", "1 lakh", "5²", "1.2.3",
+    "1,5 km", "10:30", "5 MM", "300 K", "5 mio", "1 lakh", "5²", "1.2.3", "7 pm", "70.6° W", "5 below zero",
 ]  # fmt: skip
 
 
