@@ -265,7 +265,7 @@ def shipped(root: Path) -> list[Collection]:
 
 def large(root: Path) -> list[Collection]:
     """15,000 templates: those of all the collections under one roof, with copies up to that number; for the time."""
-    every = [each for folder, read in COLLECTIONS.values() if (root / folder).is_dir() for each in read(root)[:1]]
+    every = [each for folder, read in (TUNED | UNTUNED).values() if (root / folder).is_dir() for each in read(root)[:1]]
     union = [replace(t, name=f"{c.name}: {t.name}") for c in every for t in c.templates]
     templates = [
         replace(t, name=f"{t.name} {n // len(union)}") for n, t in zip(range(LARGE), cycle(union), strict=False)
@@ -310,4 +310,4 @@ UNTUNED: dict[str, tuple[str, Callable[[Path], list[Collection]]]] = {
     "two": ("MetaTool", toole_two),
     "alpaca": ("ToolAlpaca", alpaca),
 }
-COLLECTIONS = TUNED | UNTUNED
+COLLECTIONS = TUNED | UNTUNED | {"large": (".", large)}

@@ -49,6 +49,8 @@ _LOOKED_UP = 80
 # Where the postings of a request are longer in sum, the rarest words choose templates until there are `_ENOUGH`; the
 # others only reorder the best `_KEPT` of these. A group that more templates hold only reorders as well.
 _POSTINGS, _ENOUGH, _KEPT, _COMMON_GROUP = 1200, 200, 80, 200
+# So many words of requests are remembered.
+_MAX_SEEN = 20_000
 _FIRST = itemgetter(0)
 
 
@@ -87,6 +89,7 @@ class Index:
             postings.top = max(postings.impacts.values())
         self._rare = self._idf(0)
         self._similar = SimilarWords(seen)
+        self._seen: dict[str, _Known] = {}
 
     def _add(
         self, document: int, counts: Mapping[str, Mapping[int, float]], relative: Sequence[float], examples: int
@@ -193,16 +196,25 @@ class Index:
         found = {document for name in names for document in self._with_input.get(name, ())}
         return {d: weight(names & self._inputs[d]) / weight(names | self._inputs[d]) for d in found}
 
-    def term(self, word: Word) -> RequestTerm:
-        """What the library knows of a word."""
+    def look_up(self, word: Word) -> _Known:
+        """What the library knows of a word; remembered, because requests repeat most words."""
+        found = self._seen.get(word.shown)
+        if found is None:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen = {}
+            found = self._seen[word.shown] = self._look_up(word)
+        return found
+
+    def _look_up(self, word: Word) -> _Known:
+        alike = [(key, self.known(key, f"~{word.shown}", _ALIKE)) for key in word.alike]
+        known = tuple([(key, term, _only_reorders(key, term)) for key, term in alike if term is not None])
         postings = self._postings.get(word.stem)
         if postings is not None:
-            mass = word.weight * postings.idf
-            return RequestTerm(word.shown, mass, mass, postings)
+            return _Known(RequestTerm(word.shown, postings.idf, postings.idf, postings), known, is_unknown=False)
         meant = self._similar.find(word.shown)
         near = NOWHERE if meant is None else self._postings.get(stem(meant), NOWHERE)
-        mass = word.weight * _UNKNOWN * self._rare
-        return RequestTerm(word.shown, mass, word.weight * _MISSPELT * near.idf, near)
+        term = RequestTerm(word.shown, _UNKNOWN * self._rare, _MISSPELT * near.idf, near)
+        return _Known(term, known, is_unknown=True)
 
     def known(self, term: str, shown: str, weight: float) -> RequestTerm | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
@@ -222,8 +234,17 @@ class Index:
                 found.append(RequestTerm(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings))
         return found
 
-    def is_unknown(self, word: Word) -> bool:
-        return word.stem not in self._postings
+
+class _Known(NamedTuple):
+    """A word as a term, and its written form and groups, each with its key and whether it only reorders templates."""
+
+    term: RequestTerm
+    alike: tuple[tuple[str, RequestTerm, bool], ...]
+    is_unknown: bool
+
+
+def _only_reorders(key: str, term: RequestTerm) -> bool:
+    return key[0] == "=" or len(term.held.impacts) > _COMMON_GROUP
 
 
 class _Query:
@@ -255,33 +276,31 @@ class _Query:
 
     def _look_up(self, part: Sequence[Word], index: Index) -> list[tuple[float, Mapping[int, float]]]:
         found: dict[str, RequestTerm] = {}
+        terms, more = self._terms, self._more
         before = ""
         for word in part:
             key = word.stem
-            term = self._terms.get(key)
-            if term is None:
-                self._terms[key] = term = index.term(word)
-                self.mass += term.mass
+            known = index.look_up(word)
+            if key not in terms:
+                terms[key] = known.term
+                self.mass += known.term.mass
                 self.words += 1
-                if index.is_unknown(word):
-                    self.unknown += term.mass
-            found[key] = term
+                if known.is_unknown:
+                    self.unknown += known.term.mass
+            found[key] = terms[key]
             if before:
                 pair = bigram(before, key)
-                if pair not in self._more and (term := index.known(pair, "", _BIGRAM)) is not None:
-                    self._more[pair] = term._replace(shown=f"{found[before].shown} {word.shown}")
-                if pair in self._more:
-                    found[pair] = self._more[pair]
+                if pair not in more and (term := index.known(pair, "", _BIGRAM)) is not None:
+                    more[pair] = term._replace(shown=f"{found[before].shown} {word.shown}")
+                if pair in more:
+                    found[pair] = more[pair]
             before = key
-            for key in word.alike:
-                if key not in self._more and key not in self._terms:
-                    term = index.known(key, f"~{word.shown}", _ALIKE)
-                    if term is None:
-                        continue
-                    only_reorders = key[0] == "=" or len(term.held.impacts) > _COMMON_GROUP
-                    (self._more if only_reorders else self._terms)[key] = term
+            for key, term, only_reorders in known.alike:
+                some = more if only_reorders else terms
+                if key not in some:
+                    some[key] = term
                     self.mass += term.gain
-                found[key] = self._more[key] if key in self._more else self._terms[key]
+                found[key] = some[key]
         return impacts_of(found.values())
 
     def scores(self, depth: int) -> dict[int, float]:
@@ -297,10 +316,10 @@ class _Query:
         is_complete = False
         for length, gain, held in terms:
             if not is_complete and length > _LOOKED_UP < len(scores):
-                lowest = nlargest(depth, scores.values())[-1] - self._most_without_content
-                if lowest >= left * self._part:
+                most = left * self._part + self._most_without_content
+                if max(scores.values()) >= most and (lowest := nlargest(depth, scores.values())[-1]) >= most:
                     is_complete = True
-                    enough = lowest / self._part - left
+                    enough = (lowest - self._most_without_content) / self._part - left
                     scores = {document: score for document, score in scores.items() if score >= enough}
                 elif unread > _POSTINGS and len(scores) >= _ENOUGH:
                     is_complete = True

@@ -109,7 +109,7 @@ def fold(text: str) -> str:
         folded = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in folded if not unicodedata.combining(c))
         text = unicodedata.normalize("NFKC", text)
-    return _APOSTROPHE.sub("", text)
+    return _APOSTROPHE.sub("", text) if "'" in text or "’" in text else text
 
 
 @lru_cache(maxsize=50_000)

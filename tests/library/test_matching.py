@@ -253,6 +253,38 @@ def test_skipping_the_postings_of_common_words_changes_no_result(monkeypatch: py
     assert found == [fast.rank(request) for request in requests]
 
 
+def test_common_words_only_reorder_what_rare_words_found_in_a_large_library() -> None:
+    rng = random.Random(7)
+    common = [f"common{chr(97 + i)}" for i in range(8)]
+
+    def described(number: int) -> str:
+        held = common if number in (5, 31) else [*rng.sample(common, 3), *(f"other{n}" for n in range(5))]
+        return " ".join([f"rare{chr(97 + number % 26)}", *held])
+
+    ranker = LexicalRanker([atomic(f"t{number:04}", described(number)) for number in range(3000)])
+    assert names(ranker.rank(" ".join(["raref", *common]), 2)) == ["t0005", "t0031"]
+
+
+@pytest.mark.parametrize("request_", ["which film has the best actors", "a cinema for tonight"])
+def test_a_related_word_finds_a_template_weakly(request_: str) -> None:
+    movies = atomic("movies", "Look up a movie")
+    found = LexicalRanker([*LIBRARY, movies]).rank(request_)[0]
+    assert found.template.name == "movies"
+    assert {reason.term[0] for reason in found.why} == {"~"}
+    assert found.score < LexicalRanker([*LIBRARY, movies]).rank(request_.replace("film", "movie") + " movie")[0].score
+
+
+def test_the_same_form_of_a_word_counts_more_than_another_form() -> None:
+    player, play = atomic("a", "A player status"), atomic("b", "A play status")
+    assert best("play", player, play) == "b"
+    assert best("player", player, play) == "a"
+
+
+def test_a_question_of_general_knowledge_needs_more_evidence() -> None:
+    ranker = LexicalRanker([*LIBRARY, atomic("stock", "Price of a share")])
+    assert ranker.rank("what is the price of gold")[0].score < ranker.rank("the price of gold")[0].score
+
+
 def test_one_word_of_a_phrase_is_not_the_phrase() -> None:
     phrase = [
         match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next steps"))]).rank("next day")
