@@ -11,11 +11,13 @@
 Each tool, function or intent becomes a template. A collection whose folder is missing is left out, which is said.
 The splits are fixed: CLINC150 and Seal-Tools have their own; elsewhere the digest of a request decides. Coefficients
 and weights were chosen on the train part; `--part test` is what counts. Nothing was tuned on the sets of `UNTUNED`:
-they have a test part only. `large` has 15,000 templates of all of them and shows the time only. Off-topic requests are the out-of-scope requests of CLINC150, asked of every library.
+they have a test part only. `large` has 15,000 templates of all collections and shows the time only.
+Off-topic requests are the out-of-scope requests of CLINC150, asked of every library.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -56,11 +58,11 @@ def calibration_error(pairs: Iterable[tuple[float, bool]], bins: int = 10) -> fl
 
 
 def measure(
-    collection: Collection, part: str, most: int | None, others: Sequence[Row], *, vectors: bool
+    collection: Collection, part: str, most: int | None, others: Sequence[Row], *, vectors: bool, rounds: int = 1
 ) -> list[Figure]:
     rows = sampled(collection.rows, part, most)
     ranker = (make_ranker if vectors else LexicalRanker)(collection.templates)
-    found, cpu = timed(ranker, rows)
+    found, cpu = timed(ranker, rows, rounds)
     fits = [(row, names(matches)) for row, matches in found if row.wanted]
     title = f"{collection.name} ({len(collection.templates)} templates, {len(rows)} requests)"
     figures = [
@@ -90,12 +92,24 @@ def measure(
     ]
 
 
-def timed(ranker: Ranker, rows: Sequence[Row]) -> tuple[list[tuple[Row, list[Match]]], float]:
-    """The matches of each request, and the milliseconds of CPU that one takes; the index is built before."""
+def timed(ranker: Ranker, rows: Sequence[Row], rounds: int = 1) -> tuple[list[tuple[Row, list[Match]]], float]:
+    """The matches of each request, and the milliseconds of CPU that one takes in the fastest of `rounds`.
+
+    The index is built before.
+    """
     ranker.rank("warm up")
-    began = time.process_time()
-    found = [(row, ranker.rank(row.request, 5)) for row in rows]
-    return found, 1e3 * (time.process_time() - began) / len(rows)
+    found: list[tuple[Row, list[Match]]] = []
+    spent = 0.0
+    for row in rows:
+        fastest = math.inf
+        matches: list[Match] = []
+        for _ in range(rounds):
+            began = time.process_time()
+            matches = ranker.rank(row.request, 5)
+            fastest = min(fastest, time.process_time() - began)
+        found.append((row, matches))
+        spent += fastest
+    return found, 1e3 * spent / len(rows)
 
 
 def names(matches: Iterable[Match]) -> list[str]:
@@ -118,6 +132,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="at most so many requests of each collection")
     parser.add_argument("--sets", default=",".join(COLLECTIONS), help="which collections, separated by commas")
     parser.add_argument("--vectors", action="store_true", help="with the vectors of evaluator[vectors]")
+    parser.add_argument("--rounds", type=int, default=1, help="match each request so often; CPU is that of the fastest")
     arguments = parser.parse_args()
     if arguments.vectors and find_vectors() is None:
         parser.error("evaluator[vectors] is not installed")
@@ -136,11 +151,19 @@ def main() -> None:
             # The shipped templates answer questions about anything; a node is always meant for a template.
             if key == "large":
                 ranker = (make_ranker if arguments.vectors else LexicalRanker)(collection.templates)
-                cpu = timed(ranker, sampled(collection.rows, arguments.part, arguments.sample))[1]
+                rows = sampled(collection.rows, arguments.part, arguments.sample)
+                cpu = timed(ranker, rows, arguments.rounds)[1]
                 figures.append(Figure(f"{collection.name} ({len(collection.templates)} templates): CPU", cpu, "ms"))
                 continue
             asked = [] if key == "shipped" or "node" in collection.name or "left out" in collection.name else others
-            figures += measure(collection, arguments.part, arguments.sample, asked, vectors=arguments.vectors)
+            figures += measure(
+                collection,
+                arguments.part,
+                arguments.sample,
+                asked,
+                vectors=arguments.vectors,
+                rounds=arguments.rounds,
+            )
     report(figures, as_json=arguments.json)
 
 
