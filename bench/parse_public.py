@@ -1,6 +1,5 @@
 """How many cases of other parsers' own tests `parse_output` reads as they expect. Prints counts only, never a case.
 
-    mkdir json_repair jsonrepair partial-json-parser baml instructor pydantic-ai
     git clone https://github.com/mangiucugna/json_repair && git -C json_repair checkout 600ede6be7d1
     git clone https://github.com/josdejong/jsonrepair && git -C jsonrepair checkout 72ccb43aa612
     git clone https://github.com/promplate/partial-json-parser && git -C partial-json-parser checkout e0aa5e2ec52e
