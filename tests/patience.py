@@ -1,7 +1,9 @@
-"""Time limits in tests of what a time limit does: short on an idle machine, and as long as a busy one needs."""
+"""Waiting in tests, as long as a busy machine needs: for what a time limit ends, and for the end of a process."""
 
 from __future__ import annotations
 
+import os
+import select
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,3 +17,15 @@ def with_enough_time(attempt: Callable[[float], T], has_begun: Callable[[T], boo
     while not has_begun(result := attempt(limit_s)) and limit_s < _LONGEST_S:
         limit_s *= 4
     return result
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended or ends within 30 s: a killed process still needs a processor to end."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 30.0)[0])
+    finally:
+        os.close(descriptor)

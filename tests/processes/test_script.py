@@ -15,7 +15,7 @@ import pytest
 from evaluator.errors import ToolError
 from evaluator.processes import supervisor
 from evaluator.tools import ScriptResult, run_script
-from tests.patience import with_enough_time
+from tests.patience import is_gone, with_enough_time
 
 # Announces its own pid through a named pipe, then stays.
 STAY = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
@@ -28,10 +28,9 @@ def run(argv, **options) -> ScriptResult:
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture
@@ -331,7 +330,7 @@ def test_a_script_that_kills_its_launcher_is_swept_up(fifo, unconfined):
     """
     with pytest.raises(ToolError, match="supervisor"):
         run(script)
-    assert not is_alive(int(Path(f"{fifo}.pid").read_text()))
+    assert is_gone(int(Path(f"{fifo}.pid").read_text()))
 
 
 def test_a_script_that_stops_its_launcher_still_ends_in_time_and_is_told_so(unconfined):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,7 +182,7 @@ def test_a_call_that_hangs_ends_in_its_time_and_others_go_on(lasting):
         server = server_at(lasting.port, timeout_s=5.0)
         assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
         hung, good = await asyncio.gather(call(made, server, "hang"), call(made, server, "add", '{"a": 1, "b": 1}'))
-        assert "did not answer house__hang within 5 s" in str(hung.error)
+        assert re.search(r"did not answer house__hang within (5|4\.\d+) s", str(hung.error))
         assert good.ok
         assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
         await made.aclose()
