@@ -10,8 +10,9 @@ from typing import Any, cast
 from evaluator.language.types import describe
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
-from evaluator.output.scalars import as_type, find_word, read_as, read_quantity
+from evaluator.output.scalars import as_type, read_as, read_quantity
 from evaluator.output.strict import StrictScanner, Unreadable, read_strict
+from evaluator.output.words import find_labelled, find_word
 
 _MAX_REFERENCES = 32
 _MAX_STEPS = 2_000
@@ -22,11 +23,12 @@ _SCALARS = frozenset({"number", "integer", "boolean"})
 class Guide:
     """The types that a JSON Schema document allows at each place; cached for each node of the schema."""
 
-    __slots__ = ("_types", "root")
+    __slots__ = ("_types", "_words", "root")
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.root = document
         self._types: dict[int, frozenset[str] | None] = {}
+        self._words: dict[int, list[str]] = {}
 
     @property
     def top(self) -> frozenset[str] | None:
@@ -77,11 +79,23 @@ class Guide:
         return found
 
     def words(self, node: Any) -> list[str]:
-        """The strings that a node enumerates; [] if it does not, or allows others too."""
+        """The strings that a node and its alternatives enumerate; [] if it does not, or allows others too."""
+        known = self._words.get(id(node))
+        if known is None:
+            self._words[id(node)] = []  # while it is looked for: a node may contain itself
+            known = self._words[id(node)] = self._find_words(node)
+        return known
+
+    def _find_words(self, node: Any) -> list[str]:
         for part in self.parts(node, "string"):
             values = part.get("enum", [part["const"]] if "const" in part else None)
             if isinstance(values, list):
                 return [value for value in cast(list[Any], values) if isinstance(value, str)]
+            for keyword in ("anyOf", "oneOf"):
+                types = [(branch, self.types(branch)) for branch in _list(part, keyword)]
+                found = [self.words(branch) for branch, kinds in types if kinds is not None and "string" in kinds]
+                if len(found) > 1 and all(found) and all(kinds is not None for _, kinds in types):
+                    return list(dict.fromkeys(word for words in found for word in words))
         return []
 
     def properties(self, node: Any, value: Any = None) -> dict[str, Any]:
@@ -136,6 +150,12 @@ class Guide:
         return found
 
 
+def _find_word(text: str, words: list[str]) -> str | None:
+    """The one of `words` that a text consists of, a label before it left out."""
+    found = find_word(text, words)
+    return found if found is not None else find_word(find_labelled(text, words), words)
+
+
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:
     found = node.get(keyword)
     return cast(list[Any], found) if isinstance(found, list) else []
@@ -170,7 +190,7 @@ class Coercion:
         kind = ""
         if "string" in types:
             words = self._guide.words(node)
-            value, kind = (None if text in words else find_word(text, words)), "word"
+            value, kind = (None if text in words or not words else _find_word(text, words)), "word"
         elif types & _SCALARS:
             value = read_as(text, types)
             kind = "boolean" if isinstance(value, bool) else "number"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from evaluator.output.scalars import find_word
+from evaluator.output.words import find_word
 
 _MAX_LABEL = 60
 _MAX_PROSE = 400
@@ -27,7 +27,18 @@ _MARKS = "*_`\"' \t"
 SENTENCE_END = re.compile(r"[.!?:;,…]\Z")
 _REFUSAL = re.compile(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", re.I)
 _ALMOST_ITEM = re.compile(r"[-*+•–—·][^\W\d]|\d{1,3}[.)][^\W\d]")
+_CODE = re.compile(r"[=;(){}\[\]]|->")
 _NO_LINE = tuple("{}[]<|#>`")
+_MAX_WORDS = 4
+_SENTENCE_WORDS = """
+i you we he she it they me us them my your our their this that these those there here is are was were am be been have
+has had do does did will would can could should may might must not no none nothing please let let's thank thanks sorry
+hello hi hey dear sure ok okay well hmm yes regards sincerely cheers note because but so if when although n/a
+ich du wir ihr es ist sind war hat haben wird nicht kein keine bitte danke hallo je tu nous vous il elle est sont pas
+merci bonjour yo tú él ella son está gracias hola
+"""
+# Words of sentences, greetings and refusals, which items of a list rarely have.
+_NO_ITEM = frozenset(_SENTENCE_WORDS.split())
 _NOTHING = ("none", "n/a", "null", "nothing")
 
 
@@ -169,12 +180,16 @@ def _is_prose(lines: tuple[Line, ...]) -> bool:
     )
 
 
-def items(lines: Lines) -> list[Any]:
-    """The items of a list in lines, each a text or Lines; without marks, each line of a list of short lines."""
+def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> list[Any]:
+    """The items of a list in lines, each a text or Lines; without marks, each line of a list of short lines.
+
+    With `is_free` an item may be any text, so lines without marks must not look like prose; with `is_whole` they are
+    the whole answer, and two lines are too few to be a list.
+    """
     marks = [ITEM_MARK.match(line.text) for line in lines.lines]
     first = next((index for index, mark in enumerate(marks) if mark is not None), None)
     if first is None:
-        return _plain_items(lines)
+        return _plain_items(lines, is_free=is_free, is_whole=is_whole)
     if any(_REFUSAL.search(line.text) for line in lines.lines[:first]):
         raise NoReading
     base, kind = lines.lines[first].indent, cast("re.Match[str]", marks[first]).lastindex
@@ -210,20 +225,33 @@ def _without_commas(texts: list[str]) -> list[str]:
     return texts
 
 
-def _plain_items(lines: Lines) -> list[str]:
+def _plain_items(lines: Lines, *, is_free: bool, is_whole: bool) -> list[str]:
     texts = [line.text for line in lines.lines]
-    if len(texts) > 2 and texts[0].endswith((":", "：")):
+    is_titled = len(texts) > 2 and texts[0].endswith((":", "："))
+    if is_titled:
         texts = texts[1:]
     if len(texts) < 2 or any(line.after_blank for line in lines.lines[-len(texts) + 1 :]):
         raise NoReading
     texts = _without_commas(texts)
     if any(_ALMOST_ITEM.match(text) and text[0] != text[-1] for text in texts):
         raise NoReading
-    for text in texts:
-        is_quoted = text[0] == text[-1] == '"' and len(text) > 1
-        if not is_quoted and (text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL):
+    plain = [text for text in texts if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'"]
+    for text in plain:
+        if text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL:
             raise NoReading
+    if is_free and plain and (_is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3)):
+        raise NoReading
     return texts
+
+
+def _is_like_prose(texts: list[str]) -> bool:
+    """Whether lines may be sentences, a letter or code: long, with words of sentences, or lower case after upper."""
+    words = [text.casefold().replace("’", "'").split() for text in texts]
+    return (
+        any(len(line) > _MAX_WORDS or not _NO_ITEM.isdisjoint(line) for line in words)
+        or len({text[0].isupper() for text in texts if text[0].isalpha()}) > 1
+        or any(_CODE.search(text) for text in texts)
+    )
 
 
 def rows(lines: Lines, names: Iterable[str]) -> list[Any]:

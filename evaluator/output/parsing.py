@@ -20,18 +20,21 @@ from evaluator.output.rewrites import rewrite
 from evaluator.output.scalars import (
     find_answer,
     find_boolean,
-    find_first_line,
-    find_first_word,
-    find_labelled,
     find_labelled_number,
     find_marked_number,
     find_number,
-    find_only_word,
-    find_word,
     read_as,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
 from evaluator.output.strict import NotPlain, read_strict
+from evaluator.output.words import (
+    find_first_line,
+    find_first_word,
+    find_labelled,
+    find_only_word,
+    find_word,
+    has_other_line,
+)
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
 _BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
@@ -214,7 +217,9 @@ def _read_text(inner: str, schema: Schema) -> CheckedValue:
     if whole.error is None:
         return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
     answer = find_answer(inner)
-    for written, where in ((inner, "its words"), answer or ("", ""), (find_labelled(inner), "a label")):
+    if answer is not None and (not answer[0] or has_other_line(inner.rpartition(answer[0])[2], values, answer[0])):
+        answer = None
+    for written, where in ((inner, "its words"), answer or ("", ""), (find_labelled(inner, values), "a label")):
         value = find_word(written, values) if values else written.strip(" \t\r\n\"'`*_.")
         if value:
             found = conform(value, schema, f"the string was read from the text at {where}")

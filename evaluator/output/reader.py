@@ -392,6 +392,10 @@ class BlockReader(ValueBuilder):
         if boundary is not None:
             raise Unreadable("the block has no end", position, position, False)
         resume = skip_balanced(self.text, self.start) if self.evidence else position
+        is_outer = not self._stack and self._kinds[0] == "{" and resume >= len(self.text)
+        if is_outer and (prose := tokens.ABANDONED.match(self.text, position)) is not None:
+            self._ahead.spend(position, (len(self.text) - position) >> 6)
+            resume = prose.end()
         raise Unreadable(f"{expected} was expected", position, resume, self.evidence)
 
     def _finish_cut(self, position: int) -> int:

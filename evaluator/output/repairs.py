@@ -49,6 +49,7 @@ MESSAGES = {
     "quoted_lines": "the marks of quoted lines (>) were left out",
     "entities": "HTML entities were read as the characters that they stand for",
     "escaped": "the whole text was escaped once too often",
+    "escaped_blanks": "escaped line breaks between values were read as line breaks",
     "wide": "full-width brackets were read as brackets",
     "lines": "several JSON values, one after the other, were read as one array",
     "inner": "a value inside another one was read, because it alone fits the schema",

@@ -16,6 +16,13 @@ _DOUBLED = re.compile(rf"\{{\{{{WS}*+{QUOTE}")
 _WIDE = str.maketrans("｛｝［］", "{}[]")
 _MEMBERS = re.compile(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
 _ITEMS = re.compile(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
+# A block whose strings all end before a comma, a colon or a bracket, with escaped line breaks between them.
+_BLANK = r"\\[nrt](?=[\s\"{}\[\],:\\\d-]|\Z)"
+_BLANKS_OUTSIDE = re.compile(
+    rf"[{{\[](?:[^\"'`“”‘’\\]++|\"(?:[^\"\\]|\\.)*+\"(?=(?:\s|\\[nrt])*+[,:}}\]])|{_BLANK})*+", re.S
+)
+_STRING_OR_BLANK = re.compile(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", re.S)
+_BLOCK = re.compile(r"[{\[]")
 _TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
 
 
@@ -37,6 +44,13 @@ def rewrite(text: str) -> tuple[str, list[str]]:
             around = '"' if text[start - 1 : start] == '"' == text[end : end + 1] else ""
             text = text[:start].removesuffix(around) + _unescape(text[start:end]) + text[end:].removeprefix(around)
             kinds.append("escaped")
+    if "\\" in text and (block := _BLOCK.search(text)) is not None:
+        start, end = block.start(), max(text.rfind("}"), text.rfind("]")) + 1
+        if _BLANKS_OUTSIDE.fullmatch(text, start, end):
+            part = _STRING_OR_BLANK.sub(lambda match: match[1] or " ", text[start:end])
+            if part != text[start:end]:
+                text = text[:start] + part + text[end:]
+                kinds.append("escaped_blanks")
     if (
         text.count("{{") > 1
         and _DOUBLED.search(text)

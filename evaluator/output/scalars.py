@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from functools import lru_cache
 
 from evaluator.output.quantities import is_attached_unit, is_scale, is_unit, multiply
 
@@ -48,6 +46,11 @@ _HASHES = re.compile(r"^#{3,6}[ \t]*([^\n#]{1,60})\s*\Z", re.M)
 _BOLD = re.compile(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
 _EQUATION = re.compile(rf"(?<![=<>!])=(?!=){_REST}")
 _BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
+_BOX_BEFORE = re.compile(
+    r"\\boxed\s{0,4}\{([^{}]{0,40})\}[$\s]{0,4}[,;/]?[$\s]{0,4}(?:and|or|und|oder|\\(?:text|quad)\s?(?:\{\s?(?:and|or)\s?\})?)?"
+    r"[$\s]{0,4}(?:[A-Za-z]\w{0,2}\s?=\s?)?\Z"
+)
+_MAX_BOX = 120
 _TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = re.compile(
     rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
@@ -71,18 +74,9 @@ _MAX_QUANTITY = 80
 _LEADING_WORD = re.compile(
     rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})" r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)", re.I
 )
+_SECOND_WORD = re.compile(rf"\W{{0,8}}(?:(?:and|or)\s)?({'|'.join(_BOOLEANS)})(?:[.!?\"'*_]|\s*\Z)", re.I)
 _TAGGED = re.compile(r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I)
-_ANY_LABEL = re.compile(r"[^\n:：]{1,60}[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_CLASS = re.compile(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
-_ARTICLE = re.compile(r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))")
-_NOT_WORD = re.compile(r"[\W_]+")
-_NOT_SIGN = re.compile(r"(?:[^\w+#]|_)+")
 _ADDRESS = re.compile(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.|\Z)){4}", re.A)
-_NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
-_ALTERNATIVE = re.compile(r" (?:or|and|oder|ou|to) ")
-_ARTICLES = ("a", "i")
-_MAX_MENTION = 400
 
 
 def read_number(text: str) -> int | float | None:
@@ -173,6 +167,9 @@ def find_answer(text: str) -> tuple[str, str] | None:
     at = text.rfind("\\boxed")
     if at >= 0:
         match = _BOXED.match(text, at)
+        before = _BOX_BEFORE.search(text, max(0, at - _MAX_BOX), at)
+        if match is not None and before is not None and before[1] != match[1]:
+            return "", "\\boxed{…}"  # several answers
         if match is not None:
             return _trim(match[1].replace("{,}", ",").replace("\\,", " ")), "\\boxed{…}"
     tagged = _TAGGED.findall(text)
@@ -188,77 +185,6 @@ def find_answer(text: str) -> tuple[str, str] | None:
     if last is None:
         return None
     return _trim(last[1]), "a label"
-
-
-def _folded(text: str, values: Sequence[str]) -> str:
-    """The words of a text; with `+` and `#` where one of `values` has them (`C++`)."""
-    rest = _NOT_SIGN if any("+" in value or "#" in value for value in values) else _NOT_WORD
-    return rest.sub(" ", text.casefold()).strip()
-
-
-def find_word(text: str, values: Sequence[str]) -> str | None:
-    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none.
-
-    `InProgress` and `Status.IN_PROGRESS` are `in_progress`.
-    """
-    text = text[:_MAX_LENGTH].strip()
-    words = _words(tuple(values))
-    for written in dict.fromkeys((text, _CAMEL.sub(" ", text), _CLASS.sub("", text))):
-        folded = _folded(written, values)
-        if folded in words:
-            return words[folded]
-    return None
-
-
-@lru_cache(maxsize=128)
-def _words(values: tuple[str, ...]) -> dict[str, str | None]:
-    """The values by their words; None where two have the same."""
-    found: dict[str, str | None] = {}
-    for value in values:
-        for words in {_folded(value, values), _folded(_CAMEL.sub(" ", value), values)} - {""}:
-            found[words] = value if found.get(words, value) == value else None
-    return found
-
-
-def find_first_line(text: str, values: list[str]) -> str | None:
-    """The one of `values` that the first line of a text consists of, if no other line consists of one."""
-    first, _, rest = text.strip().partition("\n")
-    found = find_word(first, values)
-    if found is None or any(find_word(line, values) for line in rest[:_MAX_MENTION].splitlines()):
-        return None
-    return found
-
-
-def find_first_word(text: str, values: list[str]) -> str | None:
-    """The one of `values` with which a text begins, unless it names an alternative to it (`B or C`)."""
-    folded = _folded(text[:_MAX_LENGTH], values)
-    for value in sorted(values, key=len, reverse=True):
-        word = _folded(value, values)
-        if word and (folded + " ").startswith(word + " "):
-            is_other = _ALTERNATIVE.match(folded, len(word)) or (word in _ARTICLES and not _ARTICLE.search(text))
-            return None if is_other else value
-    return None
-
-
-def find_labelled(text: str) -> str:
-    """The text after the colon of a single line such as `Sentiment: good`; "" if it is not of this form."""
-    label = _ANY_LABEL.fullmatch(text.strip())
-    return label[1] if label is not None else ""
-
-
-def find_only_word(text: str, values: list[str]) -> str | None:
-    """The only one of `values` that a short text mentions; None if it mentions several, or has a negation."""
-    if len(text) > _MAX_MENTION or _NEGATION.search(text):
-        return None
-    rest, found = f" {_folded(text, values)} ", list[str]()
-    for value in sorted(values, key=len, reverse=True):
-        word = f" {_folded(value, values)} "
-        if word.strip() and word in rest:
-            found.append(value)
-            rest = rest.replace(word, " | ")
-    if len(found) != 1 or (found[0].casefold() in _ARTICLES and not _ARTICLE.search(text)):
-        return None
-    return found[0]
 
 
 def find_number(text: str) -> int | float | None:
@@ -302,4 +228,8 @@ def find_marked_number(text: str) -> int | float | None:
 def find_boolean(text: str) -> bool | None:
     """The yes or no at the beginning of a text, before punctuation (`No, because …`), or `The claim is false.`"""
     match = _LEADING_WORD.match(text) or _STATEMENT.fullmatch(text.strip())
-    return None if match is None else _BOOLEANS[match[1].lower()]
+    if match is None:
+        return None
+    value = _BOOLEANS[match[1].lower()]
+    second = _SECOND_WORD.match(text, match.end())
+    return None if second is not None and _BOOLEANS[second[1].lower()] != value else value

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from evaluator.output.coerce import Guide
 from evaluator.output.lines import ITEM_MARK, SENTENCE_END, Lines, NoReading, items, members, rows
-from evaluator.output.scalars import find_word
 from evaluator.output.strict import read_strict
+from evaluator.output.words import find_word
 
 _MAX_DEPTH = 12
 _BETWEEN_LABELS = re.compile(r"[,;|][ \t]+")
@@ -97,7 +97,8 @@ class Shaper:
         elif isinstance(written, Lines) and len(written.lines) == 1 and not ITEM_MARK.match(written.lines[0].text):
             written = _one_line(written.lines[0].text, is_free="string" in kinds and not self._guide.words(child))
         elif isinstance(written, Lines):
-            written = items(written)
+            is_free = "string" in kinds and not self._guide.words(child)
+            written = items(written, is_free=is_free, is_whole=depth == 0)
             if kinds != _ARRAY and any(isinstance(item, Lines) for item in written):
                 raise NoReading
         if not isinstance(written, list):

@@ -63,6 +63,10 @@ WIDE = str.maketrans(WIDE_MARKS, "}],;,,;,,")
 BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
 REMARK = re.compile(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
 GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
+# Prose in which a block was given up: it ends before another block, after a blank line or a colon.
+ABANDONED = re.compile(
+    r"[^\W\d][^\"{}\[\]\n]{8,400}+(?:\n[^\"{}\[\]\n]{1,400}+){0,4}+(?:(?<=[:：])\n|\n[ \t\r]*\n)(?=[{\[]|```)"
+)
 BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
 BRACKET = re.compile(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")
 EXACT: dict[str, Any] = {"true": True, "false": False, "null": None}

@@ -24,6 +24,7 @@ PERSON = record(name="string", age="integer")
 ITEM = record(item="string", qty="integer")
 LEVELS = array({"type": "string", "enum": ["low", "high"]})
 ARTICLE = record(title="string", tags=STRINGS, published="boolean")
+TAGGED = record(tags=STRINGS)
 ADDRESS = record(name="string", address=record(street="string", zip_code="string"))
 OPTIONAL = record(
     ["name"],
@@ -61,6 +62,11 @@ READ: list[tuple[str, Any, Any]] = [
     ("apples\npears\nplums", "string[]", ["apples", "pears", "plums"]),
     ("3, 5, 8", "integer[]", [3, 5, 8]),
     ("3\n5\n8", "integer[]", [3, 5, 8]),
+    ("3\n5", "integer[]", [3, 5]),
+    ("low\nhigh", LEVELS, ["low", "high"]),
+    ("Tags:\nsea\nphoto", "string[]", ["sea", "photo"]),
+    ("Tags:\nsea\nphoto", TAGGED, {"tags": ["sea", "photo"]}),
+    ("New York\nSan Luis Obispo\nLos Angeles", "string[]", ["New York", "San Luis Obispo", "Los Angeles"]),
     ("• a\n• b", "string[]", ["a", "b"]),
     ("- [ ] a\n- [ ] b", "string[]", ["a", "b"]),
     ('- "a"\n- "b"', "string[]", ["a", "b"]),
@@ -236,6 +242,18 @@ REFUSED: list[tuple[str, Any]] = [
     ("I'm sorry, I can't do this:\n- a\n- b", "string[]"),
     ("I cannot do that.\nPlease ask again.", "string[]"),
     ("apples, pears, plums", "string[]"),
+    ("Hello\nWorld", "string[]"),
+    ("apples\npears", "string[]"),
+    ("Sure\nHere you go\nBye", "string[]"),
+    ("Dear Anna\nThank you\nBest regards", "string[]"),
+    ("No tags found\nTry again\nLater", "string[]"),
+    ("The sea is calm\nThe tide is full\nThe moon lies fair", "string[]"),
+    ("The quick brown fox\njumps over the lazy\ndog", "string[]"),
+    ("A walk along the beach\nA night under the stars\nA day in the hills", "string[]"),
+    ("import os\nimport sys\nprint(os)", "string[]"),
+    ("x = 1\ny = 2\nz = 3", "string[]"),
+    ("red\nblue\nThese are colors", "string[]"),
+    ("Tags:\nThe text has none\nPlease check", TAGGED),
     ("- [x] a\n- [ ] b", "string[]"),
     ("- a\n- b\n\nOr:\n- c", "string[]"),
     ("Tags: sea, photo", "string[]"),

@@ -141,6 +141,32 @@ LITERALS: list[Case] = [
     ("[apple, pear, fig]", ["apple", "pear", "fig"]),
 ]
 
+BLANKS: list[Case] = [
+    ('{"song": "Heron", \\n"bars": \\n[8, 16]\\n}', {"song": "Heron", "bars": [8, 16]}),
+    ('{\\n  "a": "x\\ny",\\n  "b": null,\\n}', {"a": "x\ny", "b": None}),
+    ('```json\\n{\\n\\t"a": 1\\r\\n}\\n```', {"a": 1}),
+    ('[\\n  {"a": 1},\\n  {"a": 2}\\n]', [{"a": 1}, {"a": 2}]),
+    ('Here: {"a": [1,\\n2]}\\n', {"a": [1, 2]}),
+    ('["print("\\n")", "x"]', ['print("\n")', "x"]),
+    ('{"dir": C:\\new, "n": 1}', {"dir": "C:\\new", "n": 1}),
+    ("{'a': 'x\\ny', 'b': 1}", {"a": "x\ny", "b": 1}),
+]
+
+ABANDONED: list[Case] = [
+    (
+        'I begin with {"dose": ... no, the weight is first. Final record:\n\n{"weight": 61, "dose": 305}',
+        {"weight": 61, "dose": 305},
+    ),
+    ('{"dose": 3, wait, that is wrong. Correct:\n{"dose": 4}', {"dose": 4}),
+    ('{"dose": 3, wait, that is wrong.\n\n```json\n{"dose": 4}\n```', {"dose": 4}),
+]
+
+NOT_ABANDONED = [
+    '{"a": ... this is no key at all\n{"x": 1}, {"y": 2}]}',
+    '{"items": [\n{"a": 1}, and so on it goes on:\n\n{"a": 2},\n{"a": 3}\n',
+    '{"a": {"b": ... no, that is not so. Again:\n{"b": 1}',
+]
+
 COMMENTS: list[Case] = [
     ('{"a": 1//one\n, "b": 2/*two*/}', {"a": 1, "b": 2}),
     ('{"a": 1, # one\n"b": true# two\n}', {"a": 1, "b": True}),
@@ -221,6 +247,7 @@ CUT: list[Case] = [
 
 GROUPS = {
     "keys": KEYS, "quotes": QUOTES, "brackets": BRACKETS, "literals": LITERALS, "comments": COMMENTS,
+    "blanks": BLANKS, "abandoned": ABANDONED,
     "punctuation": PUNCTUATION, "around": AROUND, "cut": CUT,
 }  # fmt: skip
 CASES = [
@@ -236,6 +263,11 @@ def test_the_value_that_a_person_would_take_is_read_with_a_warning(text: str, va
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings
     assert parsed.warnings or text.strip() == '{"a": "", "b": ""}'
     assert type(parsed.value) is type(value)
+
+
+@pytest.mark.parametrize("text", NOT_ABANDONED)
+def test_a_block_inside_one_that_is_unreadable_is_not_the_answer(text: str) -> None:
+    assert parse_output(text).value is None
 
 
 UNION = {
