@@ -16,6 +16,7 @@ Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
 
 _END_S = 5.0
+_LOOK_S = 0.5
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
@@ -45,6 +46,9 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
     try:
         loop.call_soon_threadsafe(start)
+        # A signal just before a wait does not end the wait, so Ctrl-C is looked for between short ones.
+        while not result.done():
+            wait([result], _LOOK_S)
         return result.result()
     except KeyboardInterrupt:
         loop.call_soon_threadsafe(cancel)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
-from evaluator.output.extract import Block, Extract, extract, fences, is_reasoning, unfence, without_thinking
+from evaluator.output.extract import Extract, extract, fences, is_reasoning, unfence, without_thinking
 from evaluator.output.forms import read_forms
 from evaluator.output.inner import read_inner
 from evaluator.output.repairs import MESSAGES
@@ -38,6 +38,8 @@ from evaluator.output.words import (
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
 _BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
+_COMMA = re.compile(r"\s*+,\s*+")
+_QUOTES = {"'": "'", "‘": "’", "“": "”", "„": "“", "«": "»", "「": "」"}
 _TAG = re.compile(r"<[^\W\d]")
 _ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
@@ -148,13 +150,18 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
             if fenced:
                 warnings.append(MESSAGES["fence"])
             return _finish(scalar, warnings, text)
+        values = _read_values(inner, schema)
+        if values is not None:
+            return _finish(conform(values, schema, MESSAGES["lines"]), warnings, text)
     return _read_blocks(found, schema, warnings, text, body)
 
 
 def _read_whole(inner: str) -> tuple[Any, str]:
-    """The value of an answer that consists of one scalar, and the repair that was needed."""
+    """The value of an answer that is one scalar, and the repair that was needed."""
     if inner[:1] in ("{", "["):
         return _MISSING, ""
+    if len(inner) > 1 and inner[-1] == _QUOTES.get(inner[0]) and not {inner[0], inner[-1]} & set(inner[1:-1]):
+        return inner[1:-1], "single" if inner[0] == "'" else "typographic"
     if inner in _WORDS:
         return _WORDS[inner]
     try:
@@ -210,8 +217,6 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
 
 def _read_text(inner: str, schema: Schema) -> CheckedValue:
     """A string from a text that is not JSON: the whole text, or the enumerated word that it gives as its answer."""
-    if len(inner) > 1 and inner[0] == inner[-1] == "'" and "'" not in inner[1:-1]:
-        return conform(inner[1:-1], schema, MESSAGES["single"])
     values = schema.guide.words(schema.guide.root) if schema.guide is not None else []
     whole = CheckedValue(inner, (), schema.check(inner))
     if whole.error is None:
@@ -238,7 +243,7 @@ def _read_text(inner: str, schema: Schema) -> CheckedValue:
 
 
 def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
-    lines = _read_lines(found.blocks, schema, body)
+    lines = _read_lines(found, schema, body)
     if lines is not None:
         kinds = dict.fromkeys(kind for block in found.blocks for kind in block.repairs)
         return _finish(conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))), warnings, text)
@@ -266,13 +271,38 @@ def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], tex
     return _finish(choice.conformed, warnings, text)
 
 
-def _read_lines(blocks: list[Block], schema: Schema | None, body: str) -> list[Any] | None:
-    """The values of several blocks that follow one another, where the schema asks for an array and none is one."""
+def _read_lines(found: Extract, schema: Schema | None, body: str) -> list[Any] | None:
+    """The values of several blocks that follow one another, none of them an array.
+
+    Without a schema only commas may stand between them and nothing around them; where the schema asks for an array,
+    other separators too.
+    """
+    blocks = found.blocks
     types = schema.guide.top if schema is not None and schema.guide is not None else None
-    if types != frozenset({"array"}) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
+    is_asked = types == frozenset({"array"})
+    if not (is_asked or schema is None) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
         return None
     between = (body[first.end : second.start] for first, second in pairwise(blocks))
-    return None if any(_BETWEEN.fullmatch(part) is None for part in between) else [block.value for block in blocks]
+    if any((_BETWEEN if is_asked else _COMMA).fullmatch(part) is None for part in between):
+        return None
+    if not is_asked and _find_around(body, blocks[0].start, blocks[-1].end, found) == "prose":
+        return None
+    return [block.value for block in blocks]
+
+
+def _read_values(inner: str, schema: Schema) -> list[Any] | None:
+    """Several values, each valid JSON, separated by commas or on lines of their own, where an array is asked."""
+    types = schema.guide.top if schema.guide is not None else None
+    if types != frozenset({"array"}):
+        return None
+    lines = [line.strip().removesuffix(",") for line in inner.splitlines() if line.strip()]
+    for written in (inner, ",".join(lines)):
+        try:
+            values = read_strict(f"[{written}]")
+        except (ValueError, RecursionError):
+            continue
+        return values if len(values) > 1 else None
+    return None
 
 
 def _find_around(body: str, start: int, end: int, found: Extract) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import signal
 import threading
 import warnings
 
@@ -17,10 +18,10 @@ async def work():
 @pytest.fixture
 def waits(monkeypatch):
     """Whether the work had ended when each wait for it did."""
+    sync.run_sync(asyncio.sleep(0))
     found = []
     real = sync.wait
     monkeypatch.setattr(sync, "wait", lambda futures, timeout: found.append(bool(real(futures, timeout).done)))
-    sync.run_sync(asyncio.sleep(0))
     return found
 
 
@@ -29,7 +30,7 @@ def test_ctrl_c_before_the_loop_takes_the_work_waits_for_its_end_and_no_longer(m
     loop.call_soon_threadsafe(gate.wait, 30)
 
     class Interrupted(sync.Future):
-        def result(self, timeout=None):
+        def done(self):
             gate.set()
             raise KeyboardInterrupt
 
@@ -59,3 +60,14 @@ def test_ctrl_c_before_the_work_is_passed_to_the_loop_closes_it(monkeypatch, wai
         sync.run_sync(coroutine)
     assert waits == [True]
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def test_ctrl_c_that_ends_no_wait_is_noticed():
+    """As just before a wait: the signal reaches a thread, but not the one that waits."""
+
+    async def interrupted():
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        sync.run_sync(interrupted())

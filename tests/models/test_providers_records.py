@@ -62,7 +62,7 @@ class Setting:
         library = TemplateLibrary()
         for text in LIBRARY:
             library.add(text)
-        settings: dict[str, Any] = {"backoff_s": (), "timeout_s": 5.0, "roots": (str(self.folder),), **config}
+        settings: dict[str, Any] = {"backoff_s": (), "timeout_s": 100.0, "roots": (str(self.folder),), **config}
         self.server.enqueue(*replies)
 
         async def run() -> TaskResult | TaskError:

@@ -226,6 +226,10 @@ AROUND: list[Case] = [
     ("print(json.dumps({'a': 1, 'b': None}))", {"a": 1, "b": None}),
     ('{"a": 1}}', {"a": 1}),
     ('[{"a": 1}]]', [{"a": 1}]),
+    ('{"a": 1}, {"a": 2}', [{"a": 1}, {"a": 2}]),
+    ('Either {"a": 1}, {"a": 2} would do.', {"a": 2}),
+    ("'Paris'", "Paris"),
+    ("“To be, or not to be”", "To be, or not to be"),
     ('```json\n{"a": "use ```code``` here", "b": 1}\n```', {"a": "use ```code``` here", "b": 1}),
 ]
 
@@ -308,6 +312,8 @@ WITH_SCHEMA: list[tuple[str, Any, Any]] = [
     ('[{"a": 1}] and [{"a": 2}]', "object[]", [{"a": 2}]),
     ("{'red', 'blue'}", "string[]", ["red", "blue"]),
     ("('red', 'blue')", "string[]", ["red", "blue"]),
+    ('"red", "blue"', "array", ["red", "blue"]),
+    ("1\n2.5\nnull", "array", [1, 2.5, None]),
     ("Yes.", "boolean", True),
     ("- 7", "integer", -7),
 ]  # fmt: skip
@@ -333,6 +339,8 @@ REFUSED: list[tuple[str, Any]] = [
     ('{"kind": "circle", "radius": "wide"}', UNION),
     ('{"w": 10 or 12 kg}', {"type": "object", "properties": {"w": {"type": "number"}}}),
     ("{x, y}", "string[]"),
+    ("1, two, 3", "array"),
+    ("7", "array"),
     ('{"a": 1}\nand\n{"a": 2}', "string[]"),
 ]
 
