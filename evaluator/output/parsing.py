@@ -33,7 +33,7 @@ from evaluator.output.words import (
     find_labelled,
     find_only_word,
     find_word,
-    has_other_line,
+    is_taken_back,
 )
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
@@ -222,7 +222,7 @@ def _read_text(inner: str, schema: Schema) -> CheckedValue:
     if whole.error is None:
         return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
     answer = find_answer(inner)
-    if answer is not None and (not answer[0] or has_other_line(inner.rpartition(answer[0])[2], values, answer[0])):
+    if answer is not None and (not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values)):
         answer = None
     for written, where in ((inner, "its words"), answer or ("", ""), (find_labelled(inner, values), "a label")):
         value = find_word(written, values) if values else written.strip(" \t\r\n\"'`*_.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
 
 from evaluator.output.quantities import is_attached_unit, is_scale, is_unit, multiply
 
@@ -159,6 +160,21 @@ def _trim(found: str) -> str:
     )
 
 
+def _is_second(found: deque[re.Match[str]], text: str, group: int) -> bool:
+    """Whether the second of two marked answers directly follows the other, has the same mark, and differs."""
+    if len(found) < 2:
+        return False
+    first, second = found
+    written = [_trim(match[group]) for match in (first, second)]
+    marks = [text[match.start() : match.start(group)].casefold() for match in (first, second)]
+    return (
+        written[0] != written[1]
+        and marks[0] == marks[1]
+        and not text[first.end() : second.start()].strip(" \t\r\n#*_,;-")
+        and not any(re.search(r"[-+*/=×−]", one) for one in written)
+    )
+
+
 def find_answer(text: str) -> tuple[str, str] | None:
     """The result in a prose answer: the last `\\boxed{…}`, else what follows the last `####`, label (`Answer:`) or `=`.
 
@@ -172,18 +188,20 @@ def find_answer(text: str) -> tuple[str, str] | None:
             return "", "\\boxed{…}"  # several answers
         if match is not None:
             return _trim(match[1].replace("{,}", ",").replace("\\,", " ")), "\\boxed{…}"
-    tagged = _TAGGED.findall(text)
+    tagged = deque(_TAGGED.finditer(text), maxlen=2)
     if tagged:
-        name, written = tagged[-1]
-        return _trim(written), f"<{name.lower()}>"
-    last: re.Match[str] | None = None
+        where = f"<{tagged[-1][1].lower()}>"
+        return ("", where) if _is_second(tagged, text, 2) else (_trim(tagged[-1][2]), where)
+    found = deque[re.Match[str]](maxlen=2)
     for pattern in (_HASHES, _LABELLED, _LABEL_LINE, _EQUATION):
-        for match in pattern.finditer(text):
-            last = match
-        if last is not None:
+        found.extend(pattern.finditer(text))
+        if found:
             break
-    if last is None:
+    if not found:
         return None
+    if found[-1].re is _LABELLED and _is_second(found, text, 1):
+        return "", "a label"  # several answers
+    last = found[-1]
     return _trim(last[1]), "a label"
 
 

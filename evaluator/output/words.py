@@ -24,6 +24,12 @@ _OTHER_LETTER = re.compile(
     r"(?<![\w'’])([A-Z])[.)]?(?:\s*[,/;&+|]\s*|\s+)(?:(?:and|or|und|oder|et|ou|y|e|o|also|possibly|maybe|perhaps)\s+)*"
     r"[(\[]?([A-HJ-Z])(?![\w'’])(?!\s[a-z])"
 )
+_OTHER_NUMBER = re.compile(
+    rf"(?<![\w.,])(\d{{1,9}})(?:\s*[,/;&+|–-]\s*|\s+)(?:(?:{_AND}|also|possibly|maybe|perhaps)\s+)*(\d{{1,9}})(?![\w.])(?!\s[a-z])"
+)
+_CORRECTION = re.compile(
+    r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather|no(?=\s*[,.:;—–-]))\b", re.I
+)
 _JOINING = (
     rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the|options?|answer|choice))++"
 )
@@ -108,16 +114,25 @@ def _has_other(rest: str, values: list[str], text: str) -> bool:
 
 
 def _has_other_letter(value: str, text: str) -> bool:
-    """Whether another capital letter is next to a value that is one: `A or E`, `A, E`."""
-    return len(value) == 1 and any(
-        letter[1] != letter[2] and value.upper() in letter.groups() for letter in _OTHER_LETTER.finditer(text)
-    )
+    """Whether another letter or number is next to a value that is one: `A or E`, `2, 4`."""
+    if len(value) > 1 and not value.isdigit():
+        return False
+    pairs = (_OTHER_NUMBER if value.isdigit() else _OTHER_LETTER).finditer(text[:_MAX_MENTION])
+    return any(pair[1] != pair[2] and value.upper() in pair.groups() for pair in pairs)
 
 
-def has_other_line(text: str, values: list[str], answer: str) -> bool:
-    """Whether a line of a text consists of one of `values`, but not of the one that `answer` gives."""
+def is_taken_back(answer: str, after: str, values: list[str]) -> bool:
+    """Whether the text after an answer gives another one of `values`: in a line, or behind a word of correction."""
+    after = after[:_MAX_MENTION]
     value = find_word(answer, values) or find_first_word(answer, values)
-    return any(find_word(line, values) not in (None, value) for line in text[:_MAX_MENTION].splitlines())
+    if any(find_word(line, values) not in (None, value) for line in after.splitlines()):
+        return True
+    text = f"{answer} {after}"
+    correction = _CORRECTION.search(text)
+    if correction is None:
+        return False
+    rest = f" {_folded(text[correction.end() :], values)} "
+    return any(f" {_folded(other, values)} " in rest for other in values if other != value)
 
 
 def find_labelled(text: str, values: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from evaluator.output import parse_output
 
 LETTER: dict[str, Any] = {"type": "string", "enum": ["A", "B", "C", "D"]}
 MOOD: dict[str, Any] = {"type": "string", "enum": ["positive", "negative", "neutral"]}
+NUMBER: dict[str, Any] = {"type": "string", "enum": ["1", "2", "3"]}
 KIND: dict[str, Any] = {"enum": ["billing", "technical", "sales lead"]}
 FEEDBACK: dict[str, Any] = {"type": "object", "properties": {"mood": MOOD}, "required": ["mood"]}
 
@@ -52,6 +53,19 @@ SEVERAL = [
     ("Answer: A. Also B is right.", LETTER),
     ("Answer: B, possibly C is right too", LETTER),
     ("Both A and E", LETTER),
+    ("Answer: A... no, B", LETTER),
+    ("Answer: A, no wait, B", LETTER),
+    ("Answer: A. Actually, B.", LETTER),
+    ("Answer: A\n\nWait, actually B.", LETTER),
+    ("Answer: A\nAnswer: B", LETTER),
+    ("<answer>A</answer>\n<answer>B</answer>", LETTER),
+    ("Answer: A first, B second", LETTER),
+    ("1. positive\n2. negative", MOOD),
+    ("Answer: 2, 4", NUMBER),
+    ("Answer: 2 or 4", NUMBER),
+    ("Answer: 1 and 3", NUMBER),
+    ("2-4", NUMBER),
+    ("Answer: 3\nAnswer: 5", "integer"),
     ("A, B", LETTER),
     ("A or B", LETTER),
     ("A/B", LETTER),
@@ -119,6 +133,13 @@ ONE = [
     ('{"mood": "Mood: Positive."}', FEEDBACK, {"mood": "positive"}),
     ('{"mood": "Label: **neutral**"}', FEEDBACK, {"mood": "neutral"}),
     (r"\boxed{3}", "integer", 3),
+    ("Answer: 2", NUMBER, "2"),
+    ("Answer: 2 (5 people agree)", NUMBER, "2"),
+    ("Answer: A\n\nOption B is actually a city.", LETTER, "A"),
+    ("Answer: A\n\nI checked it again.\n\nFinal answer: B", LETTER, "B"),
+    ("<answer>A</answer> That forgets the tax. <answer>B</answer>", LETTER, "B"),
+    ("Answer: 3\nThat is 3 + 2 more.\nAnswer: 5", "integer", 5),
+    ("Total: 3 + 2\nTotal: 5", "integer", 5),
     ("Yes. No further step is needed.", "boolean", True),
     ("No, no, that is wrong.", "boolean", False),
 ]
