@@ -75,8 +75,8 @@ def measure(
     asked = [(row, ranker.rank(row.request, 5)) for row in others]
     for title, unrelated in (
         ("unrelated requests", own),
-        ("off-topic requests", [top(matches) for row, matches in asked if "." not in str(row.request)]),
-        ("off-topic requests, three in one", [top(matches) for row, matches in asked if "." in str(row.request)]),
+        ("off-topic requests", [top(matches) for row, matches in asked if row.joined == 1]),
+        ("off-topic requests, three in one", [top(matches) for row, matches in asked if row.joined > 1]),
     ):
         if unrelated:
             figures += [

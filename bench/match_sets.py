@@ -40,11 +40,14 @@ class Template:
 
 @dataclass(frozen=True)
 class Row:
-    """A request, the templates that are right for it (none: unrelated), and the part that it belongs to."""
+    """A request, the templates that are right for it (none: unrelated), the part that it belongs to, and of how many
+    requests it was joined.
+    """
 
     request: str | Task
     wanted: frozenset[str]
     part: str
+    joined: int = 1
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,25 @@ def off_topic(root: Path) -> list[Row]:
     data = _json(root / "oos-eval/data/data_full.json")
     rows: list[Row] = []
     for part, name in (("train", "oos_val"), ("train", "oos_train"), ("test", "oos_test")):
-        single = [request for request, _ in data[name]]
-        joined = [". ".join(three) for three in zip(single[::3], single[1::3], single[2::3], strict=False)]
-        rows += [Row(request, frozenset(), part) for request in (*single, *joined)]
+        rows += _with_joined([request for request, _ in data[name]], part)
     return rows
+
+
+def own_off_topic(section: str = "") -> list[Row]:
+    """The off-topic requests of `off_topic.txt`, singly and joined by threes; only of one section, if it is named."""
+    found: list[str] = []
+    is_wanted = True
+    for line in (Path(__file__).parent / "off_topic.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            is_wanted = section in line
+        elif is_wanted:
+            found.append(line)
+    return _with_joined(found, "train")
+
+
+def _with_joined(single: Sequence[str], part: str) -> list[Row]:
+    joined = [". ".join(three) for three in zip(single[::3], single[1::3], single[2::3], strict=False)]
+    return [Row(request, frozenset(), part) for request in single] + [Row(r, frozenset(), part, 3) for r in joined]
 
 
 def toole(root: Path) -> list[Collection]:

@@ -1,7 +1,8 @@
 """From what a search finds to the probability that the template is right: one logistic for texts, one for nodes.
 
-The coefficients were fitted by `bench/match_fit.py` on the train parts of public collections (see `bench/README.md`)
-and on the tuning half of `tests/library/match_requests.json`, each collection with equal weight.
+The coefficients were fitted by `bench/match_fit.py` on the train parts of public collections (see `bench/README.md`),
+on the tuning half of `tests/library/match_requests.json`, each collection with equal weight, and on the off-topic
+requests of `bench/off_topic.txt`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class Evidence(NamedTuple):
     margin: float  # its lead over the best other template, as a share of the request; negative except for the first
     size: float  # log of the number of templates
     words: float  # log of the number of words in the request
-    question: float  # 1 for a question of general knowledge, unless the template takes such; else 0
+    question: float  # 1 for a question of general knowledge, unless the template takes questions about anything; else 0
+    asks: float  # the same for any other question
 
 
 class Logistic(NamedTuple):
@@ -30,6 +32,7 @@ class Logistic(NamedTuple):
     size: float
     words: float
     question: float
+    asks: float
     intercept: float
 
     def probability(self, evidence: Evidence) -> float:
@@ -42,11 +45,11 @@ class Logistic(NamedTuple):
         return max(-30.0, min(30.0, total))
 
 
-TEXT = Logistic(3.09, -2.15, 2.25, -0.57, 1.82, -1.21, 0.39)
-NODE = Logistic(2.96, -1.0, 2.72, -0.62, 0.79, -1.27, -1.28)
+TEXT = Logistic(3.94, -2.04, 0.84, -0.73, 1.2, -1.69, -1.05, 0.51)
+NODE = Logistic(3.54, -1.3, 0.9, -0.73, 0.74, -1.58, -0.93, -0.43)
 
-TEXT_VECTORS = Logistic(3.49, -2.82, 3.15, -0.58, 1.27, -1.29, 0.57)
-NODE_VECTORS = Logistic(3.16, -2.23, 3.48, -0.56, 0.94, -1.31, -0.27)
+TEXT_VECTORS = Logistic(4.24, -3.38, 1.22, -0.67, 1.39, -1.98, -1.33, 0.85)
+NODE_VECTORS = Logistic(3.83, -2.76, 1.22, -0.64, 1.1, -1.84, -1.2, 0.06)
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

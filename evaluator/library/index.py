@@ -36,10 +36,9 @@ _FOREIGN = 0.5
 _MEANING = 0.4
 # A few examples say little about the words of requests: with so many, each counts half.
 _FEW_EXAMPLES = 10
-# In a smaller library rarity says nothing about a word.
-_SMALL_LIBRARY = 100
-# No smaller library took part in fitting the coefficients of the scores.
-_SMALLEST_LIBRARY = 30
+# In a smaller library rarity says nothing about a word: it counts as one of this size, except where the meaning counts
+# too; but no smaller one than that took part in fitting the coefficients of the scores.
+_SMALL_LIBRARY, _SMALLEST_WITH_MEANING = 100, 30
 # Added to the most that a template could reach, in rare words: one weak word is little evidence.
 _PRIOR = 1.5
 # So many templates are compared in detail.
@@ -122,7 +121,8 @@ class Index:
         # Where more than the words counts, more templates can be among the best.
         depth = _CANDIDATES if names or meaning is not None else count
         scores = query.scores(depth)
-        asked = self._asked if reading.is_general_question else frozenset[int]()
+        is_general = reading.is_general_question
+        asked = self._asked if is_general else frozenset[int]()
         for document in asked:
             score = scores[document] if document in scores else query.score(document)
             scores[document] = score + _ASKED * query.unknown
@@ -133,18 +133,21 @@ class Index:
         # The longer a text, the more it shares with any template by accident.
         evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
         alike = _FOREIGN if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
-        size, words = math.log(max(self._size, _SMALLEST_LIBRARY)), math.log1p(min(LONG, query.words))
+        smallest = _SMALL_LIBRARY if meaning is None else _SMALLEST_WITH_MEANING
+        size, words = math.log(max(self._size, smallest)), math.log1p(min(LONG, query.words))
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
             other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
             near = 0.0 if meaning is None else meaning.part(-negative)
+            takes = -negative in self._asked
             evidence = Evidence(
                 math.log1p(coverage * evident * alike),
                 math.log1p(max(0.0, 1 - coverage) * evident),
                 coverage - other,
                 size,
                 words,
-                float(reading.is_general_question and -negative not in asked),
+                float(is_general and not takes),
+                float(reading.is_question and not is_general and not takes),
             )
             hits.append(Hit(-negative, coverage, evidence, query.all_terms, most, near))
         return hits

@@ -44,6 +44,8 @@ _HEAD_CHARS, _TAIL_CHARS = 4000, 2000
 _MAX_PARTS, _MAX_SENTENCES = 40, 80
 _MAX_WORDS, _MAX_NO_CONTENT = 60, 200
 _BARE_WORDS = 4
+# A question has a question word among so many words at its beginning.
+_OPENING = 3
 LONG = 25
 """Of a request with more words of content each sentence is read too."""
 # How much the words of a node count, by field. The description counts as the text of a request does.
@@ -71,6 +73,7 @@ class Reading:
     text: str
     words: tuple[str, ...]
     parts: tuple[tuple[Word, ...], ...]
+    is_question: bool = False
     is_general_question: bool = False
     is_bare: bool = False
     extra: tuple[Word, ...] = ()
@@ -112,7 +115,7 @@ def read_node(node: Task, texts: Sequence[tuple[str, str]]) -> Reading:
     ]
     extra += [Word(subtype_term(text), subtype_term(text)) for field, text in texts if field == "subtype"]
     names = frozenset(input_name(each.name) for each in node.inputs)
-    return replace(read, extra=tuple(extra), inputs=names, is_general_question=False)
+    return replace(read, extra=tuple(extra), inputs=names, is_question=False, is_general_question=False)
 
 
 def _read(text: str) -> Reading:
@@ -133,11 +136,12 @@ def _read(text: str) -> Reading:
                 parts.append(tuple(part))
                 part = []
     parts.append(tuple(part))
-    is_question = not QUESTION_WORDS.isdisjoint(every[:3])
+    is_question = not QUESTION_WORDS.isdisjoint(every[:_OPENING])
     return Reading(
         text,
         tuple(every),
         tuple([part[:_MAX_WORDS] for part in parts if part][:_MAX_PARTS]),
+        is_question,
         is_question and _REFERRING.isdisjoint(every),
         len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
     )

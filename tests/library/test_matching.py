@@ -285,6 +285,26 @@ def test_a_question_of_general_knowledge_needs_more_evidence() -> None:
     assert ranker.rank("what is the price of gold")[0].score < ranker.rank("the price of gold")[0].score
 
 
+def test_a_question_that_no_template_takes_needs_more_evidence() -> None:
+    def scores(*extra: Template) -> list[float]:
+        ranker = LexicalRanker([*LIBRARY, *extra])
+        return [ranker.rank(request)[0].score for request in ("how do i mend my kettle", "mend my kettle")]
+
+    asked, told = scores(atomic("mend", "Mend a kettle"))
+    assert asked < told
+    asked, told = scores(atomic("mend", "Mend a kettle", criteria=text("how")))
+    assert asked >= told
+
+
+def test_a_tiny_library_gives_no_confidence() -> None:
+    tiny, small = (
+        LexicalRanker([atomic("mend", "Mend a kettle"), *(atomic(f"t{n}", f"Word{n}") for n in range(count))])
+        for count in (5, 98)
+    )
+    request = "mend the old blue chair"
+    assert abs(tiny.rank(request)[0].score - small.rank(request)[0].score) < 0.05
+
+
 def test_one_word_of_a_phrase_is_not_the_phrase() -> None:
     phrase = [
         match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next steps"))]).rank("next day")
