@@ -20,7 +20,7 @@ MAX_ATTEMPTS = 10_000
 
 _TAIL = 20_000
 _FAR = 1 << 62
-_MAX_STEPS = 60_000
+MAX_STEPS = 60_000
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
@@ -78,7 +78,7 @@ class _Scan:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._strict = StrictScanner(text, _MAX_STEPS)
+        self._strict = StrictScanner(text, MAX_STEPS)
         self._budget = 2 * len(text) + 10_000
         self._fence: str | None = None
         self._kept: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -11,9 +12,11 @@ from typing import Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
-from evaluator.output.extract import Extract, extract, fences, is_reasoning, unfence, without_thinking
+from evaluator.output.extract import MAX_STEPS, Extract, extract, fences, is_reasoning, unfence, without_thinking
 from evaluator.output.forms import read_forms
 from evaluator.output.inner import read_inner
+from evaluator.output.lookahead import OPENING
+from evaluator.output.reader import BlockReader
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError, ParsedOutput
 from evaluator.output.rewrites import rewrite
@@ -26,7 +29,7 @@ from evaluator.output.scalars import (
     read_as,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
-from evaluator.output.strict import NotPlain, read_strict
+from evaluator.output.strict import NotPlain, StrictScanner, Unreadable, read_strict
 from evaluator.output.words import (
     find_first_line,
     find_first_word,
@@ -39,7 +42,9 @@ from evaluator.output.words import (
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
 _BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
 _COMMA = re.compile(r"\s*+,\s*+")
-_QUOTES = {"'": "'", "‘": "’", "“": "”", "„": "“", "«": "»", "「": "」"}
+_TOKEN = re.compile(r"[+−.\w-]{1,40}+")
+_TOKEN_REPAIRS = frozenset({"number", "literal"})
+_TEXT_REPAIRS = frozenset({"single", "typographic", "doubled_quotes", "prefix", "joined", "escape", "control"})
 _TAG = re.compile(r"<[^\W\d]")
 _ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
@@ -140,9 +145,12 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
     inner, fenced = unfence(found.answer.strip())
     inner = inner.strip()
     whole, repair = _read_whole(inner)
+    repairs: Collection[str] = (repair,) if repair else ()
+    if whole is _MISSING:
+        whole, repairs = _read_repaired(inner, schema)
     if whole is not _MISSING:
         warnings += [MESSAGES["fence"]] if fenced else []
-        warnings += [MESSAGES[repair]] if repair else []
+        warnings += [MESSAGES[kind] for kind in repairs]
         return _finish(_conform_or_inner(whole, schema), warnings, text)
     if schema is not None:
         scalar = _read_scalar(inner, found, schema)
@@ -160,18 +168,37 @@ def _read_whole(inner: str) -> tuple[Any, str]:
     """The value of an answer that is one scalar, and the repair that was needed."""
     if inner[:1] in ("{", "["):
         return _MISSING, ""
-    if len(inner) > 1 and inner[-1] == _QUOTES.get(inner[0]) and not {inner[0], inner[-1]} & set(inner[1:-1]):
-        return inner[1:-1], "single" if inner[0] == "'" else "typographic"
     if inner in _WORDS:
         return _WORDS[inner]
     try:
         return read_strict(inner), ""
     except NotPlain:
-        return inner, "huge_number"
+        return (inner, "huge_number") if inner.lstrip("-")[:1].isdigit() else (_MISSING, "")
     except (ValueError, RecursionError):
         if inner.isdigit() and inner.isascii():
             return inner, "huge_number"
         return _MISSING, ""
+
+
+def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[str]]:
+    """The value of an answer that is one scalar which needs repair, read as the only item of a list, and the repairs.
+
+    A quote inside a text in quotes, or text after it, shows that the answer is prose. With a schema, numbers and
+    literals are read by their type.
+    """
+    if inner[:1] in (OPENING if schema is None else "\"'") and inner[1:2] not in ("", "{", "["):
+        allowed = _TEXT_REPAIRS | {"missing_quote"} if inner[0] == '"' else _TEXT_REPAIRS
+    elif schema is None and _TOKEN.fullmatch(inner):
+        allowed = _TOKEN_REPAIRS
+    else:
+        return _MISSING, ()
+    reader = BlockReader(text := f"[{inner}]", 0, StrictScanner(text, MAX_STEPS))
+    try:
+        reader.read()
+    except Unreadable:
+        return _MISSING, ()
+    is_whole = reader.end == len(text) and len(reader.value) == 1 and not reader.bare
+    return (reader.value[0], reader.repairs) if is_whole and reader.repairs.keys() <= allowed else (_MISSING, ())
 
 
 def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | None:

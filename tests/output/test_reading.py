@@ -111,7 +111,7 @@ def test_each_kind_of_repair_is_read_and_named(text: str, value: Any, fragments:
 @pytest.mark.parametrize(
     "text",
     ["", "  ", "hello", "see [below] and {here}", "{x | x > 0}", "\\boxed{42}", "<think>{\"a\": 1}", "[see the note", "{", "[",
-     "a [b](http://c) d", "{name} is {age}", '<think>{"a": 1}</think>', '{"a": ? ? "x" {"b": 1}}'],
+     "a [b](http://c) d", "{name} is {age}", '"One" and "two"', '"Yes" is the word.', "'tis so", "NaN, sadly", '<think>{"a": 1}</think>', '{"a": ? ? "x" {"b": 1}}'],
 )  # fmt: skip
 def test_text_without_json_is_kept_with_the_reason_and_is_an_error_only_with_a_schema(text: str) -> None:
     parsed = parse_output(text)

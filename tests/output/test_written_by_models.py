@@ -230,6 +230,12 @@ AROUND: list[Case] = [
     ('Either {"a": 1}, {"a": 2} would do.', {"a": 2}),
     ("'Paris'", "Paris"),
     ("“To be, or not to be”", "To be, or not to be"),
+    ('"one line\nand another"', "one line\nand another"),
+    (r'"C:\path\x"', r"C:\path\x"),
+    ('"cut off', "cut off"),
+    ('"one " + "text"', "one text"),
+    ("+.5", 0.5),
+    ("TRUE", True),
     ('```json\n{"a": "use ```code``` here", "b": 1}\n```', {"a": "use ```code``` here", "b": 1}),
 ]
 
