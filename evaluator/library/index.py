@@ -8,7 +8,7 @@ is one typing error away. Words without content are compared in examples only, f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush, heappushpop, nlargest
 from operator import itemgetter
 from typing import NamedTuple
@@ -47,21 +47,22 @@ _CANDIDATES = 40
 _LOOKED_UP = 80
 # Where the postings of a request are longer in sum, the rarest words choose templates until there are `_ENOUGH`; the
 # others only reorder the best `_KEPT` of these. A group that more templates hold only reorders as well.
-_POSTINGS, _ENOUGH, _KEPT, _COMMON_GROUP = 1200, 200, 80, 200
+_POSTINGS, _ENOUGH, _KEPT, _COMMON_GROUP = 1200, 400, 160, 200
 # So many words of requests are remembered.
 _MAX_SEEN = 20_000
 _FIRST = itemgetter(0)
 
 
 class Meaning(NamedTuple):
-    """How near a request is to each template in meaning (cosine, by number), and the nearest templates."""
+    """How near a request is to templates in meaning (their cosines, by number), and the nearest templates."""
 
-    cosines: Sequence[float]
+    cosines: Callable[[Sequence[int]], Sequence[float]]
     nearest: Sequence[int]
 
-    def part(self, document: int) -> float:
-        """What the meaning adds to the coverage."""
-        return _MEANING * max(0.0, self.cosines[document])
+    def parts(self, documents: Sequence[int]) -> dict[int, float]:
+        """What the meaning adds to the coverage of each template."""
+        found = self.cosines(documents)
+        return {d: _MEANING * max(0.0, cosine) for d, cosine in zip(documents, found, strict=True)}
 
 
 class Index:
@@ -135,10 +136,10 @@ class Index:
         alike = _FOREIGN if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
         smallest = _SMALL_LIBRARY if meaning is None else _SMALLEST_WITH_MEANING
         size, words = math.log(max(self._size, smallest)), math.log1p(min(LONG, query.words))
+        near = {} if meaning is None else meaning.parts([-negative for _, negative in best])
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
             other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
-            near = 0.0 if meaning is None else meaning.part(-negative)
             takes = -negative in self._asked
             evidence = Evidence(
                 math.log1p(coverage * evident * alike),
@@ -149,7 +150,7 @@ class Index:
                 float(is_general and not takes),
                 float(reading.is_question and not is_general and not takes),
             )
-            hits.append(Hit(-negative, coverage, evidence, query.all_terms, most, near))
+            hits.append(Hit(-negative, coverage, evidence, query.all_terms, most, near.get(-negative, 0.0)))
         return hits
 
     def _best(
@@ -171,12 +172,11 @@ class Index:
         if not is_sorted:
             by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
             by_score = list(dict.fromkeys((*by_inputs, *by_score, *(() if meaning is None else meaning.nearest))))
+        near = {} if meaning is None else meaning.parts(by_score)
         inputs = _INPUTS if meaning is None else _INPUTS * (1 - _MEANING)
         for document in by_score:
             score = scores[document] if document in scores else query.score(document)
-            more = inputs * equal.get(document, 0.0)
-            if meaning is not None:
-                more += meaning.part(document)
+            more = inputs * equal.get(document, 0.0) + near.get(document, 0.0)
             if len(best) == count and query.bound(score) / most + more < best[0][0]:
                 if is_sorted:
                     break

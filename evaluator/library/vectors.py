@@ -37,6 +37,8 @@ _MIN_WORDS = 3
 _MAX_CHARS, _MAX_FIELD_CHARS = 2000, 400
 # Templates that the words of a request need not have found.
 _NEAREST = 20
+# Among more templates, so many are chosen by the first dimensions, which hold most of the meaning in these vectors.
+_MANY, _CHOSEN, _FIRST_DIMENSIONS = 3000, 200, 64
 # The last digits of a cosine depend on the machine.
 _DIGITS = 4
 
@@ -99,29 +101,33 @@ class VectorRanker(LexicalRanker):
         super().__init__(templates)
         self._vectors = vectors
         self._rows: Matrix | None = None
+        self._short: Matrix | None = None
 
     def _meanings(self, readings: list[Reading]) -> Sequence[Meaning | None]:
         import numpy as np
 
         if self._rows is None:
-            self._rows = self._embed_templates()
-        found: list[Meaning] = []
-        for reading in readings:
-            row = self._cosines(self._rows, reading).round(_DIGITS)
-            count = min(_NEAREST, len(row))
-            nearest = np.argpartition(-row, count - 1)[:count]
-            found.append(Meaning(row.tolist(), nearest.tolist()))
-        return found
+            rows = self._embed_templates()
+            self._short = np.ascontiguousarray(rows[:, :_FIRST_DIMENSIONS]) if len(rows) > _MANY else None
+            self._rows = rows
+        return [self._meaning(self._rows, reading) for reading in readings]
 
-    def _cosines(self, rows: Matrix, reading: Reading) -> Matrix:
-        """The cosines of a request; if it has several pieces, the mean of those of the whole and of the best piece."""
-        import numpy as np
-
+    def _meaning(self, rows: Matrix, reading: Reading) -> Meaning:
         pieces = [piece for piece in reading.pieces if len(piece.split()) >= _MIN_WORDS]
         vectors = self._vectors.embed([reading.text, *(pieces if len(pieces) > 1 else ())])
-        # Not `@`: its threads take more time than they save, and its last digits depend on their number.
-        found = np.einsum("ij,kj->ki", rows, vectors)
-        return found[0] if len(found) == 1 else (found[0] + found[1:].max(axis=0)) / 2
+        if self._short is None:
+            every = _cosines(rows, vectors)
+            nearest = _largest(every, _NEAREST)
+        else:
+            every = None
+            chosen = _largest(_cosines(self._short, vectors[:, :_FIRST_DIMENSIONS]), _CHOSEN)
+            nearest = chosen[_largest(_cosines(rows[chosen], vectors), _NEAREST)]
+
+        def cosines(documents: Sequence[int]) -> list[float]:
+            some = list(documents)
+            return (_cosines(rows[some], vectors) if every is None else every[some]).tolist()
+
+        return Meaning(cosines, nearest.tolist())
 
     def _embed_templates(self) -> Matrix:
         nodes = [cast(Task, template.node) for template in self._templates]
@@ -145,6 +151,23 @@ def _by_field(node: Task, name: str) -> dict[str, str]:
         if field in found:
             found[field] = f"{found[field]} {text}"[:_MAX_FIELD_CHARS]
     return found | {"name": f"{' '.join(words(name))}."}
+
+
+def _cosines(rows: Matrix, vectors: Matrix) -> Matrix:
+    """The cosines of a request; if it has several pieces, the mean of those of the whole and of the best piece."""
+    import numpy as np
+
+    # Not `@`: its threads take more time than they save, and its last digits depend on their number.
+    found = np.einsum("ij,kj->ki", rows, vectors)
+    return (found[0] if len(found) == 1 else (found[0] + found[1:].max(axis=0)) / 2).round(_DIGITS)
+
+
+def _largest(row: Matrix, count: int) -> npt.NDArray[np.intp]:
+    """The numbers of the largest values."""
+    import numpy as np
+
+    count = min(count, len(row))
+    return np.argpartition(-row, count - 1)[:count]
 
 
 def _unit(rows: Matrix) -> Matrix:
