@@ -7,6 +7,7 @@ looked for with HYPOTHESIS_PROFILE=explore.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,10 @@ from evaluator.handler.backends import KEYS
 # Tests start hundreds of processes, each of which would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests send it to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)
