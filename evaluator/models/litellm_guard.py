@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import httpx
 
 Send = Callable[["httpx.Request"], Awaitable["httpx.Response"]]
+_WARNING_FILTER = ("ignore", None, UserWarning, re.compile(r"pydantic\.|litellm\."), 0)
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
 _loaded: list[Any] = []
@@ -89,6 +91,7 @@ class CallGuard:
         return b"".join(self._pieces)
 
     def __enter__(self) -> CallGuard:
+        _ignore_warnings()
         self._token = _guard.set(self)
         return self
 
@@ -222,12 +225,20 @@ def load_litellm() -> Any:
         # A model may repeat itself; LiteLLM would end the stream.
         litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 62
         litellm.suppress_debug_info = True
-        # Pydantic warns about LiteLLM's own models, which callers cannot change.
-        warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.|litellm\.")
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _loaded.append(litellm)
         return litellm
+
+
+def _ignore_warnings() -> None:
+    """Hides Pydantic's warnings about LiteLLM's own models, which callers cannot change.
+
+    LiteLLM makes some of them during a call, and pytest removes a filter at the end of the test that set it.
+    """
+    if _WARNING_FILTER not in warnings.filters:
+        _, _, category, module, _ = _WARNING_FILTER
+        warnings.filterwarnings("ignore", category=category, module=module.pattern)
 
 
 def _install(litellm: Any) -> None:

@@ -15,7 +15,7 @@ from evaluator.files.shipped import shipped
 from evaluator.handler.config import read_profile
 from evaluator.testing import Answer, LoopbackServer
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 HANDLERS = shipped("handlers")
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20

@@ -24,7 +24,7 @@ from evaluator.record.store import TaskStore
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.xml.write import to_xml
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 PROFILE = """<handler name="p"><model>openai/m</model><temperature>0.5</temperature><seed>7</seed><top_p>0.9</top_p>
 <top_k>40</top_k><stop>["\\n\\n", "Question:"]</stop>

@@ -20,7 +20,7 @@ from evaluator.record.store import TaskStore
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.xml.write import to_xml
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 ASK = """<task name="ask" type="atomic"><description>Call a function</description>
 <instructions>{{ question }}</instructions><tools from="functions"/>

@@ -21,7 +21,7 @@ def test_openai_compatible(check: Check) -> None:
 
 
 # Pydantic warns about LiteLLM's own models, which we cannot fix.
-@pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_litellm(check: Check) -> None:
     asyncio.run(check.run(lambda base_url: LiteLLMBackend(base_url=base_url, api_key=KEY), model=f"openai/{MODEL}"))

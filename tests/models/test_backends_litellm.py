@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import warnings
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.litellm_guard import CallGuard, ResponseRefused, load_litellm
 from evaluator.testing import KEY, HttpReply, LoopbackServer, a_request, error_reply, json_reply
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLAUDE = "anthropic/claude-sonnet-4-5"
 
@@ -144,3 +145,18 @@ def test_httpx_itself_is_not_changed_and_other_clients_are_not_guarded() -> None
         guard = asyncio.run(run(server))
         assert (server.posts, guard.answered) == (2, False)
     assert httpx.AsyncHTTPTransport.handle_async_request.__module__.startswith("httpx")
+
+
+def test_pydantic_warnings_about_models_of_litellm_are_hidden_in_each_call() -> None:
+    def warn() -> None:
+        warnings.warn_explicit("made late", UserWarning, "schema.py", 1, module="pydantic._internal._generate_schema")
+
+    for _ in range(2):
+        # pytest does the same around each test.
+        with warnings.catch_warnings():
+            warnings.resetwarnings()
+            warnings.simplefilter("error")
+            with CallGuard():
+                warn()
+                with pytest.raises(UserWarning, match="ours"):
+                    warnings.warn("ours", UserWarning, stacklevel=1)

@@ -33,7 +33,7 @@ from evaluator.testing import (
     stream_reply,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 BACKENDS: dict[str, tuple[str, Callable[[str], Backend]]] = {
     "openai_compatible": ("some-model", lambda url: OpenAICompatibleBackend(url, KEY)),

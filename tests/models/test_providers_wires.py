@@ -25,7 +25,7 @@ from evaluator.testing import (
     json_reply,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLAUDE, GEMINI = "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"
 IMAGE = Attachment("image/png", b"\x89PNG", "a.png")

@@ -29,7 +29,7 @@ from evaluator.tools import FileAccess, Tool, ToolAnswer, ToolContext, ToolOutco
 from evaluator.tools.computer import computer_tool
 from evaluator.tools.x_display import XDisplay
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 CLAUDE, GEMINI = "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"
 
