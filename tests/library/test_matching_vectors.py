@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.library import vectors
 from evaluator.library.matching import LexicalRanker
 from evaluator.library.vectors import VectorRanker, find_vectors, load_vectors, make_ranker
 from evaluator.nodes import Atomic, Example, Span, Task, Text
@@ -91,6 +92,19 @@ def test_the_reasons_name_the_meaning_and_add_up_to_the_score(installed: Path) -
 def test_examples_count_by_their_centroid(installed: Path) -> None:
     shown = Template("shown", "x", "a fep", "a gazzer")
     assert best("toma tulver please", (shown, Template("other", "Bake bread"))) == "shown"
+
+
+@pytest.mark.parametrize("request_", ["mip my blicket", "gazzer a fep", "dax, then toma", "zorp", "no word known"])
+def test_many_templates_are_found_in_two_stages_as_in_one(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, request_: str
+) -> None:
+    words = [word for same in MEANINGS for word in same]
+    library = [Template(f"t{i}{j}", f"{a} {b}") for i, a in enumerate(words) for j, b in enumerate(words) if a is not b]
+    expected = make_ranker(library).rank(request_)
+    monkeypatch.setattr(vectors, "_MANY", 10)
+    monkeypatch.setattr(vectors, "_CHOSEN", 50)
+    monkeypatch.setattr(vectors, "_FIRST_DIMENSIONS", len(MEANINGS) - 1)
+    assert make_ranker(library).rank(request_) == expected
 
 
 @pytest.mark.parametrize("request_", ["", "the", "zorp", "mip the dax, then gazzer a toma", "zzz " * 3000, "é 東京"])
