@@ -69,6 +69,7 @@ class ModelChoice:
 
     @property
     def is_simulated(self) -> bool:
+        """Whether answers are made up without a model."""
         return origin_of(self.backend) == "simulated"
 
 

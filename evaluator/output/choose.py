@@ -82,7 +82,7 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
         pool = strong or weak
         last = _only_fenced(pool) or pool[-1]
         return Choice(last, CheckedValue(last.value, (), None), len(pool) - 1 if last is pool[-1] else 0)
-    wanted = schema.guide.top if schema.guide is not None else None
+    wanted = schema.types
     for pool in (strong, weak):
         typed = [block for block in pool if wanted is None or describe(block.value) in wanted]
         chosen = _fitting(typed[-_MAX_CHECKED:], schema)

@@ -21,10 +21,10 @@ def read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
     Declared properties are not searched: an object that has them is the value itself, with a mistake. Nor are arrays
     with several items: one item cannot stand for all.
     """
-    wanted = (
-        (schema.guide.top or frozenset[str]()) - {"null"} if schema is not None and schema.guide is not None else None
-    )
-    if schema is None or schema.guide is None or not wanted or wanted - _CONTAINERS:
+    if schema is None or schema.guide is None:
+        return None
+    wanted = (schema.types or frozenset[str]()) - {"null"}
+    if not wanted or wanted - _CONTAINERS:
         return None
     declared = schema.guide.properties(schema.guide.root).keys()
     fitting: list[CheckedValue] = []

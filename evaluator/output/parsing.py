@@ -203,7 +203,7 @@ def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[s
 
 def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | None:
     """A scalar of the schema's type, from a text that is not JSON; None if there is none."""
-    types = schema.guide.top if schema.guide is not None else None
+    types = schema.types
     if types is None or not inner:
         return None
     wanted = types & _SCALARS
@@ -305,7 +305,7 @@ def _read_lines(found: Extract, schema: Schema | None, body: str) -> list[Any] |
     other separators too.
     """
     blocks = found.blocks
-    types = schema.guide.top if schema is not None and schema.guide is not None else None
+    types = schema.types if schema is not None else None
     is_asked = types == frozenset({"array"})
     if not (is_asked or schema is None) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
         return None
@@ -319,8 +319,7 @@ def _read_lines(found: Extract, schema: Schema | None, body: str) -> list[Any] |
 
 def _read_values(inner: str, schema: Schema) -> list[Any] | None:
     """Several values, each valid JSON, separated by commas or on lines of their own, where an array is asked."""
-    types = schema.guide.top if schema.guide is not None else None
-    if types != frozenset({"array"}):
+    if schema.types != frozenset({"array"}):
         return None
     lines = [line.strip().removesuffix(",") for line in inner.splitlines() if line.strip()]
     for written in (inner, ",".join(lines)):
@@ -352,8 +351,7 @@ def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: s
         reason = f"no JSON was found in the text: line {line}, column {column}: {message}"
     if schema is None:
         return ParsedOutput(None, (*warnings, reason), None, text)
-    types = schema.guide.top if schema.guide is not None else None
-    expected = " or ".join(sorted(types)) if types else schema.label
+    expected = " or ".join(sorted(schema.types or ())) or schema.label
     return ParsedOutput(None, tuple(warnings), OutputError("no_json", reason, "$", expected, "text"), text)
 
 

@@ -45,6 +45,11 @@ class Schema:
     check: Check
     build: Callable[[Any], Any] | None = None
 
+    @property
+    def types(self) -> frozenset[str] | None:
+        """The JSON types that the value may have; None if any or unknown."""
+        return self.guide.top if self.guide is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class NotChecked(OutputError):
