@@ -24,7 +24,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.messages import visible
-from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
 from evaluator.interpreter.xml_requests import node_in
 
 _MAX_LISTED = 1_000
@@ -53,7 +53,7 @@ _MAX_LISTED = 1_000
     "trace",
     "trust",
 )
-@click.option("--strict", is_flag=True, help="Exit code 1 also if a loop ends before its condition holds.")
+@click.option("--strict", is_flag=True, help="Exit code 1 also if a task ends before its condition holds.")
 @json_option
 def run(
     request: str | None,
@@ -100,7 +100,7 @@ def run(
             print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
-    if strict and outcome.notes.get("termination_reason") == "max_iterations":
+    if strict and outcome.notes.get("termination_reason", CONDITION_MET) != CONDITION_MET:
         raise click.exceptions.Exit(1)
 
 

@@ -12,6 +12,9 @@ from evaluator.errors import Diagnostic, EvaluatorError, html
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
+CONDITION_MET = "condition_met"
+"""The note `termination_reason` of a task whose condition held; any other reason says why it ended before that."""
+
 _Figure = TypeVar("_Figure", int, float)
 
 

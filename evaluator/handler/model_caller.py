@@ -337,6 +337,10 @@ class ModelCaller:
                 raise
             message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
             raise ProviderError(message, kind="other", maybe_billed=True, partial="".join(streamed) or None) from error
+        except Exception as error:
+            if not isinstance(error, ProviderError):
+                error.add_note(f"while the backend {self._choice.backend.name!r} answered")
+            raise
         if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
             given = type(response).__name__ if not isinstance(response, ModelResponse) else "one without its usage"
             raise ProviderError(

@@ -66,7 +66,9 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
         return error.error
     error = machine_error(error) or error
     reason: FailureReason = next(each for classes, each in _REASONS if isinstance(error, classes))
-    message = str(error) if reason != "unexpected_error" else f"{type(error).__name__}: {error}"
+    message = str(error)
+    if reason == "unexpected_error":
+        message = ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
     found = TaskError("TASK_FAILURE", message, reason, location=location, usage=usage or Usage(), cause=error)
     match error:
         case LimitReached():

@@ -18,7 +18,7 @@ from evaluator.errors.messages import did_you_mean
 from evaluator.library.files import Root, Stamp, beneath, read_beneath
 from evaluator.library.graphs import components, cycles, reachable
 from evaluator.library.shapes import anchored
-from evaluator.nodes import Function, Input, Node, Span, Task, Text, TopLevel
+from evaluator.nodes import Expression, Function, Input, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.walk import children, is_stand_in, replace_children, tasks
 from evaluator.xml.build_context import MAX_NODE_DEPTH
@@ -174,7 +174,8 @@ def _merge(own: Task, base: Task) -> Task:
 def _is_stated(value: object, default: object) -> bool:
     if value is None or value == () or value == default or is_stand_in(value):
         return False
-    return not (isinstance(value, Text) and not value.value.strip())
+    text = value.source if isinstance(value, Expression) else value
+    return not (isinstance(text, Text) and not text.value.strip())
 
 
 def _merge_settings(own: Any, base: Any) -> Any:

@@ -155,9 +155,9 @@ def text(*, default: Any = MISSING, form: Form = "text", resolved: bool = True) 
     return _declare("text", form, default, element="", required=default is MISSING, resolved=resolved)
 
 
-def condition(*, default: Any, binds: Mapping[str, Binding]) -> Any:
-    """An expression in an element, evaluated with the names that `binds` has."""
-    return _declare("text", "condition", default, element="", binds=binds)
+def condition(*, default: Any = MISSING, binds: Mapping[str, Binding]) -> Any:
+    """An expression in an element, evaluated with the names that `binds` has. Without a default it is required."""
+    return _declare("text", "condition", default, element="", required=default is MISSING, binds=binds)
 
 
 def expression(*, of: str, name: str, default: None) -> Any:

@@ -12,6 +12,7 @@ from evaluator.nodes import (
     Call,
     Case,
     Cond,
+    Expression,
     Input,
     Node,
     Script,
@@ -120,7 +121,8 @@ def _fields(b: Builder, view: View, cls: type, children: dict[str, View], *, nee
 
 
 _ABSENT: dict[str, Callable[[Span], Any]] = {
-    "text": lambda span: Text("", span), "role": stand_in, "steps": lambda span: (), "command": lambda span: (),
+    "text": lambda span: Text("", span), "condition": lambda span: Expression(Text("", span)), "role": stand_in,
+    "steps": lambda span: (), "command": lambda span: (),
 }  # fmt: skip
 """The value of a required field that is not there."""
 

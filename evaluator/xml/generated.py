@@ -8,11 +8,12 @@ there are no entities, no DTD and no includes; time is bounded for any text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Task
+from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.xml.build import build
 from evaluator.xml.layout import Limits
 from evaluator.xml.lenient import Element, Tree, read_tree
@@ -33,8 +34,6 @@ DOUBTFUL = frozenset({"lost-part", "several-tasks"})
 
 _STEPS = re.compile(r"""\bsteps\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\])?""")
 _EXPRESSION = re.compile(r"\{\{|\{%|<<")
-_EXPRESSIONS = frozenset({"arg", "condition", "termination_condition"})
-"""Elements whose whole text is evaluated."""
 _OPENING_TAG_CUT = re.compile(r"<[A-Za-z_][^<>]*\Z")
 _CLOSING_TAG_CUT = re.compile(r"</[^<>]*\Z")
 
@@ -228,8 +227,10 @@ def _is_referred_to(step: Element, steps: Element) -> bool:
     siblings = steps.children
     later = siblings[siblings.index(step) + 1 :]
     name = step.attributes.get("name")
+    fields = (field for operator in OPERATORS.values() for field in FIELDS[operator])
+    evaluated = {"arg", "condition", *(field.element for field in fields if field.form == "condition")}
     for number, other in enumerate(later):
-        for text in _texts_with_expressions(other):
+        for text in _texts_with_expressions(other, evaluated):
             if number == 0 and re.search(r"\bprevious\b", text):
                 return True
             for match in _STEPS.finditer(text):
@@ -239,10 +240,13 @@ def _is_referred_to(step: Element, steps: Element) -> bool:
     return False
 
 
-def _texts_with_expressions(root: Element) -> Iterator[str]:
-    """The texts and attributes of an element, and of those inside it, in which something may be evaluated."""
+def _texts_with_expressions(root: Element, evaluated: Collection[str | None]) -> Iterator[str]:
+    """The texts and attributes of an element, and of those inside it, in which something may be evaluated.
+
+    `evaluated` are the names of the elements whose whole text is an expression.
+    """
     for element in root.walk():
         yield from element.attributes.values()
         text = "".join(child for child in element.content if isinstance(child, str))
-        if element.name in _EXPRESSIONS or _EXPRESSION.search(text):
+        if element.name in evaluated or _EXPRESSION.search(text):
             yield text

@@ -110,8 +110,9 @@ _ATTRIBUTE_VALUES: dict[str, Callable[[Any], Any]] = {
 def _is_default(field: Field, value: Any) -> bool:
     if value is None or value == () or value == field.default or is_stand_in(value):
         return True
-    if isinstance(value, Text):
-        return field.required and not value.value
+    text = value.source if isinstance(value, Expression) else value
+    if isinstance(text, Text):
+        return field.required and not text.value
     return field.form == "fields" and field.default is not None and value == replace(field.default, span=value.span)
 
 

@@ -16,7 +16,7 @@ from evaluator import TemplateLibrary
 from evaluator.cli.scaffold import DATA, PROJECTS, template_types
 from evaluator.files.shipped import shipped
 from evaluator.handler.config import read_profile
-from evaluator.nodes.declare import OPERATORS
+from evaluator.nodes.declare import FIELDS, OPERATORS
 from tests.cli.conftest import Run
 
 SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}noNamespaceSchemaLocation"
@@ -83,6 +83,16 @@ def test_a_new_template_of_each_type_has_no_findings(cli: Run, kind: str, tmp_pa
     assert list(library.diagnostics) == []
     again = cli("new", "fresh", "--type", kind)
     assert again.code == 2 and "exists" in again.err
+
+
+def test_a_task_with_a_condition_notes_whether_it_held(cli: Run, tmp_path: Path) -> None:
+    for kind in [kind for kind, cls in OPERATORS.items() if any(field.form == "condition" for field in FIELDS[cls])]:
+        assert cli("new", kind, "--type", kind).code == 0
+        inputs = etree.parse(tmp_path / "templates" / f"{kind}.xml").getroot().iterfind("inputs/input")
+        given = [f"--input={declared.get('name')}=x" for declared in inputs]
+        ran = cli("run", "--template", kind, "--handler", "offline", "--json", *given)
+        missing = f"`run --strict` needs the note termination_reason of {kind}: CONDITION_MET, or another reason"
+        assert json.loads(ran.out)["notes"].get("termination_reason"), missing
 
 
 def test_every_operator_can_be_begun() -> None:

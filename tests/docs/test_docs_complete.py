@@ -26,6 +26,7 @@ from evaluator.batch import (
     ThresholdResult,
 )
 from evaluator.batch.compare import Comparison, Side, compare
+from evaluator.batch.scorers.result_scorer import TargetScorer
 from evaluator.batch.scorers.scorer_registry import SCORERS
 from evaluator.batch.statistics import Estimate, PairedDifference, Variance
 from evaluator.batch.summary import (
@@ -54,6 +55,7 @@ from evaluator.language.predicates import TEST_NAMES
 from evaluator.nodes import ContextSettings, Task
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.tools import builtin_tools
+from evaluator.tools.anthropic import text_editor_tool
 
 ROOT = Path(__file__).parents[2]
 _XSD = "{http://www.w3.org/2001/XMLSchema}"
@@ -130,9 +132,23 @@ def test_every_element_and_attribute_of_an_operator_is_in_its_section(operator: 
     assert not missing, f"describe them in docs/reference/templates.md, section {operator}"
 
 
+def test_every_operator_is_among_the_types_of_a_task() -> None:
+    (row,) = re.findall(r"^\| `type` \|.*", section("templates.md", "## Tasks"), re.MULTILINE)
+    assert set(OPERATORS) <= words_in(row), "list it in docs/reference/templates.md, section Tasks, row `type`"
+
+
 def test_every_scorer_has_a_row_in_the_reference() -> None:
     missing = set(SCORERS) - first_cells(section("scorers.md", "## Available scorers"))
     assert not missing, "add a row for each to the table in docs/reference/scorers.md, section Available scorers"
+
+
+def test_every_scorer_that_takes_several_targets_is_listed() -> None:
+    text = section("scorers.md", "## Available scorers")
+    listed = words_in(text[text.index("A target may be a list") :].partition("\n\n")[0])
+    missing = {name for name, scorer in SCORERS.items() if issubclass(scorer, TargetScorer)} - listed
+    assert not missing, (
+        "list it in docs/reference/scorers.md, section Available scorers, after 'A target may be a list'"
+    )
 
 
 def test_every_tool_has_a_row_in_the_reference() -> None:
@@ -141,15 +157,22 @@ def test_every_tool_has_a_row_in_the_reference() -> None:
     assert not missing, "add a row for each to the table in docs/reference/handlers.md, section Tools"
 
 
+def test_the_table_of_tools_has_the_policy_of_each() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\w+)[^|]*\|$", section("handlers.md", "## Tools"), re.MULTILINE)
+    policies = {tool.name: tool.policy for tool in (*builtin_tools(), text_editor_tool())}
+    wrong = {name: policy for name, policy in policies.items() if (name, policy) not in rows}
+    assert not wrong, "correct the column `policy` in docs/reference/handlers.md, section Tools"
+
+
 def test_the_table_of_context_defaults_is_the_one_that_holds() -> None:
-    text = (ROOT / "docs" / "reference" / "templates.md").read_text(encoding="utf-8")
+    text = section("templates.md", "## Context")
 
     def row(policy: ContextPolicy | ContextSettings) -> str:
         return f"{policy.inherit_context} | {str(policy.accumulate_data).lower()} | {policy.fresh_context} |"
 
     defaults = {name: operator.default_context for name, operator in OPERATORS.items()}
-    for name, policy in defaults.items():
-        assert f"| {name} | {row(policy)}" in text
+    missing = [line for name, policy in defaults.items() if (line := f"| {name} | {row(policy)}") not in text]
+    assert not missing, "correct the table in docs/reference/templates.md, section Context"
     assert f"| a subtask, whatever its type | {row(SUBTASK_DEFAULT)}" in text
     assert {policy.accumulation_format for policy in defaults.values()} == {"notes_only"}
 

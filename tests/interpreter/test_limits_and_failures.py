@@ -173,6 +173,7 @@ def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_caus
     assert isinstance(error, TaskError)
     assert error.reason == "unexpected_error"
     assert isinstance(error.cause, ZeroDivisionError)
+    assert error.message == "ZeroDivisionError: inside a backend, while the backend 'simulated' answered"
 
 
 def test_a_refusal_is_an_error_with_its_text(make_evaluator):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
+import evaluator
+from evaluator import models
 from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.simulated import SimulatedBackend
@@ -38,6 +42,21 @@ def test_tools_in_text(check: Check) -> None:
 @pytest.mark.parametrize("check", [check for check in CHECKS if not check.wire], ids=str)
 def test_simulated(check: Check) -> None:
     asyncio.run(check.run(lambda _: SimulatedBackend()))
+
+
+def test_every_backend_is_checked_here_and_exported() -> None:
+    modules = [import_module(f"{models.__name__}.{module.name}") for module in iter_modules(models.__path__)]
+    found = {
+        name
+        for module in modules
+        for name, each in vars(module).items()
+        if isinstance(each, type) and all(hasattr(each, part) for part in ("name", "complete", "aclose"))
+    }
+    # `Backend` is the protocol. A replay has only the answers of its record.
+    assert found - {"Backend", "ReplayBackend"} <= globals().keys(), (
+        "run CHECKS on it in tests/models/test_backends_conformance.py"
+    )
+    assert found - {"TextToolsBackend"} <= set(evaluator.__all__), "export it in evaluator/__init__.py, at both places"
 
 
 def test_the_checks_refuse_to_run_where_assertions_are_off() -> None:

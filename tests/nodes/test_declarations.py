@@ -5,7 +5,7 @@ from __future__ import annotations
 import lxml.etree as etree
 import pytest
 
-from evaluator.files.shipped import schemas_dir
+from evaluator.files.shipped import schemas_dir, shipped
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.language.types import matches
 from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec
@@ -30,12 +30,24 @@ def names(kind: str, name: str, child: str) -> set[str]:
     return {one.get("name") for one in component(kind, name).iter(f"{XS}{child}")}
 
 
+ADD_ELEMENT = "add it to the group taskChild of schemas/task.xsd"
+ADD_ATTRIBUTE = "add it to the attribute group taskAttributes of schemas/task.xsd"
+
+
 def test_the_schema_has_the_type_of_every_operator():
-    assert set(enumeration("taskType")) == set(OPERATORS)
+    assert set(enumeration("taskType")) == set(OPERATORS), "list them in the simple type taskType of schemas/task.xsd"
 
 
 def test_every_operator_has_a_runner():
-    assert set(RUNNERS) == set(OPERATORS.values())
+    assert set(RUNNERS) == set(OPERATORS.values()), "add it to RUNNERS in evaluator/interpreter/operators/__init__.py"
+
+
+def test_models_know_every_operator_that_runs_no_process():
+    instructions = (shipped("templates") / "plan" / "compile_task.xml").read_text(encoding="utf-8")
+    missing = [
+        name for name, cls in OPERATORS.items() if not cls.runs_process and f"\n- `{name}`: " not in instructions
+    ]
+    assert not missing, "add a line for each to the list of types in templates/plan/compile_task.xml"
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
@@ -47,16 +59,17 @@ def test_an_operator_states_which_names_its_children_see(operator):
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 def test_the_schema_has_every_element_and_attribute_of_an_operator(operator):
     elements = {field.element for field in FIELDS[operator]} - {None}
-    attributes = {field.attribute for field in FIELDS[operator] if field.element is None}
-    assert elements <= names("group", "taskChild", "element")
-    assert attributes <= names("attributeGroup", "taskAttributes", "attribute")
+    attributes = {field.attribute for field in FIELDS[operator] if field.element is None} - {None}
+    assert elements <= names("group", "taskChild", "element"), ADD_ELEMENT
+    assert attributes <= names("attributeGroup", "taskAttributes", "attribute"), ADD_ATTRIBUTE
 
 
 def test_every_element_and_attribute_of_a_task_in_the_schema_belongs_to_an_operator():
     fields = [field for operator in OPERATORS.values() for field in FIELDS[operator]]
-    assert names("group", "taskChild", "element") == {field.element for field in fields} - {None} | {"include"}
-    attributes = {field.attribute for field in fields if field.element is None and field.attribute}
-    assert names("attributeGroup", "taskAttributes", "attribute") == attributes
+    elements = {field.element for field in fields} | {"include"}
+    assert names("group", "taskChild", "element") <= elements, "no operator declares it in evaluator/nodes/__init__.py"
+    attributes = {field.attribute for field in fields if field.element is None}
+    assert names("attributeGroup", "taskAttributes", "attribute") <= attributes, "no operator declares it"
 
 
 @pytest.mark.parametrize(("name", "cls"), [("handler", HandlerSpec), ("context", ContextSettings)])

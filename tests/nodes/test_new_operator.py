@@ -1,9 +1,13 @@
-"""An operator that only this module defines works everywhere: nothing else in the program knows its name."""
+"""An operator that only this module defines works everywhere: nothing else in the program knows its name.
+
+Its type, elements and names are unlikely ones, so that no operator of the program has the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +15,8 @@ from typing import ClassVar
 import pytest
 
 from evaluator import TaskError, TaskResult, TaskStore
-from evaluator.errors.results import Outcome
+from evaluator.cli.main import main
+from evaluator.errors.results import CONDITION_MET, Outcome
 from evaluator.files import shipped
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators import RUNNERS
@@ -19,13 +24,15 @@ from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
+from evaluator.language.sandbox import evaluate_expression
 from evaluator.library import TemplateLibrary, bound
 from evaluator.library.calls import calls_of
-from evaluator.nodes import Atomic, Call, IntSetting, Node, Repeats, Sequential, Span, Task, Text
-from evaluator.nodes.declare import FIELDS, OPERATORS, Known, child, operator, setting
-from evaluator.nodes.values import INTEGER, Shape
+from evaluator.nodes import Atomic, Call, Expression, IntSetting, Node, Repeats, Sequential, Span, Task, Text
+from evaluator.nodes.declare import FIELDS, OPERATORS, Known, child, condition, operator, setting
+from evaluator.nodes.values import INTEGER, STRING, Shape
 from evaluator.xml import schema, vocabulary
 from evaluator.xml.build import build
+from evaluator.xml.generated import read_generated_task
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
@@ -33,38 +40,44 @@ from tests.interpreter.crashes import cut, reading
 
 
 def define() -> type[Task]:
-    @operator("best_of")
-    class BestOf(Task):
-        """Runs `candidate` several times; the longest text is the result."""
+    @operator("best_draft")
+    class BestDraft(Task):
+        """Runs `draft` until the longest text so far is good enough; that text is the result."""
 
         asks_model: ClassVar[bool] = False
 
-        attempts: IntSetting = setting("integer", default=2, element="attempts", least=1)
-        candidate: Node = child(binds={"attempt": INTEGER})
+        most_drafts: IntSetting = setting("integer", default=2, element="most_drafts", least=1)
+        draft: Node = child(binds={"draft_number": INTEGER})
+        good_enough: Expression = condition(binds={"draft_number": INTEGER, "longest_draft": STRING})
 
         def repeats(self, given) -> Repeats:
-            if isinstance(self.attempts, Text):
-                return Repeats(1, None, "attempts set by a variable")
-            return Repeats(self.attempts, self.attempts, f"{self.attempts} attempts")
+            if isinstance(self.most_drafts, Text):
+                return Repeats(1, None, "drafts set by a variable")
+            return Repeats(1, self.most_drafts, f"1 to {self.most_drafts} drafts")
 
         def result(self, known: Known) -> Shape:
-            return known.result(self.candidate)
+            return known.result(self.draft)
 
-    return BestOf
+    return BestDraft
 
 
-async def run_best_of(run: Run, task, prepared: PreparedTask) -> Outcome:
-    attempts = resolve_setting(task, "attempts", prepared.scope)
+async def run_best_draft(run: Run, task, prepared: PreparedTask) -> Outcome:
+    most = resolve_setting(task, "most_drafts", prepared.scope)
     best: TaskResult | None = None
-    for attempt in range(1, attempts + 1):
-        frame = prepared.inside(f"attempts[{attempt}]", prepared.scope.child({"attempt": attempt}))
-        outcome = await run.services.evaluate(run, task.candidate, frame)
+    reason = "most_drafts"
+    for number in range(1, most + 1):
+        scope = prepared.scope.child({"draft_number": number})
+        outcome = await run.services.evaluate(run, task.draft, prepared.inside(f"drafts[{number}]", scope))
         if isinstance(outcome, TaskError):
-            return failed(outcome, prepared, f"attempt {attempt} of {attempts}", failed_attempt=attempt)
+            return failed(outcome, prepared, f"draft {number} of {most}", failed_draft=number)
         if best is None or len(outcome.content) > len(best.content):
             best = outcome
+        if await evaluate_expression(task.good_enough, scope.child({"longest_draft": best.content})):
+            reason = CONDITION_MET
+            break
     assert best is not None
-    return completed(run, prepared, best.content, best.parsed_content, prepared.notes(attempts=attempts))
+    notes = prepared.notes(drafts=number, termination_reason=reason)
+    return completed(run, prepared, best.content, best.parsed_content, notes)
 
 
 TYPE = '<xs:enumeration value="reduce"/>'
@@ -72,21 +85,24 @@ ELEMENT = '<xs:element name="steps" type="steps"/>'
 
 
 @pytest.fixture(autouse=True)
-def best_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def best_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The steps to add an operator: its class, its type and elements in the schema, its runner."""
     folder = tmp_path / "schemas"
     shutil.copytree(shipped.schemas_dir(), folder)
     xsd = (folder / "task.xsd").read_text(encoding="utf-8")
-    xsd = xsd.replace(TYPE, f'{TYPE}<xs:enumeration value="best_of"/>', 1)
-    new = '<xs:element name="attempts" type="wholeNumber"/><xs:element name="candidate" type="role"/>'
+    xsd = xsd.replace(TYPE, f'{TYPE}<xs:enumeration value="best_draft"/>', 1)
+    new = (
+        '<xs:element name="most_drafts" type="wholeNumber"/><xs:element name="draft" type="role"/>'
+        '<xs:element name="good_enough" type="condition"/>'
+    )
     (folder / "task.xsd").write_text(xsd.replace(ELEMENT, ELEMENT + new, 1), encoding="utf-8")
     original = shipped.shipped
     monkeypatch.setattr(shipped, "shipped", lambda kind: folder if kind == "schemas" else original(kind))
     forget_schemas()
     cls = define()
-    monkeypatch.setitem(RUNNERS, cls, run_best_of)
+    monkeypatch.setitem(RUNNERS, cls, run_best_draft)
     yield cls
-    del OPERATORS["best_of"], FIELDS[cls]
+    del OPERATORS["best_draft"], FIELDS[cls]
     monkeypatch.undo()
     forget_schemas()
 
@@ -98,14 +114,19 @@ def forget_schemas() -> None:
                 value.cache_clear()
 
 
-TEMPLATE = """<task name="slogan" type="best_of" version="1">
+TEMPLATE = """<task name="slogan" type="best_draft" version="1">
   <description>Find the longest slogan</description>
   <inputs><input name="product" type="string" required="true"/></inputs>
-  <attempts>{attempts}</attempts>
-  <candidate><task name="one" type="atomic"><description>d</description>
-    <instructions>Slogan {{{{ attempt }}}} for {{{{ {name} }}}}</instructions></task></candidate>
+  <most_drafts>{most}</most_drafts>
+  <draft><task name="one" type="atomic"><description>d</description>
+    <instructions>Slogan {{{{ draft_number }}}} for {{{{ {name} }}}}</instructions></task></draft>
+  <good_enough>longest_draft | length > 500</good_enough>
 </task>"""
-GOOD = TEMPLATE.format(attempts=3, name="product")
+GOOD = TEMPLATE.format(most=3, name="product")
+
+
+def without(element: str) -> str:
+    return re.sub(rf"<{element}>.*</{element}>", "", GOOD, flags=re.DOTALL)
 
 
 def library_of(tmp_path: Path, xml: str) -> TemplateLibrary:
@@ -124,54 +145,73 @@ def test_it_loads_without_findings(tmp_path):
 
 
 def test_an_undefined_variable_inside_it_is_found_at_its_place(tmp_path):
-    wrong = TEMPLATE.format(attempts=3, name="produkt")
-    assert findings(tmp_path, wrong) == [("unused-input", 3, 11), ("undefined-variable", 6, 47)]
+    wrong = TEMPLATE.format(most=3, name="produkt")
+    assert findings(tmp_path, wrong) == [("unused-input", 3, 11), ("undefined-variable", 6, 52)]
 
 
 def test_its_names_are_bound_inside_it_only_and_a_hint_says_where(tmp_path):
-    xml = GOOD.replace("Find the longest slogan", "Find {{ attempt }}")
+    xml = GOOD.replace("Find the longest slogan", "Find {{ draft_number }}")
     (found,) = library_of(tmp_path, xml).errors
     assert (found.code, found.span.line) == ("undefined-variable", 2)
-    assert found.hint == "`attempt` is bound in <candidate> of a best_of task"
+    assert found.hint == "`draft_number` is bound in <draft>, <good_enough> of a best_draft task"
 
 
 def test_an_undefined_variable_in_its_settings_is_found(tmp_path):
-    assert ("undefined-variable", 4, 16) in findings(tmp_path, TEMPLATE.format(attempts="{{ n }}", name="product"))
+    assert ("undefined-variable", 4, 19) in findings(tmp_path, TEMPLATE.format(most="{{ n }}", name="product"))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ("<attempts>3</attempts>", "<attempts>0</attempts>", "invalid-value"),
-        ("<attempts>3</attempts>", "<attempts>many</attempts>", "invalid-value"),
-        ("<attempts>3</attempts>", "<attempts>3</attempts><attempts>4</attempts>", "duplicate-element"),
-        ("<attempts>3</attempts>", "<steps/>", "misplaced-element"),
-        ('type="best_of"', 'type="best_of" concurrency="2"', "misplaced-attribute"),
-        ('type="best_of"', 'type="reduce"', "misplaced-element"),
+        ("<most_drafts>3</most_drafts>", "<most_drafts>0</most_drafts>", "invalid-value"),
+        ("<most_drafts>3</most_drafts>", "<most_drafts>many</most_drafts>", "invalid-value"),
+        (
+            "<most_drafts>3</most_drafts>",
+            "<most_drafts>3</most_drafts><most_drafts>4</most_drafts>",
+            "duplicate-element",
+        ),
+        ("<most_drafts>3</most_drafts>", "<steps/>", "misplaced-element"),
+        ('type="best_draft"', 'type="best_draft" concurrency="2"', "misplaced-attribute"),
+        ('type="best_draft"', 'type="reduce"', "misplaced-element"),
     ],
 )
 def test_what_does_not_belong_to_it_is_an_error(tmp_path, old, new, code):
     assert code in [found[0] for found in findings(tmp_path, GOOD.replace(old, new))]
 
 
-def test_a_missing_child_is_an_error_and_a_ref_supplies_it(tmp_path):
-    start, end = GOOD.index("<candidate>"), GOOD.index("</candidate>") + len("</candidate>")
-    assert [found[0] for found in findings(tmp_path, GOOD[:start] + GOOD[end:])] == ["missing-element"]
-    both = f'<library>{GOOD}<task name="more" type="best_of" ref="slogan"><attempts>5</attempts></task></library>'
+@pytest.mark.parametrize("element", ["draft", "good_enough"])
+def test_a_required_element_that_is_missing_is_an_error(tmp_path, element):
+    (found,) = library_of(tmp_path, without(element)).errors
+    assert found.code == "missing-element"
+    assert f"<{element}>" in found.message
+
+
+def test_a_ref_supplies_what_is_missing(tmp_path):
+    both = (
+        f'<library>{GOOD}<task name="more" type="best_draft" ref="slogan"><most_drafts>5</most_drafts></task></library>'
+    )
     library = library_of(tmp_path, both)
     assert library.diagnostics == ()
     more = library.get("more").node
-    assert (more.attempts, more.candidate.name) == (5, "one")
+    assert (more.most_drafts, more.draft.name) == (5, "one")
+    assert more.good_enough == library.get("slogan").node.good_enough
+
+
+def test_a_ref_to_nothing_is_the_only_error_and_the_task_is_written_as_it_was_read(tmp_path):
+    more = '<task name="more" type="best_draft" ref="nobody"><description>d</description></task>'
+    assert [found[0] for found in findings(tmp_path, more)] == ["unknown-ref"]
+    (node,) = build(read_source(more)).templates
+    assert "good_enough" not in to_xml(node)
 
 
 def test_its_calls_are_bounded_and_its_steps_planned(tmp_path):
     library = library_of(tmp_path, GOOD)
     node = library.get("slogan").node
     found = bound(node, library)
-    assert (found.min_calls, found.max_calls) == (3, 3)
-    assert found.explanation.split("\n") == ["best_of slogan, 3 attempts: 3 calls", "  atomic one: 1 call"]
+    assert (found.min_calls, found.max_calls) == (1, 3)
+    assert found.explanation.split("\n") == ["best_draft slogan, 1 to 3 drafts: 1 to 3 calls", "  atomic one: 1 call"]
     assert planned_steps(node, library, {}) == 6
-    by_variable = library_of(tmp_path, TEMPLATE.format(attempts="{{ product | length }}", name="product"))
+    by_variable = library_of(tmp_path, TEMPLATE.format(most="{{ product | length }}", name="product"))
     assert bound(by_variable.get("slogan").node, by_variable).max_calls is None
 
 
@@ -204,15 +244,15 @@ def test_it_is_rendered_without_a_call(make_evaluator):
 
 
 def test_it_is_evaluated_recorded_and_resumed(make_evaluator, scripted, tmp_path):
-    script = scripted({"Slogan 2": "the longest one", "Slogan": "short"})
+    script = scripted({"Slogan 2": "the best", "Slogan": "short"})
     evaluator = make_evaluator(GOOD, script=script)
     whole = asyncio.run(evaluator.evaluate("slogan", {"product": "tea"})).unwrap()
-    assert (whole.content, whole.notes["attempts"], whole.usage.turns) == ("the longest one", 3, 3)
+    assert (whole.content, whole.notes["drafts"], whole.usage.turns) == ("the best", 3, 3)
     assert [s.start.path for s in reading(tmp_path).steps if s.start.kind == "model"] == [
-        f"attempts[{number}]/turn[1]" for number in (1, 2, 3)
+        f"drafts[{number}]/turn[1]" for number in (1, 2, 3)
     ]
     script.seen.clear()
-    cut(tmp_path, "attempts[3]/turn[1]")
+    cut(tmp_path, "drafts[3]/turn[1]")
     assert TaskStore(tmp_path / "tasks").read(1).status == "interrupted"
     again = asyncio.run(evaluator.resume(1)).unwrap()
     assert script.prompts == ["Slogan 3 for tea"]
@@ -222,8 +262,8 @@ def test_it_is_evaluated_recorded_and_resumed(make_evaluator, scripted, tmp_path
 def test_a_failure_inside_it_says_where(make_evaluator, scripted):
     error = asyncio.run(make_evaluator(GOOD, script=scripted({"Slogan 2": ""})).evaluate("slogan", {"product": "tea"}))
     assert isinstance(error, TaskError)
-    assert error.message.startswith("attempt 2 of 3 failed: ")
-    assert (error.details["failed_attempt"], error.usage.turns) == (2, 2)
+    assert error.message.startswith("draft 2 of 3 failed: ")
+    assert (error.details["failed_draft"], error.usage.turns) == (2, 2)
 
 
 def test_it_is_written_as_xml_and_read_back(tmp_path):
@@ -231,12 +271,33 @@ def test_it_is_written_as_xml_and_read_back(tmp_path):
     source = read_source(to_xml(node))
     assert validate(source, "task") == []
     (again,) = build(source).templates
-    assert (type(again), again.attempts) == (type(node), 3)
+    assert (type(again), again.most_drafts) == (type(node), 3)
     assert to_xml(again) == to_xml(node)
 
 
-def test_an_operator_without_a_runner_cannot_run(make_evaluator, best_of, monkeypatch):
-    monkeypatch.delitem(RUNNERS, best_of)
+def test_an_operator_without_a_runner_cannot_run(make_evaluator, best_draft, monkeypatch):
+    monkeypatch.delitem(RUNNERS, best_draft)
     error = asyncio.run(make_evaluator(GOOD).evaluate("slogan", {"product": "tea"}))
     assert isinstance(error, TaskError)
     assert error.reason == "unexpected_error"
+
+
+@pytest.mark.parametrize(("read", "reads_it"), [("steps.first.content", True), ("longest_draft", False)])
+def test_a_generated_step_that_its_condition_reads_is_never_left_out(read, reads_it):
+    broken = '<task name="first" type="script"><description>d</description></task>'
+    later = GOOD.replace("longest_draft |", f"{read} |").replace(f"for {'{{ product }}'}", "")
+    task = f'<task type="sequential"><description>d</description><steps>{broken}{later}</steps></task>'
+    generated = read_generated_task(task)
+    assert (generated.node is None) == reads_it
+    assert ("left-out" in {warning.code for warning in generated.warnings}) != reads_it
+
+
+@pytest.mark.parametrize(("length", "code"), [(0, 0), (1_000, 1)])
+def test_strict_makes_a_condition_that_did_not_hold_an_exit_code(monkeypatch, tmp_path, length, code):
+    monkeypatch.chdir(tmp_path)
+    library_of(tmp_path, GOOD.replace("> 500", f"> {length}"))
+    command = ("run", "--template", "slogan", "--library", "library", "--input", "product=tea", "--handler", "offline")
+    for options, expected in (([], 0), (["--strict"], code)):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *options])
+        assert (ended.value.code or 0) == expected

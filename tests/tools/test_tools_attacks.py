@@ -115,7 +115,9 @@ def act(access, name, path, arguments):
 def test_every_tool_with_a_path_is_attacked():
     tools = [FILE_TOOLS.get(name) for name in FILE_TOOLS.names()]
     with_path = {tool.spec.name for tool in tools if "path" in tool.spec.parameters["properties"]}
-    assert with_path == {name for name, _ in DEEDS}, "add each tool with a `path` to DEEDS"
+    assert with_path == {name for name, _ in DEEDS}, (
+        "add each tool with a `path` to DEEDS in tests/tools/test_tools_attacks.py"
+    )
 
 
 @pytest.mark.parametrize(("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20])

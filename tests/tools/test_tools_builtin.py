@@ -6,11 +6,16 @@ import json
 import os
 import pty
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
+from evaluator import tools
 from evaluator.errors import ToolError
 from evaluator.tools import CallbackAsker, FileAccess, TerminalAsker, ToolContext, builtin_tools
+from evaluator.tools.decorator import FunctionTool
+from evaluator.tools.tool import declared_arguments
 
 
 @pytest.fixture
@@ -25,17 +30,24 @@ def call(folder, name, asker=None, **arguments):
     return asyncio.run(builtin_tools().call(name, json.dumps(arguments), context))
 
 
-def test_reading_is_allowed_changes_ask_and_only_a_write_is_repeatable():
-    assert {tool.name: (tool.policy, tool.retryable, tool.effect) for tool in builtin_tools()} == {
-        "read_file": ("allow", False, False),
-        "list_files": ("allow", False, False),
-        "search_files": ("allow", False, False),
-        "write_file": ("ask", True, True),
-        "edit_file": ("ask", False, True),
-        "delete_file": ("ask", False, True),
-        "run_script": ("ask", False, True),
-        "ask_user": ("allow", False, False),
-    }
+def test_every_tool_of_the_package_is_a_builtin_tool():
+    modules = [import_module(f"{tools.__name__}.{module.name}") for module in iter_modules(tools.__path__)]
+    found = {each.name for module in modules for each in vars(module).values() if isinstance(each, FunctionTool)}
+    assert not found - {*builtin_tools().names()}, "add it to builtin_tools() in evaluator/tools/builtin.py"
+
+
+@pytest.mark.parametrize("tool", builtin_tools(), ids=builtin_tools().names())
+def test_a_tool_with_an_effect_asks_first_and_every_tool_is_described(tool):
+    assert tool.effect == (tool.policy == "ask"), 'declare @tool(policy="ask") or @tool(effect=False)'
+    assert tool.spec.description, "write a docstring: its first lines tell the model what the tool does"
+    undescribed = [name for name, schema in declared_arguments(tool).items() if not schema.get("description")]
+    assert not undescribed, "describe each argument below `Args:` in the docstring"
+    if tool.effect and "path" in declared_arguments(tool):
+        assert tool.preview, "give it a preview in builtin_tools(): it shows the user what a call would change"
+
+
+def test_only_a_whole_file_is_written_again_after_a_failure():
+    assert [tool.name for tool in builtin_tools() if tool.retryable] == ["write_file"]
 
 
 def test_read_file_reads_a_range_and_names_the_next_line(folder):

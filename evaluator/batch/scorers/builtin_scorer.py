@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -75,7 +76,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltinScorer(Declared, LeavesInputUnchanged):
+class BuiltinScorer(Declared, LeavesInputUnchanged, ABC):
     """A shipped scorer."""
 
     @classmethod
@@ -83,8 +84,8 @@ class BuiltinScorer(Declared, LeavesInputUnchanged):
         """As `of_arguments`. `make_scorer` is for scorers that contain other scorers."""
         return cls.of_arguments(arguments)
 
-    async def score(self, scored: ScorerInput) -> Score:
-        raise NotImplementedError
+    @abstractmethod
+    async def score(self, scored: ScorerInput) -> Score: ...
 
     def check_target(self, target: Any) -> None:
         """Checks a row's target before the first call. Raises: UsageError, for one that the scorer cannot compare."""

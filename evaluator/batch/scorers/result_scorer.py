@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,9 +60,9 @@ class TargetScorer(ResultScorer):
         """The correct answers as texts; empty without a target. Raises: as `targets`."""
         return targets(scored)
 
+    @abstractmethod
     async def compare(self, text: str, wanted: list[str]) -> Score:
         """The score of a text against at least one target."""
-        raise NotImplementedError
 
 
 def check_expression(kind: str, argument: str, expression: str) -> None:

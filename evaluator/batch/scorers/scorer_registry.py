@@ -43,11 +43,16 @@ def by_type(classes: Iterable[type[BuiltinScorer]]) -> Mapping[str, type[Builtin
     found: dict[str, type[BuiltinScorer]] = {}
     for scorer in classes:
         own, name = vars(scorer), scorer.__name__
-        if "__dataclass_params__" not in own or not own["__dataclass_params__"].frozen or "__slots__" not in own:
+        is_frozen = "__dataclass_params__" in own and own["__dataclass_params__"].frozen
+        if not is_frozen or "__slots__" not in own or not all(field.kw_only for field in fields(scorer)):
             raise TypeError(f"{name}: decorate it with @dataclass(frozen=True, slots=True, kw_only=True)")
         kind = own.get("type")
         if not isinstance(kind, str) or not kind or "type" in {field.name for field in fields(scorer)}:
             raise TypeError(f'{name}: write its name as a class variable: type: ClassVar[str] = "…"')
+        if missing := sorted(scorer.__abstractmethods__):
+            raise TypeError(f"{name}: implement {' and '.join(missing)}, as its base class says")
+        if not scorer.__doc__ or scorer.__doc__.startswith(f"{name}("):
+            raise TypeError(f"{name}: describe it in a docstring")
         if kind in found:
             raise TypeError(f"{name} and {found[kind].__name__} have the same type {kind!r}; rename one")
         found[kind] = scorer

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Run, value_of
@@ -62,7 +62,7 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
             found = failed(error, prepared, f"iteration {state.iteration} of {most}")
             return replace(found, content=found.content or _directed(state)[0])
         if await _is_done(run, task, prepared, state):
-            reason = "condition_met"
+            reason = CONDITION_MET
             break
         if state.director is not None:
             earlier += accumulated(prepared, f"iteration:{state.iteration}", state.director)

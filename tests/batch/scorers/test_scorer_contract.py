@@ -13,8 +13,9 @@ import numpy
 import pytest
 
 from evaluator.batch.records import Score, Verdict, verdict_of
-from evaluator.batch.scorers import Scorer, ScorerInput, make_scorer, run_scorer, scorer
+from evaluator.batch.scorers import SCORERS, Scorer, ScorerInput, make_scorer, run_scorer, scorer
 from evaluator.batch.scorers.foreign_values import copied
+from evaluator.batch.scorers.result_scorer import TargetScorer
 from evaluator.errors.results import Usage
 from tests.batch.scorers.scorer_inputs import score, seen
 
@@ -249,16 +250,24 @@ def test_a_long_answer_is_cut() -> None:
     assert answer is not None and len(answer) == 500
 
 
-TEXTS = ("exact", "includes", "regex", "numeric", "f1", "rouge_l")
-OTHERS = (
-    "choice", "json_equal", "json_subset", "json_schema", "reference", "rubric", "pairwise", "majority:repeats=3",
-    "regex:pattern=x,group=0", "similarity:model=none/none,pass_at=0.5",
-)  # fmt: skip
+ARGUMENTS = {
+    "similarity": "model=none/none,pass_at=0.5", "graded": "template=mine", "majority": "repeats=3",
+}  # fmt: skip
+"""Arguments that a scorer has to have."""
+WITHOUT_TARGET = {"ifeval"}
+"""Scorers that compare with something else."""
+WITH_TARGETS = {"regex", "numeric", "drop", *(k for k, scorer in SCORERS.items() if issubclass(scorer, TargetScorer))}
 
 
-@pytest.mark.parametrize(("spec", "target"), [(s, None) for s in TEXTS + OTHERS] + [(s, []) for s in TEXTS], ids=str)
-def test_without_a_target_there_is_no_score_and_no_call(spec: str, target: object) -> None:
-    given = score(spec, "x", target)
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [(kind, None) for kind in SCORERS if kind not in WITHOUT_TARGET]
+    + [(kind, []) for kind in SCORERS if kind in WITH_TARGETS]
+    + [("regex:pattern=x,group=0", None)],
+    ids=str,
+)
+def test_without_a_target_there_is_no_score_and_no_call(kind: str, target: object) -> None:
+    given = score(f"{kind}:{ARGUMENTS[kind]}" if kind in ARGUMENTS else kind, "x", target)
     assert given.error is None
     assert (given.value, given.passed, given.explanation) == (None, None, "no target")
 

@@ -6,13 +6,18 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 import pytest
 
+from evaluator.batch import scorers
 from evaluator.batch.records import Score
 from evaluator.batch.scorers import SCORERS, FunctionScorer, make_scorer, make_scorers, parse_scorer, run_scorer, scorer
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
+from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer
 from evaluator.batch.scorers.scorer_registry import by_type
 from evaluator.batch.scorers.text_scorers import ExactScorer
 from evaluator.errors import UsageError
@@ -220,6 +225,11 @@ def test_a_class_that_is_not_declared_as_a_shipped_scorer_is_refused() -> None:
     class Plain(ExactScorer):
         type: ClassVar[str] = "mine"
 
+    @dataclass(frozen=True, slots=True)
+    class Positional(ExactScorer):
+        type: ClassVar[str] = "mine"
+        least: int = 0
+
     @declared
     class Unnamed(ExactScorer): ...
 
@@ -229,12 +239,43 @@ def test_a_class_that_is_not_declared_as_a_shipped_scorer_is_refused() -> None:
 
     @declared
     class Twice(ExactScorer):
+        """It has a name that is taken."""
+
         type: ClassVar[str] = "exact"
+
+    @declared
+    class Comparing(TargetScorer):
+        """It compares nothing."""
+
+        type: ClassVar[str] = "mine"
+
+    @declared
+    class Scoring(ResultScorer):
+        """It scores nothing."""
+
+        type: ClassVar[str] = "mine"
+
+    @declared
+    class Undescribed(ExactScorer):
+        type: ClassVar[str] = "mine"
 
     expected: list[tuple[Any, str]] = [
         (Plain, "Plain: decorate it with @dataclass"), (Unnamed, "Unnamed: write its name as a class variable"),
-        (Field, "Field: write its name as a class variable"), (Twice, "Twice and ExactScorer have the same type 'exact'"),
+        (Field, "Field: write its name as a class variable"), (Positional, "Positional: decorate it with @dataclass"),
+        (Comparing, "Comparing: implement compare"), (Scoring, "Scoring: implement score"),
+        (Undescribed, "Undescribed: describe it in a docstring"), (Twice, "Twice and ExactScorer have the same type 'exact'"),
     ]  # fmt: skip
     for cls, message in expected:
         with pytest.raises(TypeError, match=message):
             by_type([ExactScorer, cls])
+
+
+def test_every_scorer_of_the_package_is_registered() -> None:
+    modules = [import_module(f"{scorers.__name__}.{module.name}") for module in iter_modules(scorers.__path__)]
+    found = {
+        each.__name__
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, BuiltinScorer) and each.type and each not in SCORERS.values()
+    }
+    assert not found, "add it to _CLASSES in evaluator/batch/scorers/scorer_registry.py"
