@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -91,8 +92,8 @@ def fill(folder: Path, entries: int, workers: int, *, log: bool = False) -> Task
 def killed(
     folder: Path, entries: int, *, processes: int, at_once: int = 1, latency_s: float = 0.2, kills: int | None = None
 ) -> Killed:
-    """Runs `entries` with `processes` workers, of which a random one is killed and replaced again and again: without
-    `kills` about once a second, else that many times, spread over the entries. Raises: AssertionError."""
+    """Runs `entries` with `processes` workers that are killed and replaced again and again: without `kills` a random one
+    about once a second, else that many times one that runs an entry, spread over the entries. Raises: AssertionError."""
     choose, done_kills, started = random.Random(1), 0, time.monotonic()
     files: dict[str, Mapping[str, str]] = {}
     with fill(folder, entries, processes * at_once, log=True) as queue:
@@ -107,8 +108,8 @@ def killed(
                 is_time = 0 < done < entries * 0.98 and time.monotonic() >= next_kill
             else:
                 is_time = done_kills < kills and done >= (done_kills + 1) * entries // (kills + 2)
-            if is_time:
-                place = choose.randrange(processes)
+            place = choose.randrange(processes)
+            if is_time and (kills is None or _stopped_while_it_runs(queue, workers[place])):
                 workers[place].kill()
                 workers[place].wait()
                 workers[place] = subprocess.Popen(command)
@@ -123,6 +124,15 @@ def killed(
     _check_entries(folder, found, entries)
     check_files(folder, files)
     return Killed(done_kills, sum(entry.retries for entry in found), len(files), seconds)
+
+
+def _stopped_while_it_runs(queue: TaskQueue, worker: subprocess.Popen[bytes]) -> bool:
+    """Stops a worker; lets it continue if no entry runs in it."""
+    worker.send_signal(signal.SIGSTOP)
+    if any(f":{worker.pid}:" in (entry.subagent_session or "") for entry in queue.list("running")):
+        return True
+    worker.send_signal(signal.SIGCONT)
+    return False
 
 
 def _check_entries(folder: Path, found: list[QueueEntry], entries: int) -> None:

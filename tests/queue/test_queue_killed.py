@@ -24,7 +24,7 @@ def bench() -> ModuleType:
 
 def test_every_entry_ends_once_although_workers_are_killed(bench: ModuleType, tmp_path: Path) -> None:
     found = bench.killed(tmp_path, 50, processes=3, at_once=2, latency_s=0.05, kills=4)
-    assert found.kills == 4 and found.attempts_lost > 0 and found.files_checked > 1
+    assert found.kills == 4 and found.attempts_lost >= 4 and found.files_checked > 1
 
 
 def test_the_check_notices_a_file_that_mixes_two_states(bench: ModuleType, tmp_path: Path) -> None:
