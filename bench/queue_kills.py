@@ -92,8 +92,11 @@ def fill(folder: Path, entries: int, workers: int, *, log: bool = False) -> Task
 def killed(
     folder: Path, entries: int, *, processes: int, at_once: int = 1, latency_s: float = 0.2, kills: int | None = None
 ) -> Killed:
-    """Runs `entries` with `processes` workers that are killed and replaced again and again: without `kills` a random one
-    about once a second, else that many times one that runs an entry, spread over the entries. Raises: AssertionError."""
+    """Runs `entries` with `processes` workers that are killed and replaced again and again.
+
+    Without `kills` a random one about once a second, else that many times one that runs an entry, spread over the
+    entries. Raises: AssertionError.
+    """
     choose, done_kills, started = random.Random(1), 0, time.monotonic()
     files: dict[str, Mapping[str, str]] = {}
     with fill(folder, entries, processes * at_once, log=True) as queue:
