@@ -162,11 +162,11 @@ def test_only_a_declaration_lets_a_named_model_or_its_prefix_choose_the_backend(
     assert chooser.choose("openai/gpt-4o", None, config).backend.name == "openai_compatible"
 
 
-@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "parrot"), (True, "acme")])
+@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "parrot"), (True, "some_provider")])
 def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(monkeypatch, has_providers, endpoint):
     declare_parrot(monkeypatch, has_providers=has_providers)
     chooser = ModelChooser(environ={}, probe_local=False)
-    assert chooser.choose("acme/large", None, HandlerConfig(backend="parrot")).endpoint == endpoint
+    assert chooser.choose("some_provider/large", None, HandlerConfig(backend="parrot")).endpoint == endpoint
 
 
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
