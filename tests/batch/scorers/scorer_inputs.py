@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from evaluator.batch.records import Sample, Score
-from evaluator.batch.scorers import ScorerInput, make_scorer, run_scorer
+from evaluator.batch.scorers import SCORERS, ScorerInput, make_scorer, run_scorer
 from evaluator.errors.results import Status, TaskResult
+
+ARGUMENTS = {
+    "similarity": "model=none/none,pass_at=0.5", "graded": "template=mine", "majority": "repeats=3",
+}  # fmt: skip
+"""Arguments for each scorer that cannot be made without any."""
+
+
+def spec_of(kind: str) -> str:
+    """A shortest text from which the shipped scorer `kind` can be made."""
+    needed = [field.name for field in fields(SCORERS[kind]) if field.default is field.default_factory is MISSING]
+    assert not needed or kind in ARGUMENTS, f"add {kind} to ARGUMENTS in tests/batch/scorers/scorer_inputs.py"
+    return f"{kind}:{ARGUMENTS[kind]}" if kind in ARGUMENTS else kind
 
 
 async def no_judge(*_: Any, **__: Any) -> Any:

@@ -17,7 +17,7 @@ from evaluator.batch.scorers import SCORERS, Scorer, ScorerInput, make_scorer, r
 from evaluator.batch.scorers.foreign_values import copied
 from evaluator.batch.scorers.result_scorer import TargetScorer
 from evaluator.errors.results import Usage
-from tests.batch.scorers.scorer_inputs import score, seen
+from tests.batch.scorers.scorer_inputs import score, seen, spec_of
 
 
 class Unspeakable(Exception):
@@ -250,10 +250,6 @@ def test_a_long_answer_is_cut() -> None:
     assert answer is not None and len(answer) == 500
 
 
-ARGUMENTS = {
-    "similarity": "model=none/none,pass_at=0.5", "graded": "template=mine", "majority": "repeats=3",
-}  # fmt: skip
-"""Arguments that a scorer has to have."""
 WITHOUT_TARGET = {"ifeval"}
 """Scorers that compare with something else."""
 WITH_TARGETS = {"regex", "numeric", "drop", *(k for k, scorer in SCORERS.items() if issubclass(scorer, TargetScorer))}
@@ -267,7 +263,7 @@ WITH_TARGETS = {"regex", "numeric", "drop", *(k for k, scorer in SCORERS.items()
     ids=str,
 )
 def test_without_a_target_there_is_no_score_and_no_call(kind: str, target: object) -> None:
-    given = score(f"{kind}:{ARGUMENTS[kind]}" if kind in ARGUMENTS else kind, "x", target)
+    given = score(spec_of(kind) if kind in SCORERS else kind, "x", target)
     assert given.error is None
     assert (given.value, given.passed, given.explanation) == (None, None, "no target")
 
