@@ -15,7 +15,7 @@ from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
 from evaluator.handler import backends as backends_module
 from evaluator.handler import config as config_module
-from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration
+from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration, declaration_for
 from evaluator.handler.config import BackendName, ToolGrant
 from evaluator.handler.model_choice import ModelChooser, first_model
 from evaluator.handler.profiles import profile_named
@@ -187,6 +187,13 @@ def test_a_name_without_a_declaration_fails_at_import(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(TypeError, match=r"different names \(parrot\); declare each name in both"):
         exec(compile(source, "backends.py", "exec"), module.__dict__)
+
+
+def test_a_backend_answers_for_its_default_model_in_every_profile():
+    for name, declared in BACKENDS.items():
+        if "/" in (model := declared.default_model or ""):
+            found = declaration_for(model, HandlerConfig(), None)
+            assert found is declared, f"{model} goes to LiteLLM: declare the prefix of {name} in BACKENDS"
 
 
 def test_the_schema_and_the_docs_have_every_backend():
