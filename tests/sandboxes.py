@@ -68,6 +68,7 @@ class StandIn:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.log, self.broken = folder / "calls.jsonl", folder / "broken"
+        self.log.touch()
         program = folder / name
         program.write_text(_ENGINE.format(python=sys.executable, log=str(self.log), broken=str(self.broken)))
         program.chmod(0o755)

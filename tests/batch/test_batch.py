@@ -224,11 +224,15 @@ def test_asked_to_stop_it_does_not_wait_for_calls_that_are_not_due_yet(run: Run,
     assert second.is_complete and second.ended.ran == 9 and len(calls) == 10
 
 
-def test_waiting_for_a_calls_turn_is_not_in_a_samples_duration(run: Run) -> None:
+def test_waiting_for_a_calls_turn_is_not_in_a_samples_duration(run: Run, tmp_path: Path) -> None:
     def attempt(between_s: float) -> tuple[float, float, float]:
         """The longest wait for a call's turn, that sample's duration, and the time of the batch."""
         started = time.perf_counter()
-        result = run([{**ROWS[0], "id": str(n)} for n in range(11)], limits={"requests_per_minute": 60 / between_s})
+        result = run(
+            [{**ROWS[0], "id": str(n)} for n in range(11)],
+            limits={"requests_per_minute": 60 / between_s},
+            output=tmp_path / str(between_s),
+        )
         elapsed_s = time.perf_counter() - started
         store = TaskStore(result.folder / "tasks")
         waited = {}
