@@ -74,4 +74,4 @@ def _to_json(each: Match) -> dict[str, object]:
 def _explain(each: Match) -> str:
     counted = ", ".join(f"{r.term} ({r.field} {r.weight:.2f})" for r in each.why[:_SHOWN] if r.weight >= 0.005)
     missed = ", ".join(each.missed[:_SHOWN])
-    return f"{counted}; not held: {missed}" if missed else counted
+    return "; ".join(filter(None, [counted, missed and f"not held: {missed}"]))

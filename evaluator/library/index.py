@@ -1,8 +1,9 @@
 """The index behind `LexicalRanker`: which templates hold a term, with precomputed weights.
 
 A template is scored by BM25F over its fields, as a share of the most that it could reach for the request. Terms are
-stems, written forms, groups of related words, bigrams and subtypes. A word that no template has counts as the word that
-is one typing error away. Words without content are compared in examples only, for the templates that other words found.
+stems, written forms, bigrams, kinds of values and subtypes. A template that does not hold a word gains a part of its
+weight for a related word. A word that no template has counts as the word that is one typing error away. Words without
+content are compared in examples only, for the templates that other words found.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from typing import NamedTuple
 from evaluator.library.calibration import Evidence
 from evaluator.library.indexed import answers_questions, count_terms
 from evaluator.library.postings import NOWHERE, Hit, Postings, RequestTerm, add_to, impacts_of
+from evaluator.library.related_words import related_stems
 from evaluator.library.request_terms import LONG, Reading, Word, bigram, input_name
 from evaluator.library.similar import SimilarWords
+from evaluator.library.value_kinds import kind_term
 from evaluator.library.words import stem
 from evaluator.nodes import Task
 
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
-_WEIGHTS = (3.0, 1.5, 2.5, 2.0, 0.8, 0.8, 1.0)
+_WEIGHTS = (3.0, 1.5, 2.0, 2.0, 0.8, 0.8, 1.0)
 _DISCOUNT = (0.2, 0.0, 0.6, 0.4, 0.8, 0.5, 0.8)
 _K1 = 1.5
-# How much counts, relative to one word: a bigram, a word of the same form or group, a misspelt word, the best part of a
-# request, equal names of inputs, and an unknown word in a question of general knowledge.
-_BIGRAM, _ALIKE, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.2, 0.85, 0.3, 1.0, 0.8
+# How much counts, relative to one word: a bigram, a word of the same form, a related word, a misspelt word, the best
+# part of a request, equal names of inputs, and an unknown word in a question of general knowledge.
+_BIGRAM, _FORM, _RELATED, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.2, 0.32, 0.85, 0.3, 1.0, 0.8
 # How much an unknown word counts as missing, relative to the rarest one.
 _UNKNOWN = 1.5
 # In a request that is probably in another language: words that look alike there are accidents.
@@ -46,8 +49,8 @@ _CANDIDATES = 40
 # Longer postings are worth a look at whether they can be skipped.
 _LOOKED_UP = 80
 # Where the postings of a request are longer in sum, the rarest words choose templates until there are `_ENOUGH`; the
-# others only reorder the best `_KEPT` of these. A group that more templates hold only reorders as well.
-_POSTINGS, _ENOUGH, _KEPT, _COMMON_GROUP = 1200, 400, 160, 200
+# others only reorder the best `_KEPT` of these. Related words that more templates hold only reorder as well.
+_POSTINGS, _ENOUGH, _KEPT, _COMMON = 1200, 400, 160, 200
 # So many words of requests are remembered.
 _MAX_SEEN = 20_000
 _FIRST = itemgetter(0)
@@ -209,20 +212,49 @@ class Index:
         return found
 
     def _look_up(self, word: Word) -> _Known:
-        alike = [(key, self.known(key, f"~{word.shown}", _ALIKE)) for key in word.alike]
-        known = tuple([(key, term, _only_reorders(key, term)) for key, term in alike if term is not None])
-        postings = self._postings.get(word.stem)
-        if postings is not None:
-            return _Known(RequestTerm(word.shown, postings.idf, postings.idf, postings), known, is_unknown=False)
-        meant = self._similar.find(word.shown)
-        near = NOWHERE if meant is None else self._postings.get(stem(meant), NOWHERE)
-        term = RequestTerm(word.shown, _UNKNOWN * self._rare, _MISSPELT * near.idf, near)
-        return _Known(term, known, is_unknown=True)
+        held = self._postings.get(word.stem)
+        is_unknown = held is None
+        if held is None:
+            meant = self._similar.find(word.shown)
+            held = NOWHERE if meant is None else self._postings.get(stem(meant), NOWHERE)
+        mass = word.weight * (_UNKNOWN * self._rare if is_unknown else held.idf)
+        gain = word.weight * (_MISSPELT if is_unknown else 1.0) * held.idf
+        more: list[tuple[str, RequestTerm, bool]] = []
+        shown = f"~{word.shown}"
+        if (form := self._postings.get(word.form)) is not None:
+            weight = _FORM * word.weight * form.idf
+            more.append((word.form, RequestTerm(shown, weight, weight, form), True))
+        related = self._related(word.stem, held)
+        if related.impacts:
+            term = RequestTerm(shown, 0.0, _RELATED * mass, related)
+            more.append((shown, term, len(related.impacts) > _COMMON))
+        return _Known(RequestTerm(word.shown, mass, gain, held), tuple(more), is_unknown)
+
+    def _related(self, stemmed: str, held: Postings) -> Postings:
+        """The templates that hold a word related to the one with this stem, and are not in `held`."""
+        found = Postings()
+        for each in related_stems(stemmed):
+            postings = self._postings.get(each)
+            if postings is None or postings is held:
+                continue
+            for document, impact in postings.impacts.items():
+                if document not in held.impacts and impact > found.impacts.get(document, 0.0):
+                    found.impacts[document] = impact
+                    found.fields[document] = postings.fields[document]
+        found.top = max(found.impacts.values(), default=0.0)
+        return found
 
     def known(self, term: str, shown: str, weight: float) -> RequestTerm | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
         postings = self._postings.get(term)
         return None if postings is None else RequestTerm(shown, 0.0, weight * postings.idf, postings)
+
+    def kinds(self, reading: Reading) -> dict[str, RequestTerm]:
+        """The terms of the kinds of values that a request holds."""
+        if not self._with_input:
+            return {}
+        found = {kind_term(kind): f"~a {kind}" for kind in reading.kinds}
+        return {key: term for key, shown in found.items() if (term := self.known(key, shown, 1.0)) is not None}
 
     def without_content(self, reading: Reading) -> list[RequestTerm]:
         """The terms without content that examples hold; one that many hold says little, in a small library too."""
@@ -239,15 +271,11 @@ class Index:
 
 
 class _Known(NamedTuple):
-    """A word as a term, and its written form and groups, each with its key and whether it only reorders templates."""
+    """A word as a term, and its written form and related words, each with a key and whether it only reorders."""
 
     term: RequestTerm
-    alike: tuple[tuple[str, RequestTerm, bool], ...]
+    more: tuple[tuple[str, RequestTerm, bool], ...]
     is_unknown: bool
-
-
-def _only_reorders(key: str, term: RequestTerm) -> bool:
-    return key[0] == "=" or len(term.held.impacts) > _COMMON_GROUP
 
 
 class _Query:
@@ -266,7 +294,9 @@ class _Query:
             if word.stem not in self._terms and (term := index.known(word.stem, word.shown, word.weight)) is not None:
                 self._terms[word.stem] = term
         self._without_content = index.without_content(reading)
-        if not self._terms:
+        if self._terms:
+            self._more |= index.kinds(reading)
+        else:
             # Nothing else was asked for: then these words are the request.
             self._terms = {term.shown: term for term in self._without_content}
             self._without_content = []
@@ -298,11 +328,11 @@ class _Query:
                 if pair in more:
                     found[pair] = more[pair]
             before = key
-            for key, term, only_reorders in known.alike:
+            for key, term, only_reorders in known.more:
                 some = more if only_reorders else terms
                 if key not in some:
                     some[key] = term
-                    self.mass += term.gain
+                    self.mass += term.mass
                 found[key] = some[key]
         return impacts_of(found.values())
 

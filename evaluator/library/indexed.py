@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from evaluator.library.request_terms import QUESTION_WORDS, bigram, content_word, subtype_term, without_content
+from evaluator.library.value_kinds import kind_term, kinds_taken
 from evaluator.library.words import words
 from evaluator.nodes import Task
 
@@ -59,7 +60,7 @@ def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[i
         seen.update(word.shown for word in found)
         stems = [word.stem for word in found]
         terms = [*stems, *(bigram(a, b) for a, b in pairwise(stems))]
-        terms += [alike for word in found for alike in word.alike]
+        terms += [word.form for word in found]
         if field == "subtype":
             terms.append(subtype_term(text))
         if field == "examples":
@@ -72,6 +73,8 @@ def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[i
         else:
             for term in terms:
                 add(term, index)
+    for kind in {kind for declared in node.inputs for kind in kinds_taken(declared)}:
+        add(kind_term(kind), FIELDS.index("inputs"))
     return counts, lengths
 
 

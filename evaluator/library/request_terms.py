@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from evaluator.library.alike import groups
+from evaluator.library.value_kinds import kinds_in
 from evaluator.library.words import FUNCTION_WORDS, fold, split_run, stem, words
 from evaluator.nodes import Task
 
@@ -25,6 +25,20 @@ _REQUEST_WORDS = """
     tell show know provide suggest able wish hope try going above below following attached given something
     someone anything now today tomorrow right good great sure ok okay
 """
+# Words that qualify what is asked for, whatever it is: they distinguish templates less than their rarity suggests.
+_SLIGHT_WORDS = """
+    access additional around available based best better comprehensive complete curious current currently detail
+    detailed different discover discovering during easily easy effective efficient enhance ensure example examples
+    experience explore extra fast full go helpful high ideal important include including information info insight
+    insights interested interesting latest look looking main many multiple new newest nice offer online option options
+    overall own particular perfect popular possible potential provided providing quick quickly range recent recently
+    recommendation recommendations related relevant reliable several similar specific specifically stay suggestion
+    suggestions suitable thing things think thinking through together top under updated useful various way ways wide
+    within wonder wondering working assist assistance between above per good
+"""
+_SLIGHT = frozenset(map(stem, _SLIGHT_WORDS.split()))
+# How much such a word counts, and a number or a letter, which is a value rather than a word.
+_SLIGHT_WEIGHT, _VALUE_WEIGHT = 0.65, 0.5
 _CONJUNCTIONS = frozenset({"and", "then", "also", "but", "plus", "or"})
 NO_CONTENT = FUNCTION_WORDS | QUESTION_WORDS | _CONJUNCTIONS | frozenset(_REQUEST_WORDS.split())
 
@@ -53,12 +67,16 @@ _NODE_WEIGHTS = {"name": 0.7, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
 
 
 class Word(NamedTuple):
-    """A word of content: as written, its stem, its weight, and its written form and groups as terms."""
+    """A word of content: as written, its stem, and its weight."""
 
     shown: str
     stem: str
     weight: float = 1.0
-    alike: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """The term of the written form."""
+        return f"={self.shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,11 @@ class Reading:
     def no_content(self) -> set[str]:
         """The terms without content."""
         return set(without_content(self.words[:_MAX_NO_CONTENT]))
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of values in the text."""
+        return kinds_in(self.text, self.words)
 
     @property
     def pieces(self) -> list[str]:
@@ -160,7 +183,9 @@ def content_word(word: str) -> Word | None:
     if word in NO_CONTENT:
         return None
     stemmed = stem(word)
-    return Word(word, stemmed, 1.0, (f"={word}", *groups(stemmed)))
+    if stemmed in _SLIGHT:
+        return Word(word, stemmed, _SLIGHT_WEIGHT)
+    return Word(word, stemmed, _VALUE_WEIGHT if len(word) == 1 or word.isdecimal() else 1.0)
 
 
 def without_content(every: Sequence[str]) -> Iterator[str]:

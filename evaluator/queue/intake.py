@@ -20,7 +20,7 @@ from evaluator.xml.source import read_source
 
 MAX_CHARS = 100_000
 # Lower than for templates: an entry of the wrong type is still done by the template that fits its text.
-_LOW_SCORE = 0.1
+_LOW_SCORE = 0.05
 _MAX_GOAL_CHARS = 300
 # A sentence ends before a space and a capital letter or digit; a dot in a name or a number ends none.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-z])")
