@@ -176,7 +176,7 @@ def _read_whole(inner: str) -> tuple[Any, str]:
         return (inner, "huge_number") if inner.lstrip("-")[:1].isdigit() else (_MISSING, "")
     except (ValueError, RecursionError):
         if inner.isdigit() and inner.isascii():
-            return inner, "huge_number"
+            return inner, "unquoted_text" if inner[0] == "0" else "huge_number"
         return _MISSING, ""
 
 

@@ -52,6 +52,8 @@ MARKED = [
     ('{{"a": {{"b": 1}}}}', "escaped once too often"),
     ('{"a": ［1］}', "full-width brackets"),
     ('{"c": #fff}', "unquoted text"),
+    ("007", "unquoted text"),
+    ("9" * 5000, "too large"),
 ]
 
 
