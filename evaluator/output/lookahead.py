@@ -38,6 +38,17 @@ VALUE = rf"(?:{QUOTE}|[\[{{(\d$€£+.-]|(?i:{LITERAL}))"
 MARK = rf"(?:[-*•+]|\d{{1,4}}[.)])[ \t]++(?={QUOTE}|[\[{{])"
 """The mark of an item of a Markdown list."""
 
+
+def open_text(commas: int) -> str:
+    """A text of one line without brackets that has a closing quote and no opening one, with at most `commas` in it."""
+    comma = rf",[ ](?=[^\W\d])(?!{WORD}(?:[ ]{WORD}){{0,5}}{QUOTE}?{WS}{{0,8}}+(?:{COLON}{WS}*+{VALUE}|=))"
+    texts: list[str] = []
+    for quote, apostrophe in (('"', ""), ("”“", ""), ("'", r"|(?<=\w)'(?=\w)")):
+        chunk = rf"(?:[^{quote}\\\n,\[\]{{}}]|\\.{apostrophe}){{1,400}}+"
+        texts.append(rf"{chunk}(?:{comma}{chunk}){{0,{commas}}}+(?<![ \t,:=(])[{quote}]")
+    return rf"(?![\s:,;=}}\])]|//|/\*|\#|\.\.\.|{QUOTE})(?:{'|'.join(texts)})"
+
+
 WIDE_MARKS = "｝］，；、،؛﹐､"
 PUNCTUATION = f"}}],;){WIDE_MARKS}"
 BROKEN = rf"[ \t]*+\r?\n{WS}*+(?={QUOTED}{WS}*+(?:[,}}+]|{QUOTED}{WS}*+[,}}]))"
@@ -56,12 +67,12 @@ _PREFIX = "[bBrRuU]?"
 _GAP_AT = re.compile(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it opens ends well.
 _BARE_MEMBER = (
-    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}\"?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
-_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{QUOTE}?{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
+_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
 _NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
-_NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM})")
+_NEXT_ITEM = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM}|{open_text(8)}{WS}*+[{_COMMA}\]])")
 _NEXT_MEMBER_IN_QUOTES = re.compile(
     rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){_PREFIX}{QUOTE}"
     rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
@@ -79,7 +90,9 @@ _ITEM_AFTER_GAP = re.compile(
 )
 # After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side by side often.
 _STRICT_MEMBER = re.compile(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
-_STRICT_ITEM = re.compile(rf"{WS}*+(?:{QUOTED}{WS}*+[{_SEMICOLON}\]]|[\[{{])")
+_STRICT_ITEM = re.compile(rf"{WS}*+(?:{QUOTED}{WS}*+(?:[{_SEMICOLON}\]]|,{WS}*+{QUOTED}{WS}*+[,\]])|[\[{{])")
+_MORE_COMMAS = re.compile(rf"(?:{WS}*+[{_COMMA}]){{0,8}}+")
+_SCALAR_ITEM = re.compile(rf"{WS}*+(?:-?\d[\d.]*+|(?i:{LITERAL})){WS}*+[{_COMMA}{_SEMICOLON}\]]")
 _CLOSING_NEXT = re.compile(rf"{WS}*+(?=[}}\])｝］])")
 _BLANK_LINE = re.compile(r"[ \t]*+\r?\n[ \t]*+\r?\n")
 # On the next line: the mark of an item, a bare key or a mark of omission, the second part of a string.
@@ -94,7 +107,11 @@ _NOT_AFTER_BLOCK = re.compile(
 # The next quote ends a string: a block that ended before it was code inside that string.
 _STILL_INSIDE = re.compile(rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[{_COMMA}]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])")
 _KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
-_WEAK_KEY_END = re.compile(rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[")
+# A value behind a key without a colon: what begins without a blank has to be whole.
+_WHOLE = rf"(?:{QUOTED}|-?\d[\d.]*+(?:[eE][+-]?\d++)?+|(?i:{LITERAL})){WS}*+(?:[{_COMMA}}}]|\Z)"
+_WEAK_KEY_END = re.compile(
+    rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
+)
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
 _OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[{_COMMA}\]]|\Z)")
 _BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
@@ -152,8 +169,12 @@ class Lookahead:
                 at = closing.end()
                 continue
             if char in _SEMICOLON:
+                if not (is_object or in_quotes) and _SCALAR_ITEM.match(text, at + 1):
+                    return True
                 return (_STRICT_MEMBER if is_object else _STRICT_ITEM).match(text, at + 1) is not None
             if char in _COMMA:
+                if (more := _MORE_COMMAS.match(text, at)) is not None:
+                    at = more.end() - 1
                 if in_quotes:
                     following = _NEXT_MEMBER_IN_QUOTES if is_object else _NEXT_ITEM_IN_QUOTES
                 else:
@@ -161,6 +182,7 @@ class Lookahead:
                 return following.match(text, at + 1) is not None
             if not in_quotes and (
                 (_NEXT_LINE if is_object else _NEXT_LINE_ITEM).match(text, start)
+                or (not is_object and _SCALAR_ITEM.match(text, at))
                 or (is_object and _BROKEN.match(text, start))
             ):
                 return True

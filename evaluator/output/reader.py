@@ -13,7 +13,7 @@ from evaluator.output.builder import ValueBuilder, skip_balanced
 from evaluator.output.lookahead import CLOSERS, OPENING, PUNCTUATION, Lookahead, ends_block
 from evaluator.output.scalars import read_number
 from evaluator.output.strict import StrictScanner, Unreadable
-from evaluator.output.strings import ReadString
+from evaluator.output.strings import ReadString, decode
 
 _QUOTES = frozenset(OPENING)
 
@@ -100,11 +100,11 @@ class BlockReader(ValueBuilder):
         separated = self._comma or self._on_new_line(position)
         match = tokens.BARE_KEY.match(text, position)
         if match is not None and (separated or evident or tokens.VALUE_NEXT.match(text, match.end())):
-            self.repairs["missing_quote" if match[2] else "unquoted_key"] = None
+            self.repairs["opening_quote" if match[2] else "unquoted_key"] = None
             if text[match.end() - 1] != ":":
                 self.repairs["separator"] = None
         elif (match := tokens.WORDS_KEY.match(text, position)) is not None and separated:
-            self.repairs["unquoted_key"] = None
+            self.repairs["opening_quote" if match[2] else "unquoted_key"] = None
         elif (match := tokens.KEY_ALONE.match(text, position)) is not None and separated:
             self.repairs["unquoted_key"] = self.repairs["missing_colon"] = None
         else:
@@ -282,6 +282,12 @@ class BlockReader(ValueBuilder):
         match = (tokens.ITEM_TOKEN if array else tokens.MEMBER_TOKEN).match(text, position)
         if match is not None and self._put_token(match[1]):
             return match.end()
+        match = (tokens.OPEN_ITEM if array and self.bare else tokens.OPEN_TEXT).match(text, position)
+        if match is not None and self._ahead.after_value(match.end(), len(self._kinds)):
+            value, valid = decode(match[0][:-1])
+            self.repairs.update({"opening_quote": None} if valid else {"opening_quote": None, "escape": None})
+            self._put(value)
+            return match.end()
         match = (tokens.BARE_ITEM if array else tokens.BARE_MEMBER).match(text, position)
         if match is None:
             return self._garbage(position, "a value")
@@ -298,7 +304,7 @@ class BlockReader(ValueBuilder):
         if self._put_token(written):
             return end
         if written.endswith('"'):
-            self.repairs["missing_quote"] = None
+            self.repairs["opening_quote"] = None
             self._put(written[:-1])
             return end
         return self._put_text(written, position, end, array)

@@ -15,6 +15,7 @@ MESSAGES = {
     "typographic": "typographic quotes were read as string quotes",
     "inner_quotes": "unescaped quotes inside a string were kept as part of it",
     "missing_quote": "a missing closing quote was added",
+    "opening_quote": "a missing opening quote was added",
     "mixed_quotes": "a quote of another kind was read as the end of a string",
     "doubled_quotes": "doubled or tripled quotes were read as one",
     "text_after": "text between a string and the next comma or bracket was left out",

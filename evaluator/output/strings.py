@@ -22,6 +22,13 @@ _APOSTROPHE = re.compile(r"\w['’]\w")
 _LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 # A Windows path whose last backslash stands before the closing quote.
 _PATH = re.compile(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
+# The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
+_MEASURE = re.compile(r"(?:[\d½¼¾]['′’]?\"|[\ds]['’])\Z")
+_ELISION = re.compile(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", re.I)
+_BEFORE_PAIR = " =([,:"
+# Surplus quotes behind a string, and behind a key.
+_SURPLUS = re.compile(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
+_SURPLUS_IN_KEY = re.compile(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
 _AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
 
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
@@ -65,6 +72,31 @@ def _until(ends: str, *, in_line: bool = False) -> re.Pattern[str]:
     return re.compile(rf"(?:[^{ends}\\<{line}]++|\\[\s\S]|<(?!{CLOSING_TAG[1:]}))*+", re.I)
 
 
+def decode(raw: str, own: str = "") -> tuple[str, bool]:
+    """The text that `raw` stands for, and whether all escapes are valid; `own` is a quote that may be escaped too."""
+    if "\\" not in raw:
+        return raw, True
+    valid = True
+
+    def character(match: re.Match[str]) -> str:
+        nonlocal valid
+        plain = match[4]
+        if plain is None:
+            if match[3] is not None:
+                return chr(int(match[3], 16))
+            high, low = int(match[1], 16), int(match[2], 16)
+            return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+        known = _SIMPLE.get(plain)
+        if known is not None:
+            return known
+        if plain and plain == own:
+            return plain
+        valid = False
+        return match[0]
+
+    return _ESCAPE.sub(character, raw), valid
+
+
 class ReadString:
     """One string: its value, its end, the repairs, and whether the text ended before it.
 
@@ -84,7 +116,7 @@ class ReadString:
             raw = self._key() if is_key else self._value()
             if self._quote != '"':
                 self.repairs.append("typographic" if self._quote in _TYPOGRAPHIC else "single")
-            raw = self._undoubled(raw)
+            raw = self._undoubled(raw, is_key=is_key)
         self.value = self._decode(raw)
 
     def _take(self, start: int, stop: int, end: int, *repairs: str) -> str:
@@ -102,23 +134,46 @@ class ReadString:
             end += 1
         return self._take(start + 3, end, end + 3, "doubled_quotes")
 
-    def _undoubled(self, raw: str) -> str:
-        """`raw` without the quotes of `""text""`."""
-        quote = self._quote
-        if len(raw) > 2 and raw[0] == raw[-1] == quote and quote not in raw[1:-1]:
-            self.repairs = [repair for repair in self.repairs if repair != "inner_quotes"] + ["doubled_quotes"]
-            return raw[1:-1]
+    def _undoubled(self, raw: str, *, is_key: bool) -> str:
+        """`raw` without surplus quotes at its ends (`""text""`, `""text"`, `"text""`) or beside an escaped quote.
+
+        A text with a pair of quotes keeps them, and so does one that ends with a measure (`5'10"`).
+        """
+        if "inner_quotes" not in self.repairs:
+            return raw
+        family = _family(self._quote) if self._quote in _TYPOGRAPHIC else self._quote
+        plain = _ESCAPE_AT.sub("  ", raw)
+        count = sum(plain.count(quote) for quote in family)
+        inner = plain.strip(family)
+        begin = len(plain) - len(plain.lstrip(family))
+        end = begin + len(inner)
+        if inner and count == len(plain) - len(inner):
+            if (not is_key and end < len(plain) and not begin and _MEASURE.search(raw, max(0, end - 3))) or (
+                (begin > 1 and inner[0] == " ") or (len(plain) - end > 1 and inner[-1] in _BEFORE_PAIR)
+            ):
+                return raw
+            if begin == 1 and end == len(plain) and _ELISION.match(raw):
+                return raw
+            raw = raw[begin:end]
+        elif count == 1 and (at := plain.find(self._quote)) > 1 and raw[at - 2] == "\\" and plain[at - 2 : at] == "  ":
+            raw = raw[:at] + raw[at + 1 :]
+        else:
+            return raw
+        self.repairs = [repair for repair in self.repairs if repair != "inner_quotes"] + ["doubled_quotes"]
         return raw
 
     # Keys
 
     def _key(self) -> str:
         text, begin, ahead = self._text, self._start + 1, self._ahead
-        exact = _up_to(self._quote, in_line=True).match(text, begin)
+        closers = _family(self._quote) if self._quote in _TYPOGRAPHIC else self._quote
+        exact = _up_to(closers, in_line=True).match(text, begin)
         stop = exact.end() if exact is not None else begin
-        is_closed = text[stop : stop + 1] == self._quote
+        is_closed = stop < len(text) and text[stop] in closers
         if is_closed and (ahead.after_key(stop + 1) or not text[stop + 1 : stop + 80].strip()):
             return self._take(begin, stop, stop + 1)
+        if is_closed and stop > begin and (surplus := _SURPLUS_IN_KEY.match(text, stop + 1)) is not None:
+            return self._take(begin, stop, surplus.end(), "doubled_quotes")
         if (match := _MIXED_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
             return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
         if (match := _OPEN_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
@@ -154,11 +209,15 @@ class ReadString:
         if quote == '"' and (path := _PATH.match(text, begin)) is not None:
             raw = self._take(begin, path.end() - 1, path.end(), "escape")
             return raw if "\\\\" in raw else raw.replace("\\", "\\\\")
-        exact = _up_to(quote).match(text, begin)
-        stop = exact.end() if exact is not None else begin
-        if text[stop : stop + 1] == quote and self._ahead.after_value(stop + 1, level):
-            return self._take(begin, stop, stop + 1)
         family = _family(quote)
+        closers = family if quote in _TYPOGRAPHIC else quote
+        exact = _up_to(closers).match(text, begin)
+        stop = exact.end() if exact is not None else begin
+        if stop < len(text) and text[stop] in closers:
+            if self._ahead.after_value(stop + 1, level):
+                return self._take(begin, stop, stop + 1)
+            if (end := self._after_surplus(begin, stop, level)) is not None:
+                return self._take(begin, stop, end, "doubled_quotes")
         raw, rejected = self._walk(begin, level, family)
         if raw is not None:
             return raw
@@ -185,6 +244,17 @@ class ReadString:
         self.cut = True
         self._mark_inner(text[begin:])
         return _without_partial(self._take(begin, len(text), len(text)))
+
+    def _after_surplus(self, begin: int, stop: int, level: int) -> int | None:
+        """Where surplus quotes end behind a string that is closed at `stop`; None if it is not closed there."""
+        text = self._text
+        surplus = _SURPLUS.match(text, stop + 1)
+        if surplus is None or stop == begin or surplus[1].strip(_family(self._quote)):
+            return None
+        is_pair = len(surplus[1]) > 1 and text[stop - 1] in _BEFORE_PAIR
+        if is_pair or _MEASURE.search(text, max(begin, stop - 2), stop + 1):
+            return None
+        return surplus.end() if self._ahead.after_value(surplus.end(), level) else None
 
     def _before_closers(self, begin: int) -> int | None:
         """Where the brackets begin that end the text, if they close what is open and the string opens none."""
@@ -253,28 +323,7 @@ class ReadString:
     def _decode(self, raw: str) -> str:
         if _CONTROL.search(raw):
             self.repairs.append("control")
-        if "\\" not in raw:
-            return raw
-        own = self._quote if self._quote in "'`" else ""
-        bad = False
-
-        def decode(match: re.Match[str]) -> str:
-            nonlocal bad
-            plain = match[4]
-            if plain is None:
-                if match[3] is not None:
-                    return chr(int(match[3], 16))
-                high, low = int(match[1], 16), int(match[2], 16)
-                return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
-            known = _SIMPLE.get(plain)
-            if known is not None:
-                return known
-            if plain and plain == own:
-                return plain
-            bad = True
-            return match[0]
-
-        value = _ESCAPE.sub(decode, raw)
-        if bad and "escape" not in self.repairs:
+        value, valid = decode(raw, self._quote if self._quote in "'`" else "")
+        if not valid and "escape" not in self.repairs:
             self.repairs.append("escape")
         return value

@@ -5,7 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from evaluator.output.lookahead import BROKEN, COLON, COMMENT, LITERAL, MARK, QUOTE, QUOTED, VALUE, WIDE_MARKS, WORD, WS
+from evaluator.output.lookahead import (
+    BROKEN,
+    COLON,
+    COMMENT,
+    LITERAL,
+    MARK,
+    QUOTE,
+    QUOTED,
+    VALUE,
+    WIDE_MARKS,
+    WORD,
+    WS,
+    open_text,
+)
 from evaluator.output.strings import CLOSING_TAG
 
 _WS = r"[ \t\r\n]*+"
@@ -25,7 +38,7 @@ SPACE = re.compile(rf"{WS}*+")
 ANY_COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
 _SEPARATOR = rf"(?::=|=>|->|{COLON}|=(?!=))"
 BARE_KEY = re.compile(rf":?({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
-WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}}){WS}*+{COLON}(?={WS}*+{VALUE})")
+WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}})(\"?){WS}*+{COLON}(?={WS}*+{VALUE})")
 KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
 VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
 KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
@@ -42,10 +55,15 @@ JOIN_LINES = re.compile(rf"{JOIN.pattern}|{BROKEN}")
 JOIN_NEXT = re.compile(rf"{JOIN.pattern}|{WS}*+(?={QUOTE})")
 STOP = re.compile(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
 _TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
-MEMBER_TOKEN = re.compile(rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|{WS}++(?:{QUOTED}|{WORD}){WS}*+{COLON})")
-ITEM_TOKEN = re.compile(
-    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})])|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL})))"
+MEMBER_TOKEN = re.compile(
+    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|(?:{WS}*+{QUOTED}|{WS}++{WORD}){WS}*+{COLON})"
 )
+ITEM_TOKEN = re.compile(
+    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})]|;{WS}*+(?:[+-]?\d|(?i:{LITERAL})|{QUOTE}))"
+    rf"|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL}))|{QUOTED}{WS}*+[,\]])"
+)
+# A text without its opening quote; in an array that has texts without quotes, a comma ends it.
+OPEN_TEXT, OPEN_ITEM = re.compile(open_text(8)), re.compile(open_text(0))
 _CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
 # A comma in a text without quotes: no key follows.
 _PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
