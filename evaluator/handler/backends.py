@@ -64,11 +64,17 @@ class Target:
     environ: Mapping[str, str]
     once: Once
 
-    def key(self) -> str | None:
-        """The profile's key, if `model` is reached where that key belongs. Raises: see `profile_key`."""
+    def key(self, variable: str | None = None) -> str | None:
+        """The profile's key, if `model` is reached where that key belongs. Raises: see `profile_key`.
+
+        Otherwise the value of `variable`, the provider's own; a server at a `base_url` never gets it.
+        """
         by_user = self.explicit or self.environ.get("EVALUATOR_MODEL")
         is_own = is_own_endpoint(self.config, self.model, self.base_url, by_user)
-        return profile_key(self.config, self.environ) if is_own else None
+        key = profile_key(self.config, self.environ) if is_own else None
+        if key is None and variable is not None and self.base_url is None:
+            key = self.environ.get(variable)
+        return key or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +169,12 @@ def _auto(target: Target) -> tuple[Backend, str]:
 def _openai_compatible(target: Target) -> tuple[Backend, str]:
     model, environ = target.model, target.environ
     prefix, _, rest = model.partition("/")
-    key = target.key()
+    key = target.key("OPENAI_API_KEY")
     if target.base_url is not None:
         url, bare = target.base_url, rest if prefix in ("openai", "local") and rest else model
     elif rest and prefix != "openai":
         raise ConfigurationError(f"profile {target.config.name!r} is openai_compatible and needs a <base_url>")
     else:
-        key = key or environ.get("OPENAI_API_KEY")
         url, bare = environ.get("OPENAI_BASE_URL", OPENAI_URL), rest or model
         if key is None and url == OPENAI_URL:
             raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
@@ -186,7 +191,7 @@ def _litellm(target: Target) -> tuple[Backend, str]:
     model, base_url, config, key = target.model, target.base_url, target.config, target.key()
     prefix = model.partition("/")[0]
     needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
-    if base_url is None and needed is not None and key is None and not target.environ.get(needed):
+    if base_url is None and needed is not None and target.key(needed) is None:
         raise ConfigurationError(f"{model} needs {needed}, which is not set{_other_key(config)}")
 
     def make() -> Backend:

@@ -29,6 +29,7 @@ from evaluator.handler.config import BackendName, HandlerConfig
 from evaluator.library.model_ids import host_in
 from evaluator.limits.call_limiter import CallLimiter
 from evaluator.models.backend import Backend
+from evaluator.models.failures import clean
 from evaluator.models.key_transport import refuse_plain_http
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class ModelChooser:
                 "address into <base_url> of a handler profile"
             )
         backend, bare = pool.get(model, config, base_url, explicit)
-        refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model)
+        refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model, base_url)
         # A record holds calls and results, not the text that a model without tool calling wrote for them.
         if config.tool_calling == "text" and origin_of(backend) != "recorded":
             backend = pool.with_text_tools(backend)
@@ -253,15 +254,17 @@ class ModelChooser:
         self._choices.clear()
 
 
-def endpoint_of(backend: Backend, model: str) -> str:
+def endpoint_of(backend: Backend, model: str, base_url: str | None) -> str:
     """Where `model` is reached through `backend`, without secrets: a URL, else the provider, else the backend's name.
 
-    A backend of your own may declare it as an attribute `endpoint`.
+    `base_url` is the address for which a declared backend was opened. The cache never mixes the answers of two.
     """
     own = getattr(backend, "endpoint", None)
     if isinstance(own, str):
         return own
     found = declared(backend)
+    if base_url is not None and found is not None and found.origin == "provider":
+        return clean(base_url, (urlsplit(base_url).password or "",))
     return model.partition("/")[0] if found is not None and found.has_providers else backend.name
 
 

@@ -16,10 +16,8 @@ from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
 from evaluator.files.trust import ProjectFile, is_allowed
 from evaluator.handler.config import HandlerConfig, read_profile
+from evaluator.tools.controls import controls_of
 from evaluator.tools.mcp.servers import McpServer
-
-# Tools that run programs or act on the screen.
-_PROGRAMS = frozenset({"run_script", "start_script", "bash", "computer"})
 
 
 class Profiles(dict[str, HandlerConfig]):
@@ -126,7 +124,7 @@ def _names(config: HandlerConfig, project: str) -> Iterator[str]:
         if path != project and not path.startswith(os.path.join(project, "")):
             yield f"the folder {path}, which tasks may read"
     for grant in config.tools:
-        if grant.name in _PROGRAMS and "allow" in (grant.policy, *(rule.policy for rule in grant.rules)):
+        if controls_of(grant.name) and "allow" in (grant.policy, *(rule.policy for rule in grant.rules)):
             yield f"the tool {grant.name}, which runs programs without asking"
     if config.sandbox.image is not None:
         yield f"the image {config.sandbox.image}, which is fetched and run ({config.sandbox.kind})"

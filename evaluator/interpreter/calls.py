@@ -15,7 +15,7 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, Tas
 from evaluator.interpreter.frame import Frame, Run, join, value_of
 from evaluator.interpreter.schemas import usable_schema
 from evaluator.language.inputs import bind_arguments
-from evaluator.language.sandbox import FunctionCaller, evaluate_expression, render
+from evaluator.language.sandbox import FunctionCaller, evaluate_expression, evaluate_expression_sync, render
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
 from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
@@ -125,7 +125,7 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str
     bare = text.value.strip()
     root = bare.split(".", 1)[0].split("[", 1)[0]
     if root.isidentifier() and root in frame.scope:
-        return await evaluate_expression(Expression(text), frame.scope)
+        return evaluate_expression_sync(Expression(text), frame.scope)
     inner = _single_expression(text)
     functions = functions_in_text(run, frame, f"arg.{argument.name or ''}")
     if inner is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.language.sandbox import evaluate_expression
+from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.models.backend import ToolCall, ToolSpec
 from evaluator.nodes import Atomic, Span
 
@@ -53,7 +53,7 @@ async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunc
     if task.tools_from is None:
         return None
     span = task.tools_from.span
-    value = await evaluate_expression(task.tools_from, prepared.scope)
+    value = evaluate_expression_sync(task.tools_from, prepared.scope)
     if isinstance(value, str):
         try:
             value = json.loads(value)

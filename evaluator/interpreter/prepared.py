@@ -37,13 +37,15 @@ class PreparedTask:
         scope: Scope | None = None,
         *,
         context: tuple[ContextItem, ...] | None = None,
-        wants_notes: bool = False,
+        wants_notes: bool | None = None,
     ) -> Frame:
-        """The frame of a node inside this task, one segment down, with this task's scope, context and budget."""
+        """The frame of a node inside this task, one segment down, with this task's scope, context and budget.
+
+        `wants_notes`: whether a later step sees only the notes of the node's result; None: as of this task's result.
+        """
         items = self.context.items if context is None else context
-        return self.frame.at(
-            segment, scope=scope or self.scope, context=items, budget=self.budget, wants_notes=wants_notes
-        )
+        wanted = self.frame.wants_notes if wants_notes is None else wants_notes
+        return self.frame.at(segment, scope=scope or self.scope, context=items, budget=self.budget, wants_notes=wanted)
 
     @property
     def carries_notes(self) -> bool:

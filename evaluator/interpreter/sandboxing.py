@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.handler.config import HandlerConfig
-from evaluator.interpreter.background import START_SCRIPT
 from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.library.calls import text_calls
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.walk import children
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
-from evaluator.tools.anthropic import BASH
-
-_SCRIPT_TOOLS = frozenset({"run_script", START_SCRIPT, BASH})
+from evaluator.tools.controls import controls_of
+from evaluator.tools.registry import ToolRegistry
 
 
 def sandbox_of(services: Services, config: HandlerConfig, task: Task | None, above: Sandbox) -> Sandbox:
@@ -74,7 +72,7 @@ def needed_sandboxes(
             tools = {*here.tools, *granted}
             named |= tools
             above = sandbox_of(services, config, here, above)
-            if above.kind != "none" and starts_process(here, tools):
+            if above.kind != "none" and starts_process(here, tools, services.tools):
                 yield above
         waiting += [(child, above) for child in children(here)]
         for name in sorted(named):
@@ -83,7 +81,7 @@ def needed_sandboxes(
                 waiting.append((services.library.get(name).node, above))
 
 
-def starts_process(task: Task, tools: Collection[str]) -> bool:
+def starts_process(task: Task, tools: Collection[str], registry: ToolRegistry) -> bool:
     """Whether a task with these tools can start a program that its template or a model chooses."""
     runs_command = task.file_paths is not None and task.file_paths.source == "command"
-    return task.runs_process or runs_command or not _SCRIPT_TOOLS.isdisjoint(tools)
+    return task.runs_process or runs_command or any(controls_of(name, registry) == "programs" for name in tools)

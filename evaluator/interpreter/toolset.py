@@ -28,6 +28,7 @@ from evaluator.record.task_lists import TaskLists
 from evaluator.tools import Tool, ToolContext, ToolRegistry
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
 from evaluator.tools.computer import COMPUTER, computer_tool
+from evaluator.tools.controls import OF_TASK_TOOLS
 from evaluator.tools.manage_task import MANAGE_TASK, manage_task_tool
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.content import placeholder_tools
@@ -174,3 +175,9 @@ TASK_TOOLS: Mapping[str, Callable[[Spawner], Tool]] = {
     MANAGE_TASK: _manage_task,
 }
 """Makes the tools that depend on the task that offers them; `manage_task` exists only if tasks are recorded."""
+
+if undeclared := {*TASK_TOOLS, *BACKGROUND_TOOLS} ^ {*OF_TASK_TOOLS}:
+    raise TypeError(
+        f"OF_TASK_TOOLS in evaluator/tools/controls.py and the tools of tasks differ: {', '.join(sorted(undeclared))}; "
+        "declare there what each tool controls: programs, the screen or None"
+    )

@@ -92,7 +92,7 @@ def evaluate_expression_sync(expression: Expression, scope: Scope) -> Any:
     return _located(expression.source, _evaluate, Rendering(scope))
 
 
-async def evaluate_expression(expression: Expression, scope: Scope, *, functions: FunctionCaller | None = None) -> Any:
+async def evaluate_expression(expression: Expression, scope: Scope, *, functions: FunctionCaller | None) -> Any:
     """Does the same as `evaluate_expression_sync`, with calls of function templates awaited through `functions`."""
     if functions is None:
         return evaluate_expression_sync(expression, scope)

@@ -180,7 +180,8 @@ class Backend(Protocol):
     `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
 
     A backend may have a `prepare()`, which is called before each call and returns what to await while the backend
-    loads, or None; that time does not count as the task's.
+    loads, or None; that time does not count as the task's. A backend that can reach more than one server has an
+    `endpoint`: the URL of its server, without secrets. The cache and the rate limits of one `endpoint` are shared.
     """
 
     @property

@@ -160,7 +160,7 @@ async def _preview_delete(arguments: dict[str, Any], context: ToolContext) -> st
     return f"{json.dumps(arguments['path'], ensure_ascii=False)}: deletes this {kind}"
 
 
-@tool(policy="ask")
+@tool(policy="ask", controls="programs")
 async def run_script(
     context: ToolContext,
     command: Annotated[list[str], "the program and its arguments, one string each; no shell"],

@@ -16,7 +16,7 @@ from evaluator.errors.messages import did_you_mean
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.threads import in_thread
 from evaluator.tools.policy import Policy
-from evaluator.tools.tool import Tool, ToolContext
+from evaluator.tools.tool import Control, Tool, ToolContext
 
 _SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params)\s*:\s*$")
 _OTHER_SECTION = re.compile(r"(?:Returns?|Raises|Yields?|Examples?|Notes?|Warnings?|See Also)\s*:")
@@ -55,6 +55,7 @@ def tool(
     policy: Policy = "allow",
     retryable: bool = False,
     effect: bool = True,
+    controls: Control | None = None,
 ) -> Callable[[Callable[_Parameters, _Result]], FunctionTool[_Parameters, _Result]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -65,6 +66,7 @@ def tool(
     policy: Policy = "allow",
     retryable: bool = False,
     effect: bool = True,
+    controls: Control | None = None,
 ) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
     """Turns a function into a tool, as `@tool` or `@tool(policy="ask", …)`. The tool may be called as the function.
 
@@ -82,7 +84,8 @@ def tool(
     Unknown names are refused, in nested objects too. Parameters without a default are required. A parameter annotated
     with `ToolContext` is filled in by the Handler and hidden from the model. The docstring's text before its `Args:`
     is the tool's description. A sync function runs in its own thread, which a timeout abandons and cannot stop. The
-    function itself is the tool's `function`.
+    function itself is the tool's `function`. A tool that runs programs declares `controls="programs"`, and runs them in
+    `context.sandbox`.
 
     Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot express, and for an
     entry below `Args:` that is not a parameter.
@@ -105,6 +108,7 @@ def tool(
             policy=policy,
             retryable=retryable,
             effect=effect,
+            controls=controls,
             function=target,
         )
 

@@ -17,6 +17,7 @@ from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest
 
 ToolKind = Literal["direct", "subtask"]
+Control = Literal["programs", "screen"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
 
 _MAX_ERROR_CHARS = 2_000
@@ -52,7 +53,8 @@ class Tool:
     function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
     describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
     succeed. `close` releases what the tool keeps between calls; it is called when the task ends. `bounds` are the rules
-    and policies of the tasks above: a call needs the consent of each. A decorated tool may be called as its function.
+    and policies of the tasks above: a call needs the consent of each. `controls`: a call runs programs, or acts on the
+    screen; see `controls_of`. A decorated tool may be called as its function.
     """
 
     spec: ToolSpec
@@ -66,6 +68,7 @@ class Tool:
     preview: ToolPreview | None = None
     close: Callable[[], Awaitable[None]] | None = None
     bounds: tuple[tuple[tuple[PolicyRule, ...], Policy], ...] = ()
+    controls: Control | None = None
 
     @property
     def name(self) -> str:
@@ -131,6 +134,8 @@ def check_tool(tool: Tool) -> None:
         raise ConfigurationError(f"tool {tool.name!r}: its parameters must be a JSON Schema of type object")
     if tool.policy not in POLICIES:
         raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+    if tool.controls not in (None, "programs", "screen"):
+        raise ConfigurationError(f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs' or 'screen'")
     known = declared_arguments(tool)
     for rule in tool.rules:
         if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:

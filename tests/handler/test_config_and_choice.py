@@ -15,7 +15,7 @@ from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
 from evaluator.handler import backends as backends_module
 from evaluator.handler import config as config_module
-from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration, declaration_for
+from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration, Target, declaration_for
 from evaluator.handler.config import BackendName, ToolGrant
 from evaluator.handler.model_choice import ModelChooser, first_model
 from evaluator.handler.profiles import profile_named
@@ -169,6 +169,32 @@ def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(monkey
     assert chooser.choose("some_provider/large", None, HandlerConfig(backend="parrot")).endpoint == endpoint
 
 
+def test_two_servers_have_two_endpoints_so_that_the_cache_does_not_mix_their_answers(monkeypatch):
+    declare_parrot(monkeypatch)
+    urls = ("https://one.example/v1", "https://two.example/v1", "https://me:pass-word@two.example/v1")
+    configs = [HandlerConfig(backend="parrot", model="x", base_url=url) for url in urls]
+    chooser = ModelChooser(environ={}, probe_local=False)
+    found = [chooser.choose(None, None, config).endpoint for config in configs]
+    assert found == [*urls[:2], "https://me:***@two.example/v1"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "of_profile", "expected"),
+    [
+        (None, None, "own"),
+        (None, "PARROT_KEY", "profile's"),
+        ("https://a.example", None, None),
+        ("https://a.example", "PARROT_KEY", "profile's"),
+    ],
+)
+def test_a_server_at_an_address_gets_no_key_except_the_profiles(monkeypatch, base_url, of_profile, expected):
+    declare_parrot(monkeypatch)
+    config = HandlerConfig(backend="parrot", model="parrot/x", base_url=base_url, api_key_env=of_profile)
+    environ = {"ACME_API_KEY": "own", "PARROT_KEY": "profile's"}
+    target = Target("parrot/x", config, base_url, None, environ, lambda *_: Parrot())
+    assert target.key("ACME_API_KEY") == expected
+
+
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
     declare_parrot(monkeypatch, name="Parrot")
     with pytest.raises(ConfigurationError, match="'parrot' calls itself 'Parrot'"):
@@ -290,5 +316,14 @@ def test_time_is_that_of_the_nearest_limit():
 
 @pytest.mark.parametrize("model", [model for _, model in KEYS])
 def test_the_model_that_a_key_stands_for_has_a_known_price_and_window(model):
-    assert prices.context_window(model)
-    assert prices.max_call_cost_usd(model)
+    unknown = f"KEYS in evaluator/handler/backends.py: LiteLLM's price table has no {model}; name a model that it has"
+    assert prices.context_window(model), unknown
+    assert prices.max_call_cost_usd(model), unknown
+
+
+def test_the_docs_have_every_key_and_every_prefix():
+    section = (ROOT / "docs/reference/handlers.md").read_text().partition("\n## Choice of the model\n")[2]
+    section = section.partition("\n## ")[0]
+    prefixes = [f"{each.prefix}/…" for each in BACKENDS.values() if each.prefix]
+    missing = [one for one in (*(key for key, _ in KEYS), *prefixes) if f"`{one}`" not in section]
+    assert not missing, "name it in docs/reference/handlers.md, section Choice of the model"

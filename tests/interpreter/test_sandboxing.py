@@ -13,8 +13,11 @@ from evaluator import HandlerConfig
 from evaluator.batch import run_batch_sync
 from evaluator.errors import ConfigurationError
 from evaluator.handler.config import ToolGrant, read_profile
+from evaluator.handler.profiles import names_of
+from evaluator.interpreter import toolset
 from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.processes.sandboxes import Sandbox
+from evaluator.tools import ToolContext, ToolRegistry, controls, tool
 from tests.sandboxes import StandIn
 
 PODMAN = Sandbox("podman", "img")
@@ -114,6 +117,36 @@ def test_tools_that_run_programs_are_in_the_sandbox(make_evaluator, podman, tool
     assert json.loads(seen[-1])["stdout"] == "ran\n"
     programs = [words[words.index("--") + 2] for words in podman.calls() if words[0] == "run"]
     assert programs == ["true", "echo" if tool == "run_script" else "bash"]
+
+
+def test_a_new_tool_that_declares_programs_is_asked_about_and_checked_and_has_the_sandbox(
+    make_evaluator, podman, monkeypatch
+):
+    seen = []
+
+    @tool(policy="ask", controls="programs")
+    async def compile_c(context: ToolContext) -> str:
+        """Compile."""
+        seen.append(context.sandbox.kind)
+        return "done"
+
+    config = profile(PODMAN, tools=(ToolGrant("compile_c", "allow"),))
+    monkeypatch.setattr(controls, "builtin_tools", lambda: ToolRegistry([compile_c]))
+    assert names_of(config, ".")[0] == "the tool compile_c, which runs programs without asking"
+    xml = '<task name="t" type="atomic"><description>d</description></task>'
+    answers = [{"tool": "compile_c", "arguments": {}}, "done"]
+    evaluator = make_evaluator(xml, script=answers, handler=config, profiles={"p": config}, tools=[compile_c])
+    evaluator.evaluate_sync("t").unwrap()
+    assert seen == ["podman"]
+    assert ran(podman, "true") == 1  # the sandbox was tried before the first model call
+
+
+def test_a_tool_of_a_task_that_does_not_declare_what_it_controls_fails_at_import(monkeypatch):
+    declared = {name: value for name, value in controls.OF_TASK_TOOLS.items() if name != "bash"}
+    monkeypatch.setattr(controls, "OF_TASK_TOOLS", declared)
+    source = Path(toolset.__file__).read_text()
+    with pytest.raises(TypeError, match=r"evaluator/tools/controls.py and the tools of tasks differ: bash;"):
+        exec(compile(source, "toolset.py", "exec"), {"__name__": "copy_of_toolset"})
 
 
 def test_a_command_that_lists_files_is_in_the_sandbox(make_evaluator, podman, tmp_path):

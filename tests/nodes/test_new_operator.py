@@ -18,7 +18,9 @@ from evaluator import TaskError, TaskResult, TaskStore
 from evaluator.cli.main import main
 from evaluator.errors.results import CONDITION_MET, Outcome
 from evaluator.files import shipped
+from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Run
+from evaluator.interpreter.notes import REQUEST
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps
@@ -72,12 +74,14 @@ async def run_best_draft(run: Run, task, prepared: PreparedTask) -> Outcome:
             return failed(outcome, prepared, f"draft {number} of {most}", failed_draft=number)
         if best is None or len(outcome.content) > len(best.content):
             best = outcome
-        if await evaluate_expression(task.good_enough, scope.child({"longest_draft": best.content})):
+        functions = functions_in_text(run, prepared.frame, f"drafts[{number}]/good_enough")
+        seen = scope.child({"longest_draft": best.content})
+        if await evaluate_expression(task.good_enough, seen, functions=functions):
             reason = CONDITION_MET
             break
     assert best is not None
     notes = prepared.notes(drafts=number, termination_reason=reason)
-    return completed(run, prepared, best.content, best.parsed_content, notes)
+    return completed(run, prepared, best, notes)
 
 
 TYPE = '<xs:enumeration value="reduce"/>'
@@ -257,6 +261,27 @@ def test_it_is_evaluated_recorded_and_resumed(make_evaluator, scripted, tmp_path
     again = asyncio.run(evaluator.resume(1)).unwrap()
     assert script.prompts == ["Slogan 3 for tea"]
     assert (again.content, again.usage) == (whole.content, whole.usage)
+
+
+def test_its_condition_may_call_a_function(make_evaluator, scripted):
+    xml = GOOD.replace("longest_draft | length > 500", "is_good(longest_draft) == 'yes'")
+    judge = """<template name="is_good" params="text">
+      <task type="atomic"><description>Judge {{ text }}</description></task></template>"""
+    script = scripted({"Judge second": "yes", "Judge": "no", "Slogan 2": "second", "Slogan": "first"})
+    result = asyncio.run(make_evaluator(xml + judge, script=script).evaluate("slogan", {"product": "tea"})).unwrap()
+    assert (result.content, result.notes["drafts"]) == ("second", 2)
+
+
+def test_a_later_step_sees_the_notes_that_its_child_left(make_evaluator, scripted):
+    step = GOOD.replace("> 500", "> 0").replace("{{ product }}", "tea").replace('version="1"', "")
+    step = re.sub("<inputs>.*</inputs>", "", step)
+    xml = f"""<task name="s" type="sequential"><description>d</description><steps>{step}
+      <task type="atomic"><description>last</description></task></steps></task>"""
+    script = scripted({"Slogan": "A slogan\nNotes for later steps: it rhymes\nData used: a.md", "last": "z"})
+    asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
+    assert [REQUEST in prompt for prompt in script.prompts] == [True, False]
+    assert "it rhymes" in script.prompts[1]
+    assert "A slogan" not in script.prompts[1]
 
 
 def test_a_failure_inside_it_says_where(make_evaluator, scripted):

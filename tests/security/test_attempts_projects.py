@@ -40,6 +40,8 @@ CLAIMS = {
     '<roots><root path="../.."/></roots>': "which tasks may read",
     '<tools><tool name="run_script" policy="allow"/></tools>': "the tool run_script",
     '<tools><tool name="bash"><allow argument="command" matches="*"/></tool></tools>': "the tool bash",
+    '<tools><tool name="start_script" policy="allow"/></tools>': "the tool start_script",
+    '<tools><tool name="computer" policy="allow"/></tools>': "the tool computer",
     '<sandbox kind="docker" image="evil/image"/>': "the image evil/image",
     '<computer display=":0" width="800" height="600"/>': "the screen :0",
 }

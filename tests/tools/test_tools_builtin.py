@@ -46,6 +46,14 @@ def test_a_tool_with_an_effect_asks_first_and_every_tool_is_described(tool):
         assert tool.preview, "give it a preview in builtin_tools(): it shows the user what a call would change"
 
 
+@pytest.mark.parametrize("tool", builtin_tools(), ids=builtin_tools().names())
+def test_a_tool_that_runs_programs_declares_it(tool):
+    used = [vars(sys.modules[tool.function.__module__]).get(name) for name in tool.function.__code__.co_names]
+    modules = {getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in used}
+    starts = {name for name in modules if name.startswith("evaluator.processes.") and not name.endswith(".threads")}
+    assert bool(starts) == (tool.controls == "programs"), 'declare @tool(controls="programs")'
+
+
 def test_only_a_whole_file_is_written_again_after_a_failure():
     repeated = [tool.name for tool in builtin_tools() if tool.retryable]
     assert repeated == ["write_file"], "a repeated call must do no harm; if so, list the tool here"

@@ -184,7 +184,7 @@ async def _played(
     if turn.node is None:
         return None
     scope = prepared.scope.child({"turns": [dict(each) for each in turns]})
-    outcome = await run.services.evaluate(run, turn.node, prepared.inside(segment, scope))
+    outcome = await run.services.evaluate(run, turn.node, prepared.inside(segment, scope, wants_notes=False))
     if isinstance(outcome, TaskError):
         return outcome
     value = outcome.content if outcome.parsed_content is None else outcome.parsed_data

@@ -27,7 +27,8 @@ async def inner_outcomes(
 
     async def one(index: int) -> Outcome:
         scope = prepared.scope.child({"current_input": items[index], "index": index})
-        return await run.services.evaluate(run, task.inner_task, prepared.inside(f"items[{index}]/inner", scope))
+        frame = prepared.inside(f"items[{index}]/inner", scope, wants_notes=False)
+        return await run.services.evaluate(run, task.inner_task, frame)
 
     ahead: int = resolve_setting(task, "concurrency", prepared.scope)
     if ahead == 1:

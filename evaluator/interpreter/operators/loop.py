@@ -60,7 +60,8 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
         error = await _iterate(run, task, prepared, state, earlier, most)
         if error is not None:
             found = failed(error, prepared, f"iteration {state.iteration} of {most}")
-            return replace(found, content=found.content or _directed(state)[0])
+            directed = "" if state.director is None else state.director.content
+            return replace(found, content=found.content or directed)
         if await _is_done(run, task, prepared, state):
             reason = CONDITION_MET
             break
@@ -74,8 +75,7 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
     notes["warnings"] += state.warnings
     if reason == "max_iterations" and not evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
-    content, parsed = _directed(state)
-    return completed(run, prepared, content, parsed, notes, state.director)
+    return completed(run, prepared, state.director or ("", None), notes)
 
 
 async def _iterate(
@@ -120,11 +120,6 @@ async def _iterate(
         state.warnings.append(message)
     state.history.append({"iteration": state.iteration, "evaluation": dict(state.evaluation)})
     return None
-
-
-def _directed(state: _LoopState) -> tuple[str, Any]:
-    """The director's last text and value."""
-    return ("", None) if state.director is None else (state.director.content, state.director.parsed_content)
 
 
 def _script_output(outcome: Outcome) -> dict[str, Any] | TaskError:

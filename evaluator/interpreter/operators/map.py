@@ -26,4 +26,4 @@ async def run_map(run: Run, task: Map, prepared: PreparedTask) -> Outcome:
     notes = prepared.notes(processed_inputs=len(items))
     for index, result in enumerate(done):
         notes["warnings"] += [f"item {index}: {warning}" for warning in result.notes.get("warnings", ())]
-    return completed(run, prepared, json.dumps(values, ensure_ascii=False), values, notes)
+    return completed(run, prepared, (json.dumps(values, ensure_ascii=False), values), notes)

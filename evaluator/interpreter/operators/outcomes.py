@@ -20,13 +20,19 @@ MAX_CARRIED = 40_000
 """Characters of accumulated items of a reduction that its later steps see; the oldest are left out."""
 
 
-def completed(
-    run: Run, prepared: PreparedTask, content: str, parsed: Any, notes: dict[str, Any], last: TaskResult | None = None
-) -> Outcome:
-    """The COMPLETE result of a task, read as its output format declares; its summary is that of `last`."""
-    notes["summary"] = summary_of(content) if last is None else last.notes.get("summary", "")
-    if last is not None and "output" in last.notes:
-        notes["output"] = last.notes["output"]
+def completed(run: Run, prepared: PreparedTask, found: TaskResult | tuple[str, Any], notes: dict[str, Any]) -> Outcome:
+    """The COMPLETE result of a task, read as its output format declares.
+
+    `found`: the result of a child, whose text, value and summary are those of the task; otherwise text and value.
+    """
+    if isinstance(found, TaskResult):
+        content, parsed = found.content, found.parsed_content
+        notes["summary"] = found.notes.get("summary", "")
+        if "output" in found.notes:
+            notes["output"] = found.notes["output"]
+    else:
+        content, parsed = found
+        notes["summary"] = summary_of(content)
     result = TaskResult(Status.COMPLETE, content, parsed, notes, prepared.budget.usage)
     return read_output(run, result, prepared.task.output, prepared.frame.path)
 

@@ -47,5 +47,4 @@ async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
             accumulator, last = value_of(reduced), reduced
             progress.add(inner, accumulator=accumulator)
             notes += accumulated(prepared, f"item:{index}", inner)
-    content, parsed = (str(accumulator), None) if last is None else (last.content, last.parsed_content)
-    return completed(run, prepared, content, parsed, prepared.notes(processed_inputs=len(items)), last)
+    return completed(run, prepared, last or (str(accumulator), None), prepared.notes(processed_inputs=len(items)))

@@ -47,7 +47,7 @@ async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Out
             location=task.span, content=ended["stdout"], notes=notes, usage=prepared.budget.usage,
             details={"exit_code": ended["exit_code"], "signal": ended["signal"], "stderr": ended["stderr"]},
         )  # fmt: skip
-    return completed(run, prepared, ended["stdout"], None, notes)
+    return completed(run, prepared, (ended["stdout"], None), notes)
 
 
 async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str, Any]:

@@ -44,9 +44,7 @@ async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> 
     notes = prepared.notes(steps=[{"step": label, "status": result.status.value} for label, result in done])
     for label, result in done:
         notes["warnings"] += [f"{label}: {warning}" for warning in result.notes.get("warnings", ())]
-    last = done[-1][1] if done else None
-    content, parsed = ("", None) if last is None else (last.content, last.parsed_content)
-    return completed(run, prepared, content, parsed, notes, last)
+    return completed(run, prepared, done[-1][1] if done else ("", None), notes)
 
 
 def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
