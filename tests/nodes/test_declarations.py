@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import lxml.etree as etree
 import pytest
 
@@ -13,6 +15,7 @@ from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.nodes.values import TYPE_NAMES, VALUE_TYPES
 from evaluator.xml.build_task import READERS
 from evaluator.xml.write import WRITERS
+from tests.recovery.recovery_cases import BY_NAME
 
 XS = "{http://www.w3.org/2001/XMLSchema}"
 SCHEMA = etree.parse(str(schemas_dir() / "task.xsd")).getroot()
@@ -62,6 +65,23 @@ def test_the_schema_has_every_element_and_attribute_of_an_operator(operator):
     attributes = {field.attribute for field in FIELDS[operator] if field.element is None} - {None}
     assert elements <= names("group", "taskChild", "element"), ADD_ELEMENT
     assert attributes <= names("attributeGroup", "taskAttributes", "attribute"), ADD_ATTRIBUTE
+
+
+def test_the_docs_say_what_the_element_of_a_child_contains():
+    roles = [
+        one.get("name") for one in component("group", "taskChild").iter(f"{XS}element") if one.get("type") == "role"
+    ]
+    page = (Path(__file__).parents[2] / "docs/reference/templates.md").read_text(encoding="utf-8")
+    (sentence,) = [line for line in page.splitlines() if " contain one `<task>`" in line]
+    missing = [name for name in roles if f"`{name}`" not in sentence]
+    assert not missing, "add it in docs/reference/templates.md to the sentence above section Inputs"
+
+
+def test_every_operator_is_killed_and_resumed():
+    resumed = "".join(case.xml for case in BY_NAME.values())
+    # A map runs its items as a reduce does.
+    missing = [name for name in OPERATORS if name != "map" and f'type="{name}"' not in resumed]
+    assert not missing, "add a case to tests/recovery/recovery_cases.py"
 
 
 def test_every_element_and_attribute_of_a_task_in_the_schema_belongs_to_an_operator():

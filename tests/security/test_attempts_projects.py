@@ -26,7 +26,8 @@ from evaluator.files import trust
 from evaluator.files.shipped import shipped
 from evaluator.handler.profiles import files_of_profiles, profile_named
 from evaluator.testing.loopback import LoopbackServer
-from evaluator.tools import FileAccess
+from evaluator.tools import FileAccess, builtin_tools
+from evaluator.tools.controls import OF_TASK_TOOLS, controls_of
 
 # What a profile of a project may not name without the user's permission, and what the user is told.
 CLAIMS = {
@@ -80,6 +81,15 @@ def test_a_profile_of_a_project_is_used_only_after_the_user_has_allowed_it(claim
     assert "p" in load_profiles("handlers")
     trust.allow(files_of_profiles(project))
     assert "p" in load_profiles()
+
+
+def test_the_docs_name_every_tool_that_needs_a_permission() -> None:
+    names = [name for name in (*builtin_tools().names(), *OF_TASK_TOOLS) if controls_of(name)]
+    assert set(names) >= {"run_script", "bash", "start_script", "computer"}
+    page = (Path(__file__).parents[2] / "docs/reference/handlers.md").read_text(encoding="utf-8")
+    listed = page.partition("- a program: ")[2].partition("\n- ")[0]
+    missing = [name for name in names if f"`{name}`" not in listed]
+    assert not missing, "list it in docs/reference/handlers.md, section Profiles of a project"
 
 
 def test_control_a_profile_that_names_none_of_these_needs_no_permission(project: Path) -> None:

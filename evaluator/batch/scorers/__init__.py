@@ -1,7 +1,4 @@
-"""Scorers: shipped ones by name, Python functions, and templates of the library as judges.
-
-To add a scorer, write its class beside a similar one and add it to `scorer_registry._CLASSES`.
-"""
+"""Scorers: shipped ones by name, Python functions, and templates of the library as judges."""
 
 from evaluator.batch.scorers.contract import EvaluateTemplate as EvaluateTemplate
 from evaluator.batch.scorers.contract import Scorer as Scorer
