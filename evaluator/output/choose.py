@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluator.language.types import describe
@@ -11,6 +11,7 @@ from evaluator.output.extract import Block
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError
 from evaluator.output.schema import NotChecked, Schema
+from evaluator.output.strict import read_strict
 
 _MAX_CHECKED = 64
 _MAX_PLACES = 3
@@ -101,12 +102,30 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
             break  # the other blocks would take as long
         if conformed.error is None:
             fitting.append((block, conformed))
+        elif block.others and (other := _other_reading(block, schema)) is not None:
+            fitting.append(other)
     if not fitting:
         return None
     fenced = _only_fenced([block for block, _ in fitting])
     if fenced is not None:
         return Choice(fenced, next(conformed for block, conformed in fitting if block is fenced), 0)
     return Choice(*fitting[0], len(fitting) - 1)
+
+
+def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] | None:
+    """The only reading of a block with one bracket elsewhere that fits the schema; None if there are more, or none."""
+    found: list[tuple[Block, CheckedValue]] = []
+    for other in block.others:
+        try:
+            value = read_strict(other.text)
+        except (ValueError, RecursionError):
+            continue
+        conformed = conform(value, schema)
+        if isinstance(conformed.error, NotChecked):
+            return None
+        if conformed.error is None and all(conformed.value != known.value for _, known in found):
+            found.append((replace(block, value=value, end=other.end, repairs=(other.kind,), cut=False), conformed))
+    return found[0] if len(found) == 1 else None
 
 
 def _only_fenced(blocks: list[Block]) -> Block | None:

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.output.lookahead import COLON, QUOTE, VALUE, WORD, WS, ends_block
+from evaluator.output.brackets import BracketRepairer, Corrected, Correction
+from evaluator.output.lookahead import COLON, QUOTE, QUOTED, VALUE, WORD, WS, Lookahead, ends_block
 from evaluator.output.reader import BlockReader
 from evaluator.output.strict import StrictScanner, Unreadable
 from evaluator.output.strings import REASONING_WORDS
@@ -23,7 +24,8 @@ _FAR = 1 << 62
 MAX_STEPS = 60_000
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
-    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']))"
+    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
+    rf"|(?:\.\.\.|…){WS}*+,?{WS}*+{QUOTED}{WS}*+{COLON}))"
 )
 _ARRAY = rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
@@ -32,12 +34,18 @@ _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", r
 _DATA_FENCES = frozenset(
     {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
 )
+_DOUBLED = re.compile(rf"\{{{WS}*+\{{")
+_LIST_GOES_ON = re.compile(rf"{WS}*+,{WS}*+[\[{{\"\d-]")
+_BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "cut", "cut_value"})
 _CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`, code)."""
+    """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`, code).
+
+    `others` are the readings that one bracket at another place makes possible.
+    """
 
     value: Any
     start: int
@@ -47,6 +55,7 @@ class Block:
     weak: bool
     bare: bool
     fenced: bool
+    others: tuple[Corrected, ...] = ()
 
 
 @dataclass(slots=True)
@@ -74,11 +83,12 @@ class Extract:
 class _Scan:
     """The state of one pass over a text."""
 
-    __slots__ = ("_budget", "_fence", "_kept", "_strict", "_text", "found")
+    __slots__ = ("_brackets", "_budget", "_fence", "_kept", "_strict", "_text", "found")
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._strict = StrictScanner(text, MAX_STEPS)
+        self._brackets = BracketRepairer(Lookahead(text, [], self._strict))
         self._budget = 2 * len(text) + 10_000
         self._fence: str | None = None
         self._kept: list[str] = []
@@ -128,10 +138,18 @@ class _Scan:
 
     def _block(self, start: int) -> int:
         strict = self._strict.read(start, 0)
-        if strict is not None and ends_block(self._text, strict[1]):
+        is_whole = strict is not None and ends_block(self._text, strict[1])
+        goes_on = strict is None or not is_whole or _LIST_GOES_ON.match(self._text, strict[1]) is not None
+        correction = self._brackets.correct(start) if goes_on else None
+        others = correction.all if correction is not None else ()
+        if correction is not None and correction.chosen is not None and self._add_corrected(start, correction):
+            return correction.chosen.end
+        if strict is not None and is_whole:
             value, end = strict
             self._add(value, start, end, (), False, False, False)
             return end
+        if _DOUBLED.match(self._text, start):
+            return start + 1
         reader = BlockReader(self._text, start, self._strict)
         try:
             reader.read()
@@ -144,16 +162,30 @@ class _Scan:
         unsure = (reader.cut and not reader.evidence) or reader.bare
         if reader.cut and not reader.evidence and not reader.value:
             return self._unreadable(Unreadable("the block has no end", start, reader.end, False), start)
-        self._add(
-            reader.value,
-            start,
-            reader.end,
-            tuple(reader.repairs),
-            reader.cut,
-            unsure,
-            reader.bare and not reader.evidence,
-        )
+        repairs, is_prose = tuple(reader.repairs), reader.bare and not reader.evidence
+        self._add(reader.value, start, reader.end, repairs, reader.cut, unsure, is_prose, others)
         return reader.end
+
+    def _add_corrected(self, start: int, correction: Correction) -> bool:
+        """Adds the block at `start` as it reads with one bracket changed; False if it needs another one too."""
+        chosen = correction.chosen
+        if chosen is None:
+            return False
+        strict = StrictScanner(chosen.text, self._strict.steps)
+        found, repairs = strict.read(0, 0), (chosen.kind,)
+        value = found[0] if found is not None else None
+        if found is None:
+            reader = BlockReader(chosen.text, 0, strict)
+            try:
+                reader.read()
+            except Unreadable:
+                return False
+            if reader.end < len(chosen.text) or reader.bare or not _BRACKET_REPAIRS.isdisjoint(reader.repairs):
+                return False
+            value, repairs = reader.value, (*reader.repairs, chosen.kind)
+        others = tuple(other for other in correction.all if other is not chosen)
+        self._add(value, start, chosen.end, repairs, False, False, False, others)
+        return True
 
     def _unreadable(self, error: Unreadable, start: int) -> int:
         if self.found.problem is None or error.committed:
@@ -165,7 +197,15 @@ class _Scan:
         return start + 1 if self._budget > 0 else max(error.resume, start + 1)
 
     def _add(
-        self, value: Any, start: int, end: int, repairs: tuple[str, ...], cut: bool, unsure: bool, bare: bool
+        self,
+        value: Any,
+        start: int,
+        end: int,
+        repairs: tuple[str, ...],
+        cut: bool,
+        unsure: bool,
+        bare: bool,
+        others: tuple[Corrected, ...] = (),
     ) -> None:
         foreign = self._fence is not None and self._fence not in _DATA_FENCES
         citation = (
@@ -175,7 +215,9 @@ class _Scan:
         if bare and not alone:
             return
         fenced = self._fence is not None and not foreign
-        self.found.blocks.append(Block(value, start, end, repairs, cut, foreign or bare or not alone, bare, fenced))
+        self.found.blocks.append(
+            Block(value, start, end, repairs, cut, foreign or bare or not alone, bare, fenced, others)
+        )
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

@@ -46,6 +46,8 @@ MESSAGES = {
     "unclosed": "missing closing brackets were added",
     "mismatched": "mismatched closing brackets were corrected",
     "surplus": "surplus closing brackets were left out",
+    "surplus_opening": "surplus opening brackets were left out",
+    "mismatched_opening": "opening brackets of the wrong kind were corrected",
     "opening": "a missing opening bracket was added",
     "quoted_lines": "the marks of quoted lines (>) were left out",
     "entities": "HTML entities were read as the characters that they stand for",

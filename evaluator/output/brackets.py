@@ -1,0 +1,314 @@
+"""Finds the one bracket that was left out, doubled or mistaken in a block that is well formed otherwise.
+
+The block is read as tokens up to the first one that cannot follow. Then one bracket at or before it is inserted, left
+out or replaced, and each result that is one whole value is a candidate. Tokens and steps are limited for each text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from evaluator.output.layout import Oddities, measure
+from evaluator.output.lookahead import COMMENT, QUOTED, Lookahead
+
+_TOKEN = re.compile(
+    rf"(?:[ \t\r\n]++|{COMMENT}){{0,8}}+"
+    rf'(?:([{{}}\[\],:])|("(?:[^"\\]++|\\[\s\S])*+"|(?!```){QUOTED})|([\w$+-][\w$.+-]{{0,200}}+))'
+)
+_END = re.compile(r"\s*+(?:\Z|```|</)")
+_NUMBER = re.compile(r"[+-]?\d")
+_MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 40_000
+_MAX_CANDIDATES, _MAX_OTHERS = 24, 8
+_OTHER = {"{": "[", "[": "{", "}": "]", "]": "}"}
+_CLOSING = {"{": "}", "[": "]"}
+_EITHER = {"{": "O", "[": "A"}
+"""Containers of a mistaken kind, whose closing bracket may be of either kind."""
+
+# What may come next in a container.
+_ROOT, _ITEM, _AFTER, _KEY, _COLON, _VALUE, _DONE = range(7)
+
+_Node = tuple[str, "_Node | None"]
+_State = tuple[int, _Node | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`inserted` takes the place of `removed` before or at the token `at`; one of them may be empty.
+
+    The block ends before the token `end`. The closing bracket at `closer` changes its kind too, if it is not -1.
+    """
+
+    at: int
+    inserted: str
+    removed: str
+    end: int
+    closer: int = -1
+
+    @property
+    def kind(self) -> str:
+        """The kind of repair."""
+        if not self.inserted:
+            return "surplus_opening" if self.removed in _CLOSING else "surplus"
+        if self.inserted in _CLOSING:
+            if not self.removed:
+                return "opening"
+            return "tuple" if self.inserted == "[" and self.closer >= 0 else "mismatched_opening"
+        return "unclosed" if self.at == self.end else "mismatched"
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens: `kinds` are the bracket, comma or colon, `s` for a text in quotes, `w` for a word or number.
+
+    `indents` are the widths of the blanks before tokens that begin a line, else -1.
+    """
+
+    kinds: list[str] = field(default_factory=list[str])
+    starts: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    indents: list[int] = field(default_factory=list[int])
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """A block of the text, from its start to `end`, as it reads after an edit of this kind."""
+
+    text: str
+    kind: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The reading that was chosen, if there is one, and all the readings that one bracket makes possible."""
+
+    chosen: Corrected | None
+    all: tuple[Corrected, ...]
+
+
+class BracketRepairer:
+    """Corrects blocks of one text while its budget lasts."""
+
+    __slots__ = ("_ahead", "_characters", "_steps", "_text", "_tokens")
+
+    def __init__(self, ahead: Lookahead) -> None:
+        self._ahead, self._text = ahead, ahead.text
+        self._tokens, self._characters, self._steps = _MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS
+
+    def correct(self, start: int) -> Correction | None:
+        """The readings of the block that begins at `start` with one bracket changed; None if there is none."""
+        tokens = self._scan(start)
+        if "s" not in tokens.kinds and not self._is_alone(start, tokens):
+            return None
+        states, error = self._states(tokens)
+        if error is None or (error == len(tokens.kinds) and tokens.kinds[-1] == "w" and self._ends_text(tokens)):
+            return None
+        found: list[Edit] = []
+        for edit in self._candidates(tokens, states, error):
+            found.append(edit)
+            if len(found) > _MAX_CANDIDATES:
+                return None
+        if self._steps < 0 or not found:
+            return None
+        self._steps -= len(found) * len(tokens.kinds)
+        odd: dict[tuple[str, int], tuple[Oddities, Edit]] = {}
+        for edit in found if self._steps > 0 else ():
+            # Beside the same bracket, all places mean the same.
+            oddities, key = measure(self._text, tokens, edit), _reading(tokens.kinds, edit)
+            if key not in odd or oddities < odd[key][0]:
+                odd[key] = oddities, edit
+        readings = list(odd.values())
+        best = _choose(self._text, tokens, readings, error)
+        corrected = {edit: self._corrected(start, tokens, edit) for _, edit in readings[:_MAX_OTHERS]}
+        chosen = corrected.get(best) or self._corrected(start, tokens, best) if best is not None else None
+        return Correction(chosen, tuple(corrected.values()))
+
+    def _is_alone(self, start: int, tokens: Tokens) -> bool:
+        """Whether the block is the whole text, so that it is not a part of prose such as `[1], [2]`."""
+        return tokens.is_whole and start < 16 and not self._text[:start].strip("`json \t\r\n")
+
+    def _ends_text(self, tokens: Tokens) -> bool:
+        """Whether the last token is at the very end of the text, so that a number or word in it may be cut off."""
+        return tokens.ends[-1] == len(self._text)
+
+    # Tokens
+
+    def _scan(self, start: int) -> Tokens:
+        """The tokens from `start` on, up to two that cannot stand side by side, or to what is not a token."""
+        text, tokens, position, before = self._text, Tokens(), start, ","
+        limit = start + max(self._characters, 0)
+        while self._tokens > 0 and (match := _TOKEN.match(text, position, limit)) is not None:
+            which = match.lastindex or 0
+            kind = match[1] if which == 1 else "s" if which == 2 else "w"
+            begin = match.start(which)
+            line = text.rfind("\n", position, begin)
+            tokens.kinds.append(kind)
+            tokens.starts.append(begin)
+            tokens.ends.append(match.end())
+            tokens.indents.append(begin - line - 1 if line >= 0 else -1)
+            self._tokens -= 1
+            position = match.end()
+            if kind in "sw" and before in "sw}]":
+                break
+            before = kind
+        else:
+            tokens.is_whole = _END.match(text, position) is not None
+        self._characters -= position - start
+        return tokens
+
+    def _states(self, tokens: Tokens) -> tuple[list[_State], int | None]:
+        """What may come before each token, and the first token that may not come; None if there is no such token."""
+        states: list[_State] = [(_ROOT, None)]
+        for index, kind in enumerate(tokens.kinds):
+            state = _step(kind, *states[-1])
+            if state is None:
+                return states, index
+            states.append(state)
+            if state[0] == _DONE:
+                return states, None if self._is_clean(tokens, index + 1, is_inserted=False) else index + 1
+        return states, len(tokens.kinds) if tokens.is_whole else None
+
+    def _is_clean(self, tokens: Tokens, index: int, *, is_inserted: bool) -> bool:
+        """Whether a block may end before a token: what follows is prose or another block."""
+        if index >= len(tokens.kinds):
+            return tokens.is_whole or not is_inserted
+        kind, is_new_line = tokens.kinds[index], tokens.indents[index] >= 0
+        if kind not in "{[w" or not (is_new_line or (kind == "w" and not is_inserted)):
+            return False
+        self._steps -= 50
+        return self._ahead.unmatched(tokens.ends[index - 1]) == 0
+
+    # Edits
+
+    def _candidates(self, tokens: Tokens, states: list[_State], error: int) -> Iterator[Edit]:
+        """The edits that make one whole value, those next to the error first."""
+        kinds = tokens.kinds
+        for at in range(error, -1, -1):
+            if self._steps < 0:
+                return
+            self._steps -= 4
+            here = kinds[at] if at < len(kinds) else ""
+            for char in "{[}]":
+                state = _step(char, *states[at])
+                if state is not None and (state[0] != _DONE or (at == error and kinds[at - 1] not in ",{[")):
+                    yield from self._try(tokens, at, at, state, char)
+            if here not in _OTHER:
+                continue
+            yield from self._try(tokens, at, at + 1, states[at], "")
+            other = _OTHER[here]
+            if (state := _step(other, *states[at])) is not None:
+                if other in _EITHER and state[1] is not None and _is_like(other, tokens, at + 1):
+                    state = (state[0], (_EITHER[other], state[1][1]))
+                yield from self._try(tokens, at, at + 1, state, other)
+
+    def _try(self, tokens: Tokens, at: int, following: int, state: _State, char: str) -> Iterator[Edit]:
+        kinds, index, closer = tokens.kinds, following, -1
+        here = _CLOSING.get(_OTHER.get(char, ""), "")
+        while state[0] != _DONE:
+            if index >= len(kinds) or self._steps < 0:
+                return
+            node = state[1]
+            after = _step(kinds[index], *state)
+            if after is None:
+                return
+            if node is not None and node[0] in "OA" and kinds[index] == here:
+                closer = index
+            state = after
+            index += 1
+            self._steps -= 1
+        is_inserted = index == at and char != ""
+        if self._is_clean(tokens, index, is_inserted=is_inserted):
+            yield Edit(at, char, kinds[at] if following > at else "", index, closer)
+
+    def _corrected(self, start: int, tokens: Tokens, edit: Edit) -> Corrected:
+        text, at = self._text, edit.at
+        end = tokens.ends[edit.end - 1]
+        if edit.removed:
+            first, resume = tokens.starts[at], tokens.ends[at]
+        elif edit.inserted in "{[":
+            first = resume = tokens.starts[at]
+        else:
+            first = resume = tokens.ends[at - 1]
+        rest = text[resume:end]
+        if edit.closer >= 0:
+            place = tokens.starts[edit.closer] - resume
+            rest = rest[:place] + _CLOSING[edit.inserted] + rest[place + 1 :]
+        return Corrected(text[start:first] + edit.inserted + rest, edit.kind, end)
+
+
+_CLOSES = {"{": "}", "[": "]", "O": "}]", "A": "}]"}
+
+
+def _step(kind: str, phase: int, node: _Node | None) -> _State | None:
+    """The state after a token; None if it may not come. A comma may stand before a closing bracket."""
+    if kind == "s" or kind == "w":
+        if phase in (_ITEM, _VALUE):
+            return _AFTER, node
+        return (_COLON, node) if phase == _KEY else None
+    if kind == ":":
+        return (_VALUE, node) if phase == _COLON else None
+    if kind == "{" or kind == "[":
+        return (_KEY if kind == "{" else _ITEM, (kind, node)) if phase in (_ROOT, _ITEM, _VALUE) else None
+    if node is None:
+        return None
+    if kind == ",":
+        return (_KEY if node[0] in "{O" else _ITEM, node) if phase == _AFTER else None
+    if phase not in (_ITEM, _AFTER, _KEY) or kind not in _CLOSES[node[0]]:
+        return None
+    return (_AFTER if node[1] is not None else _DONE), node[1]
+
+
+def _is_like(kind: str, tokens: Tokens, at: int) -> bool:
+    """Whether a container of the other kind is plainly one of this: its first member has, or lacks, a quoted key."""
+    first, second = tokens.kinds[at : at + 1], tokens.kinds[at + 1 : at + 2]
+    return first == ["s"] and second == [":"] if kind == "{" else first in (["s"], ["["])
+
+
+def _reading(kinds: list[str], edit: Edit) -> tuple[str, int]:
+    """The same for two edits that give the same tokens: an insertion or an omission in a run of equal brackets."""
+    if edit.inserted and edit.removed:
+        return "other", edit.at
+    char, at = edit.inserted or kinds[edit.at], edit.at
+    while at and kinds[at - 1] == char:
+        at -= 1
+    return edit.inserted, at
+
+
+def _choose(text: str, tokens: Tokens, found: list[tuple[Oddities, Edit]], error: int) -> Edit | None:
+    """The least odd reading; None if there are several, or only the closing bracket at the end is missing."""
+    if error == len(tokens.kinds):
+        # The text may be cut off. Only its lines tell that the bracket is missing elsewhere.
+        last = [odd.lines for odd, edit in found if not set(tokens.kinds[edit.at :]) - {edit.inserted}]
+        found = [(odd, edit) for odd, edit in found if odd.lines < min(last, default=1 << 62)]
+    if not found:
+        return None
+    ranks = [(odd.lines, odd.contents + _arbitrariness(edit, tokens, error), odd.shapes) for odd, edit in found]
+    least = min(ranks)
+    best = [edit for rank, (_, edit) in zip(ranks, found, strict=True) if rank == least]
+    if len(best) == 1:
+        return best[0]
+    # Both [[…]] and […] may be meant. Lists of numbers are often nested, and closing brackets are forgotten.
+    doubled = [edit for edit in best if not edit.inserted and tokens.kinds[edit.at] == "["]
+    others = [edit for edit in best if edit.inserted]
+    if len(doubled) == 1 and all(edit.inserted in "}]" and not edit.removed for edit in others):
+        at = doubled[0].at
+        while tokens.kinds[at] == "[":
+            at += 1
+        if not _NUMBER.match(text, tokens.starts[at]):
+            return doubled[0]
+    return None
+
+
+def _arbitrariness(edit: Edit, tokens: Tokens, error: int) -> int:
+    """How odd it is to leave out this bracket: not at all if it stands twice, or closes something next to the error."""
+    if edit.inserted:
+        return 0
+    kinds = tokens.kinds
+    if edit.removed in (kinds[edit.at - 1] if edit.at else "", *kinds[edit.at + 1 : edit.at + 2]):
+        return 0
+    if edit.removed in _CLOSING:
+        return 2
+    return int(edit.at < error - 1)
