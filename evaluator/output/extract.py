@@ -24,7 +24,7 @@ _FAR = 1 << 62
 MAX_STEPS = 60_000
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
-    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
+    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
     rf"|(?:\.\.\.|…){WS}*+,?{WS}*+{QUOTED}{WS}*+{COLON}))"
 )
 _ARRAY = rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"

@@ -40,13 +40,15 @@ MARK = rf"(?:[-*•+]|\d{{1,4}}[.)])[ \t]++(?={QUOTE}|[\[{{])"
 
 
 def open_text(commas: int) -> str:
-    """A text of one line without brackets that has a closing quote and no opening one, with at most `commas` in it."""
+    """A text of one line that has a closing quote and no opening one, with at most `commas` outside brackets."""
     comma = rf",[ ](?=[^\W\d])(?!{WORD}(?:[ ]{WORD}){{0,5}}{QUOTE}?{WS}{{0,8}}+(?:{COLON}{WS}*+{VALUE}|=))"
     texts: list[str] = []
-    for quote, apostrophe in (('"', ""), ("”“", ""), ("'", r"|(?<=\w)'(?=\w)")):
-        chunk = rf"(?:[^{quote}\\\n,\[\]{{}}]|\\.{apostrophe}){{1,400}}+"
+    for quote, apostrophe in (('"', ""), ("”“", ""), ("'", r"|(?<=\w)'(?=\w)"), ("`", ""), ("»«", "")):
+        plain, inside = rf"[^{quote}\\\n,\[\]{{}}]", rf"[^{quote}\\\n\[\]{{}}]{{0,60}}+"
+        group = rf"\[{inside}\]|\{{{inside}\}}"
+        chunk = rf"{plain}{{0,400}}+(?:(?:\\.|{group}{apostrophe}){plain}{{0,200}}+){{0,12}}+"
         texts.append(rf"{chunk}(?:{comma}{chunk}){{0,{commas}}}+(?<![ \t,:=(])[{quote}]")
-    return rf"(?![\s:,;=}}\])]|//|/\*|\#|\.\.\.|{QUOTE})(?:{'|'.join(texts)})"
+    return rf"(?![\s:,;=}}\])\[{{]|//|/\*|\#|\.\.\.|{QUOTE})(?:{'|'.join(texts)})"
 
 
 WIDE_MARKS = "｝］，；、،؛﹐､"
@@ -67,7 +69,7 @@ _PREFIX = "[bBrRuU]?"
 _GAP_AT = re.compile(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it opens ends well.
 _BARE_MEMBER = (
-    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}\"?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
 _BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
@@ -112,7 +114,7 @@ _WHOLE = rf"(?:{QUOTED}|-?\d[\d.]*+(?:[eE][+-]?\d++)?+|(?i:{LITERAL})){WS}*+(?:[
 _WEAK_KEY_END = re.compile(
     rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
-_OPENS_MEMBER = re.compile(rf"{QUOTE}[^\"'“”‘’`\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
+_OPENS_MEMBER = re.compile(rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
 _OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[{_COMMA}\]]|\Z)")
 _BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
 _FAR_BRACKETS = _NEAR_BRACKETS = 400

@@ -138,7 +138,12 @@ class BlockReader(ValueBuilder):
             return self._finish_cut(after)
         if not self.evidence and self.text[after : after + 1] in ("", ",", "}"):
             raise Unreadable("a colon was expected after the key", after, after, False)
-        if self.text[after] in "{[" and not self.evidence and self.strict.read(after, len(self._stack) + 1) is None:
+        if (
+            self.text[after] in "{["
+            and not self.evidence
+            and tokens.CONTAINER.match(self.text, after) is None
+            and self.strict.read(after, len(self._stack) + 1) is None
+        ):
             raise Unreadable("a colon was expected after the key", after, after, False)
         if self.text[after] not in ",;}]":
             self.repairs.update(dict.fromkeys(found.repairs))

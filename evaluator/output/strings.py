@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, VALUE, WS, Lookahead
+from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, QUOTED, VALUE, WS, Lookahead
 
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
@@ -13,6 +13,7 @@ CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 _FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」", "『』", "〝〞")
 _TYPOGRAPHIC = "“”„‟‘’‚‛＂«»‹›「」『』〝〞"
 _TRIPLE = re.compile(r'"""|\'\'\'')
+_NO_TRIPLE = re.compile(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
 # A key with a quote of another kind at its end, one without the closing quote, and one with quotes inside.
 _MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
 _OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
@@ -23,7 +24,10 @@ _LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 # A Windows path whose last backslash stands before the closing quote.
 _PATH = re.compile(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
 # The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
-_MEASURE = re.compile(r"(?:[\d½¼¾]['′’]?\"|[\ds]['’])\Z")
+_MEASURE = re.compile(
+    r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\"|['’])|s['’])\Z"
+)
+_MAX_MEASURE = 16
 _ELISION = re.compile(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", re.I)
 _BEFORE_PAIR = " =([,:"
 # Surplus quotes behind a string, and behind a key.
@@ -56,6 +60,11 @@ def _without_partial(raw: str) -> str:
         if before == last - 6 and _PARTIAL.match(raw, before):
             raw = raw[:before]
     return raw
+
+
+def _is_measure(text: str, begin: int, end: int) -> bool:
+    """Whether the quote before `end` is a sign of the text that begins at `begin`, not of the reader."""
+    return _MEASURE.search(text[max(begin, end - _MAX_MEASURE) : end]) is not None
 
 
 @cache
@@ -126,6 +135,8 @@ class ReadString:
 
     def _triple(self) -> str | None:
         text, start = self._text, self._start
+        if _NO_TRIPLE.match(text, start + 3):
+            return None
         end = text.find(text[start : start + 3], start + 3)
         self._ahead.spend(start)
         if end < 0:
@@ -148,7 +159,7 @@ class ReadString:
         begin = len(plain) - len(plain.lstrip(family))
         end = begin + len(inner)
         if inner and count == len(plain) - len(inner):
-            if (not is_key and end < len(plain) and not begin and _MEASURE.search(raw, max(0, end - 3))) or (
+            if (not is_key and end < len(plain) and not begin and _is_measure(raw, 0, end + 1)) or (
                 (begin > 1 and inner[0] == " ") or (len(plain) - end > 1 and inner[-1] in _BEFORE_PAIR)
             ):
                 return raw
@@ -252,7 +263,7 @@ class ReadString:
         if surplus is None or stop == begin or surplus[1].strip(_family(self._quote)):
             return None
         is_pair = len(surplus[1]) > 1 and text[stop - 1] in _BEFORE_PAIR
-        if is_pair or _MEASURE.search(text, max(begin, stop - 2), stop + 1):
+        if is_pair or _is_measure(text, begin, stop + 1):
             return None
         return surplus.end() if self._ahead.after_value(surplus.end(), level) else None
 
@@ -300,11 +311,12 @@ class ReadString:
             raw = raw.rstrip("}] \t\r\n")
         self.end = begin + len(raw)
         inner = raw.find(self._quote)
-        if inner > 0 and raw.count(self._quote) == 1 and raw[inner - 1] != " ":
+        is_only = inner > 0 and raw.count(self._quote) == 1
+        if is_only and raw[inner - 1] != " " and not (self._quote == "'" and _APOSTROPHE.match(raw, inner - 1)):
             # It was closed; other text follows.
             self.repairs.append("text_after")
             return raw[:inner]
-        if raw and raw[-1] in OPENING and raw.count(raw[-1]) % 2:
+        if raw and raw[-1] in OPENING and (raw.count(raw[-1]) - len(_APOSTROPHE.findall(raw))) % 2:
             self.repairs.append("mixed_quotes")
             return raw[:-1]
         self.repairs.append("missing_quote")

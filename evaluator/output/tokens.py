@@ -38,12 +38,14 @@ SPACE = re.compile(rf"{WS}*+")
 ANY_COMMENT = re.compile(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
 _SEPARATOR = rf"(?::=|=>|->|{COLON}|=(?!=))"
 BARE_KEY = re.compile(rf":?({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
-WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}})(\"?){WS}*+{COLON}(?={WS}*+{VALUE})")
+WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}})({QUOTE}?){WS}*+{COLON}(?={WS}*+{VALUE})")
 KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
 VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
 KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
 ANY_COLON = re.compile(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=")
 KEY_IN_ARRAY = re.compile(rf"({QUOTED}){WS}*+{COLON}")
+# A container with quotes that are not those of JSON, which only this reader can judge.
+CONTAINER = re.compile(rf"(?:[\[{{]{WS}*+){{1,8}}+(?!\"){QUOTED}{WS}*+(?:{COLON}|[,=\]])")
 ANY_MARK = re.compile(MARK)
 COLOR = re.compile(rf"{WS}*+(#[0-9a-fA-F]{{3,8}})(?=[ \t]*+[,}}\]])")
 SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
@@ -59,8 +61,8 @@ MEMBER_TOKEN = re.compile(
     rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|(?:{WS}*+{QUOTED}|{WS}++{WORD}){WS}*+{COLON})"
 )
 ITEM_TOKEN = re.compile(
-    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})]|;{WS}*+(?:[+-]?\d|(?i:{LITERAL})|{QUOTE}))"
-    rf"|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL}))|{QUOTED}{WS}*+[,\]])"
+    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})]|;{WS}*+(?:[\[{{+-]|\d|(?i:{LITERAL})|{QUOTE}))"
+    rf"|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL}))|[\[{{]|{QUOTED}{WS}*+[,\]])"
 )
 # A text without its opening quote; in an array that has texts without quotes, a comma ends it.
 OPEN_TEXT, OPEN_ITEM = re.compile(open_text(8)), re.compile(open_text(0))

@@ -27,6 +27,13 @@ SURPLUS: list[tuple[str, Any]] = [
     ("{'a'': 'x', ''b': 'y''}", {"a": "x", "b": "y"}),
     ("{“a””: “x”, ““b”: “y””}", {"a": "x", "b": "y"}),
     ("{«a»: ««x», «b»: «y»»}", {"a": "x", "b": "y"}),
+    (
+        '{"id": "0042"", "t": "10:30:00"", "day": "2026-01-02"", "p": "$5.00""}',
+        {"id": "0042", "t": "10:30:00", "day": "2026-01-02", "p": "$5.00"},
+    ),
+    ("{'sku': 'B-2'', 'n': 1}", {"sku": "B-2", "n": 1}),
+    ('{"a": """\n}\n""", "b": 1}', {"a": "\n}\n", "b": 1}),
+    ('["Sure!"", "Ok."]', ["Sure!", "Ok."]),
 ]
 SURPLUS_KEPT: list[tuple[str, Any]] = [
     ('{"a": "", "b": "",}', {"a": "", "b": ""}), ('["", "x", "",]', ["", "x", ""]),
@@ -42,7 +49,14 @@ SURPLUS_KEPT: list[tuple[str, Any]] = [
     ("{'a': ''tis so', 'b': 1}", {"a": "'tis so", "b": 1}),
     ('{"a": "x = \\"\\"", "b": "a\\"",}', {"a": 'x = ""', "b": 'a"'}),
     ('{"\\"＂": "“so””, he said",}', {'"＂': "“so””, he said"}),
+    ('{"a": """, "b": """}', {"a": '"', "b": '"'}),
+    ("{'who': 'O'Hara', \"n\": 1}", {"who": "O'Hara", "n": 1}),
+    ('{"board": "3/4"", "pipe": "2 1/2"", "tv": "about 13.3""}', {"board": '3/4"', "pipe": '2 1/2"', "tv": 'about 13.3"'}),
 ]  # fmt: skip
+NOT_CLOSED: list[tuple[str, Any]] = [
+    ("{«name»: «Ada, «age»: 36}", {"name": "Ada", "age": 36}),
+    ("{'who': 'O'Hara, 'n': 1}", {"who": "O'Hara", "n": 1}),
+]
 NOT_OPENED: list[tuple[str, Any]] = [
     ('{"steps": ["Open", Walk in", "Close"]}', {"steps": ["Open", "Walk in", "Close"]}),
     ('["Open", Walk in, then rest", "Close"]', ["Open", "Walk in, then rest", "Close"]),
@@ -60,6 +74,12 @@ NOT_OPENED: list[tuple[str, Any]] = [
     ('{"a": "x", größe": "y"}', {"a": "x", "größe": "y"}),
     ("{'steps': ['Open', don't walk', 'Close']}", {"steps": ["Open", "don't walk", "Close"]}),
     ("{“a”: [“Open”, Walk in”, “Close”]}", {"a": ["Open", "Walk in", "Close"]}),
+    ('{first name": "y", "b": 1}', {"first name": "y", "b": 1}),
+    ("{'a b': 1, c d': 2}", {"a b": 1, "c d": 2}),
+    ('{"a": def f(x): return x[0]", "n": 1}', {"a": "def f(x): return x[0]", "n": 1}),
+    ('["x", see [1] there", "y"]', ["x", "see [1] there", "y"]),
+    ("{«a»: «b c», «d»: [e f», «g»], h i»: 1}", {"a": "b c", "d": ["e f", "g"], "h i": 1}),
+    ("[`a`, b c`, `d`]", ["a", "b c", "d"]),
 ]
 NOT_OPENED_KEPT: list[tuple[str, Any]] = [
     ('["a "b", c", "d"]', ['a "b", c', "d"]),
@@ -88,6 +108,10 @@ SEPARATORS: list[tuple[str, Any, str]] = [
     ('{"c": [1; 2, 3], "d": [1.5;-2], "e": [true; false]}', {"c": [1, 2, 3], "d": [1.5, -2], "e": [True, False]},
      "separators"),
     ('["a"; 1, 2]', ["a", 1, 2], "separators"),
+    ("{'items'[{'sku':'A-1'}],'total':1}", {"items": [{"sku": "A-1"}], "total": 1}, "missing colon"),
+    ("{“steps” [“a”, “b”], “c”: 1}", {"steps": ["a", "b"], "c": 1}, "missing colon"),
+    ('{"n":[1[2,["a"]]],"m":2}', {"n": [1, [2, ["a"]]], "m": 2}, "missing comma"),
+    ('{"n": [1, [2; ["a", "b"]]]}', {"n": [1, [2, ["a", "b"]]]}, "separators"),
 ]  # fmt: skip
 SEPARATORS_KEPT: list[tuple[str, Any]] = [
     ('{"say "hi", ok": 1, "b": 2}', {'say "hi", ok': 1, "b": 2}),
@@ -107,6 +131,11 @@ def test_a_surplus_quote_beside_a_closed_string_is_left_out(text: str, value: An
 @pytest.mark.parametrize(("text", "value"), NOT_OPENED)
 def test_a_missing_opening_quote_is_added(text: str, value: Any) -> None:
     _is_repaired(text, value, "missing opening quote")
+
+
+@pytest.mark.parametrize(("text", "value"), NOT_CLOSED)
+def test_a_missing_closing_quote_is_added(text: str, value: Any) -> None:
+    _is_repaired(text, value, "missing closing quote")
 
 
 @pytest.mark.parametrize(("text", "value", "fragment"), SEPARATORS)
