@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from itertools import islice
 
 from evaluator.output.lookahead import QUOTE, QUOTED, VALUE, WORD, WS
 
@@ -23,6 +24,9 @@ _BLANKS_OUTSIDE = re.compile(
 )
 _STRING_OR_BLANK = re.compile(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", re.S)
 _BLOCK = re.compile(r"[{\[]")
+# Where an answer may begin: in a code fence, after reasoning, and after a label.
+_BEGINNING = re.compile(rf"```[\w+-]{{0,20}}[ \t]*\n|</\w+>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)")
+_MAX_BEGINNINGS = 8
 _TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
 
 
@@ -83,4 +87,13 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
     whole = _TUPLE.fullmatch(stripped)
     if whole is not None:
         return f"[{whole[1]}]", [*kinds, "tuple"]
+    for match in islice(_BEGINNING.finditer(text), _MAX_BEGINNINGS):
+        start = match.end()
+        end = text.find("```", start)
+        part = text[start:end] if end >= 0 else text[start:]
+        before = text[max(text.rfind(">", 0, start), 0) : start]
+        if "{" not in before and "[" not in before:
+            for opening, closing, begins in (("{", "}", _MEMBERS), ("[", "]", _ITEMS)):
+                if part.count(closing) == part.count(opening) + 1 and begins.match(part) is not None:
+                    return text[:start] + opening + text[start:], [*kinds, "opening"]
     return text, kinds
