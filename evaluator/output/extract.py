@@ -34,6 +34,7 @@ _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", r
 _DATA_FENCES = frozenset(
     {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
 )
+_FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?:\r?\n|\Z)")
 _DOUBLED = re.compile(rf"\{{{WS}*+\{{")
 _LIST_GOES_ON = re.compile(rf"{WS}*+,{WS}*+[\[{{\"\d-]")
 _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "cut", "cut_value"})
@@ -150,9 +151,8 @@ class _Scan:
             return end
         if _DOUBLED.match(self._text, start):
             return start + 1
-        reader = BlockReader(self._text, start, self._strict)
         try:
-            reader.read()
+            reader, end = self._read(start)
         except Unreadable as error:
             if not error.committed and _CUT_KEY.match(self._text, start):
                 # After `{"` it is a cut key, and a block inside it does not count.
@@ -161,10 +161,28 @@ class _Scan:
             return self._unreadable(error, start)
         unsure = (reader.cut and not reader.evidence) or reader.bare
         if reader.cut and not reader.evidence and not reader.value:
-            return self._unreadable(Unreadable("the block has no end", start, reader.end, False), start)
+            return self._unreadable(Unreadable("the block has no end", start, end, False), start)
         repairs, is_prose = tuple(reader.repairs), reader.bare and not reader.evidence
-        self._add(reader.value, start, reader.end, repairs, reader.cut, unsure, is_prose, others)
-        return reader.end
+        self._add(reader.value, start, end, repairs, reader.cut, unsure, is_prose, others)
+        return end
+
+    def _read(self, start: int) -> tuple[BlockReader, int]:
+        """Reads the block at `start` leniently; returns its reader and its end. Raises: Unreadable."""
+        text = self._text
+        reader = BlockReader(text, start, self._strict)
+        reader.read()
+        fence = _FENCE_END.search(text, start, reader.end) if self._fence is not None else None
+        if fence is not None and _FENCE_END.search(text, reader.end) is None:
+            # A string without its closing quote took in the end of the fence.
+            part = text[start : fence.start()]
+            inside = BlockReader(part, 0, StrictScanner(part, self._strict.steps))
+            try:
+                inside.read()
+            except Unreadable:
+                pass
+            else:
+                return inside, start + inside.end
+        return reader, reader.end
 
     def _add_corrected(self, start: int, correction: Correction) -> bool:
         """Adds the block at `start` as it reads with one bracket changed; False if it needs another one too."""

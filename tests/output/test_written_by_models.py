@@ -358,6 +358,31 @@ def test_a_text_with_no_single_reading_is_an_error(text: str, schema: Any) -> No
     assert parsed.error is not None
 
 
+MEMBERS, FENCED = {"x": 1, "y": ["a"]}, '```json\n{"code": "```python\nx = 1\n```\nand more", "n": 1}\n```'
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('Here it is:\n```json\n"x": 1, "y": ["a"]}\n```\nDone.', MEMBERS),
+        ('<think>Is it {"a": 1}?</think>\n"x": 1, "y": ["a"]}', MEMBERS),
+        ('**Result:** "x": 1, "y": ["a"]}', MEMBERS),
+        ('```\n"a", "b"]\n```\nDone.', ["a", "b"]),
+        ('```json\n{"x": 1, "y": ["a]}\n```\nDone.', MEMBERS),
+        ('```json\n{\n  "x": "b\n}\n```\nSay "so".\n', {"x": "b"}),
+        (FENCED, {"code": "```python\nx = 1\n```\nand more", "n": 1}),
+        (FENCED + "\nDone.", {"code": "```python\nx = 1\n```\nand more", "n": 1}),
+    ],
+)
+def test_what_surrounds_a_damaged_block_is_not_taken_into_it(text: str, value: Any) -> None:
+    assert parse_output(text).value == value
+
+
+@pytest.mark.parametrize("text", ['It has: "a", "b" and [more]', '{"k": 1}\nNote: "x": 1}'])
+def test_no_bracket_is_added_in_prose(text: str) -> None:
+    assert "a missing opening bracket was added" not in parse_output(text).warnings
+
+
 def test_a_second_block_that_is_cut_off_is_reported() -> None:
     parsed = parse_output('{"a": 1}\n{"b"')
     assert parsed.value == {"a": 1}
