@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from evaluator import Evaluator, ProviderError, SimulatedBackend, UsageError, run_batch
+from evaluator.handler.backends import BACKENDS
 from evaluator.handler.otel import CAPTURE, provider_of
 from evaluator.handler.tracing import UNTRACED
 from evaluator.models.backend import ModelResponse, ToolCall
@@ -333,6 +335,13 @@ def test_every_name_is_one_of_the_conventions(make_evaluator: MakeEvaluator, mon
 )
 def test_a_provider_has_its_name_of_the_conventions(backend: str, label: str, provider: str) -> None:
     assert provider_of(backend, label) == provider
+
+
+def test_the_models_of_any_backend_with_several_providers_name_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "acme", replace(BACKENDS["litellm"], has_providers=True))
+    assert provider_of("acme", "gemini/gemini-2.5-flash") == "gcp.gemini"
+    monkeypatch.setitem(BACKENDS, "acme", replace(BACKENDS["litellm"], has_providers=False))
+    assert provider_of("acme", "gemini/gemini-2.5-flash") == "acme"
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,14 @@ class BackendDeclaration:
     has_providers: bool = False
 
 
-def declared(backend: Backend) -> BackendDeclaration | None:
-    """The declaration of `backend`; None for one of a project, which is given in Python."""
-    return next((each for name, each in BACKENDS.items() if name == backend.name), None)
+def declared(name: str) -> BackendDeclaration | None:
+    """The declaration of the backend `name`; None for one of a project, which is given in Python."""
+    return next((each for known, each in BACKENDS.items() if known == name), None)
 
 
 def origin_of(backend: Backend) -> Origin:
     """Where the answers of `backend` come from; a backend that is not declared here is taken for a provider."""
-    found = declared(backend)
+    found = declared(backend.name)
     return "provider" if found is None else found.origin
 
 
@@ -152,7 +152,8 @@ def is_own_endpoint(config: HandlerConfig, model: str, base_url: str | None, by_
 
 def _provider(config: HandlerConfig, model: str) -> str | None:
     prefix, slash, _ = model.partition("/")
-    return prefix if slash else "openai" if config.backend == "openai_compatible" else None
+    own = "openai" if config.backend == "openai_compatible" else BACKENDS[config.backend].prefix
+    return prefix if slash else own
 
 
 def _auto(target: Target) -> tuple[Backend, str]:

@@ -262,7 +262,7 @@ def endpoint_of(backend: Backend, model: str, base_url: str | None) -> str:
     own = getattr(backend, "endpoint", None)
     if isinstance(own, str):
         return own
-    found = declared(backend)
+    found = declared(backend.name)
     if base_url is not None and found is not None and found.origin == "provider":
         return clean(base_url, (urlsplit(base_url).password or "",))
     return model.partition("/")[0] if found is not None and found.has_providers else backend.name

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, MissingExtra, ProviderError, UsageError
 from evaluator.errors.results import Outcome, TaskError, Usage
+from evaluator.handler.backends import declared
 from evaluator.handler.tracing import Tracer
 from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolCall
 
@@ -245,8 +246,8 @@ def provider_of(backend: str, label: str) -> str:
     """
     if backend == "openai_compatible":
         return "openai"
-    prefix, slash, _ = label.partition("/")
-    return _PROVIDERS.get(prefix, prefix) if backend == "litellm" and slash else backend
+    found, (prefix, slash, _) = declared(backend), label.partition("/")
+    return _PROVIDERS.get(prefix, prefix) if found is not None and found.has_providers and slash else backend
 
 
 def _server(endpoint: str) -> dict[str, Any]:

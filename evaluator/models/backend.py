@@ -86,10 +86,11 @@ class Hints:
 class ModelRequest:
     """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call.
 
-    `schema` is a JSON Schema that the provider enforces where it can. `cache` marks what will be sent again, for
-    providers that cache only what is marked. `call_mark` distinguishes the calls of a session that are text, see
-    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `extra_body` has
-    further fields of the body for a server that takes them, see `nodes.sampling`.
+    `schema` is a JSON Schema that the provider enforces. A backend that cannot send it raises a ProviderError of kind
+    `bad_request` that says "JSON schema": the Handler repeats the call without it, see `structured`. `cache` marks
+    what will be sent again, for providers that cache only what is marked. `call_mark` distinguishes the calls of a
+    session that are text, see `text_tools`; it is neither recorded nor part of a fingerprint or a cache key.
+    `extra_body` has further fields of the body for a server that takes them, see `nodes.sampling`.
     """
 
     model: str
@@ -182,6 +183,7 @@ class Backend(Protocol):
     A backend may have a `prepare()`, which is called before each call and returns what to await while the backend
     loads, or None; that time does not count as the task's. A backend that can reach more than one server has an
     `endpoint`: the URL of its server, without secrets. The cache and the rate limits of one `endpoint` are shared.
+    A backend can be pickled for worker processes: its `__getstate__` leaves out sessions.
     """
 
     @property

@@ -16,8 +16,9 @@ from evaluator.errors import ToolError
 from evaluator.errors.results import TaskResult
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.record.tree import TaskNode, read_tree
+from evaluator.tools.anthropic import TEXT_EDITOR
 
-_WRITING = ("write_file", "edit_file")
+_WRITING = ("write_file", "edit_file", TEXT_EDITOR)
 
 
 async def delivered_file(evaluator: Evaluator, outcome: TaskResult) -> Path | None:
@@ -56,6 +57,7 @@ def _written(tree: TaskNode) -> Iterator[str]:
     for index, step in enumerate(() if tree.recording is None else tree.recording.steps):
         if step.start.kind == "tool" and step.start.name in _WRITING and step.status == "success":
             arguments: Mapping[str, Any] = step.start.args
-            yield str(arguments["path"])
+            if arguments.get("command") != "view":
+                yield str(arguments["path"])
         if index in tree.children:
             yield from _written(tree.children[index])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from typing import Any, cast
 
+from evaluator.batch.engines.recipe import pack
+from evaluator.errors import UsageError
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Backend, Hints, Message, ToolCall
+from evaluator.models.structured import is_refusal
 from evaluator.testing.backend_case import KEY, TOOL, BackendCase, Checks, a_request
 from evaluator.testing.loopback import (
     Answer,
@@ -76,6 +80,28 @@ async def closing_twice_is_harmless(case: BackendCase) -> None:
     await case.ask()
     await case.backend.aclose()
     await case.backend.aclose()
+
+
+@CHECKS.add(wire=False)
+async def a_pickled_copy_answers(case: BackendCase) -> None:
+    """Worker processes receive copies."""
+    await case.ask()
+    try:
+        copy = pickle.loads(pack(case.backend, "the backend"))
+    except UsageError as exc:
+        raise AssertionError(f"{exc}; leave out sessions in __getstate__") from exc
+    try:
+        (await BackendCase(copy, case.server, case.model).ask()).ok()
+    finally:
+        await copy.aclose()
+
+
+@CHECKS.add(wire=False)
+async def a_schema_is_taken_or_its_refusal_is_recognised(case: BackendCase) -> None:
+    error = (await case.ask(schema={"type": "object"})).error
+    assert error is None or is_refusal(error), (
+        f"{error!r}: only a bad_request that says 'JSON schema' is repeated without it, see models/structured.py"
+    )
 
 
 # Requests.

@@ -195,6 +195,17 @@ def test_a_server_at_an_address_gets_no_key_except_the_profiles(monkeypatch, bas
     assert target.key("ACME_API_KEY") == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "prefix", "expected"),
+    [("large", "parrot", "profile's"), ("large", None, None), ("other/large", "parrot", None)],
+)
+def test_a_model_without_a_prefix_has_the_declared_one_of_its_profiles_backend(monkeypatch, model, prefix, expected):
+    declare_parrot(monkeypatch, prefix=prefix)
+    config = HandlerConfig(backend="parrot", model=model, api_key_env="PARROT_KEY")
+    target = Target("parrot/small", config, None, None, {"PARROT_KEY": "profile's"}, lambda *_: Parrot())
+    assert target.key() == expected
+
+
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
     declare_parrot(monkeypatch, name="Parrot")
     with pytest.raises(ConfigurationError, match="'parrot' calls itself 'Parrot'"):

@@ -49,7 +49,7 @@ def test_every_file_loads_without_an_error_or_a_warning() -> None:
 
 def test_every_operator_and_a_function_are_shown() -> None:
     shown = {type(template.node) for template in LIBRARY.templates.values()}
-    assert shown == {*OPERATORS.values(), nodes.Function}, "show it in a template in templates/"
+    assert shown == {*OPERATORS.values(), nodes.Function}, "show it in templates/, as the type of a whole template"
 
 
 @pytest.mark.parametrize("template", LIBRARY.templates.values(), ids=lambda template: template.name)

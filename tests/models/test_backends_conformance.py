@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 import pytest
 
 import evaluator
 from evaluator import models
+from evaluator.errors import ProviderError
+from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.models.text_tools import TextToolsBackend
-from evaluator.testing import CHECKS, KEY, MODEL, Check
+from evaluator.testing import CHECKS, KEY, MODEL, Check, check_backend
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
@@ -42,6 +46,39 @@ def test_tools_in_text(check: Check) -> None:
 @pytest.mark.parametrize("check", [check for check in CHECKS if not check.wire], ids=str)
 def test_simulated(check: Check) -> None:
     asyncio.run(check.run(lambda _: SimulatedBackend()))
+
+
+class WithoutSchema(SimulatedBackend):
+    says = ""
+
+    async def complete(self, request: ModelRequest, **options: Any) -> ModelResponse:
+        if request.schema is not None:
+            raise ProviderError(self.says, kind="bad_request")
+        return await super().complete(request, **options)
+
+
+class WithSocket(SimulatedBackend):
+    """A socket stands for a session: it cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = socket.socket()
+
+    async def aclose(self) -> None:
+        self.session.close()
+
+
+def test_a_refusal_of_a_schema_has_to_be_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WithoutSchema, "says", "acme takes no JSON schema")
+    asyncio.run(check_backend(lambda _: WithoutSchema(), wire=False))
+    monkeypatch.setattr(WithoutSchema, "says", "acme takes no schema")
+    with pytest.raises(AssertionError, match="only a bad_request that says 'JSON schema'"):
+        asyncio.run(check_backend(lambda _: WithoutSchema(), wire=False))
+
+
+def test_a_backend_that_cannot_be_pickled_does_not_conform() -> None:
+    with pytest.raises(AssertionError, match=r"cannot be sent to another process.*leave out sessions in __getstate__"):
+        asyncio.run(check_backend(lambda _: WithSocket(), wire=False))
 
 
 def test_every_backend_is_checked_here_and_exported() -> None:

@@ -11,10 +11,14 @@ import pytest
 from evaluator import load_profiles
 from evaluator.handler.config import ToolGrant
 from evaluator.queue import GraderVerifier, TaskQueue
+from evaluator.tools.anthropic import TEXT_EDITOR, text_editor_tool
+from evaluator.tools.builtin import builtin_tools
+from evaluator.tools.tool import declared_arguments
 
 XML = """
 <task name="write_report"><description>Write the report</description>
-  <tools><tool name="write_file"/><tool name="delete_file"/><tool name="subtask"/></tools><instructions>REPORT</instructions></task>
+  <tools><tool name="write_file"/><tool name="edit_file"/><tool name="delete_file"/><tool name="subtask"/>
+    <tool name="str_replace_based_edit_tool"/></tools><instructions>REPORT</instructions></task>
 <task name="write_part" subtype="subtask"><description>Write a part</description>
   <tools><tool name="write_file"/></tools><instructions>PART</instructions></task>
 <task name="export_rows"><description>Export the rows</description>
@@ -22,7 +26,15 @@ XML = """
 <task name="grade"><description>Judge</description><inputs><input name="file"/></inputs>
   <instructions>GRADE [{{file}}]</instructions><output_format type="json"/></task>
 """
-TOOLS = ("write_file", "delete_file", "subtask")
+TOOLS = ("write_file", "edit_file", "delete_file", "subtask", TEXT_EDITOR)
+# A call of each tool that leaves a file; a.md has the line "content of a.md".
+WRITES = [
+    ("write_file", {"path": "a.md", "content": "new"}),
+    ("edit_file", {"path": "a.md", "old": "of", "new": "in"}),
+    (TEXT_EDITOR, {"command": "create", "path": "c.md", "file_text": "new"}),
+    (TEXT_EDITOR, {"command": "str_replace", "path": "a.md", "old_str": "of", "new_str": "in"}),
+    (TEXT_EDITOR, {"command": "insert", "path": "a.md", "insert_line": 0, "insert_text": "new"}),
+]
 
 
 @pytest.fixture
@@ -71,6 +83,22 @@ def test_it_is_what_the_task_wrote_last(work, tmp_path, answers, expected):
     assert entry.deliverable_path == str(tmp_path / expected)
     assert os.path.getsize(entry.deliverable_path) > 0
     assert (tmp_path / "queue" / "deliverables").exists() == (expected.startswith("queue/"))
+
+
+@pytest.mark.parametrize(("tool", "arguments"), WRITES)
+def test_every_tool_that_writes_delivers_its_file(work, tmp_path, tool, arguments):
+    view = {"tool": TEXT_EDITOR, "arguments": {"command": "view", "path": "b.md"}}
+    call = {"tool": tool, "arguments": arguments}
+    entry = work("write_report", [write("a.md"), write("b.md"), call, view, "done"])
+    assert entry.deliverable_path == str(tmp_path / arguments["path"])
+
+
+def test_every_tool_that_changes_a_file_is_known():
+    tools = [*builtin_tools(), text_editor_tool()]
+    changing = {tool.name for tool in tools if tool.effect and "path" in declared_arguments(tool)} - {"delete_file"}
+    assert changing == {name for name, _ in WRITES}, (
+        "add it to _WRITING in evaluator/queue/deliverables.py and a call of it to WRITES here"
+    )
 
 
 def test_without_task_files_it_is_the_answer(work, tmp_path):
