@@ -19,7 +19,7 @@ _TOKEN = re.compile(
 )
 _END = re.compile(r"\s*+(?:\Z|```|</)")
 _NUMBER = re.compile(r"[+-]?\d")
-_MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 40_000
+_MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 200_000
 _MAX_CANDIDATES, _MAX_OTHERS = 24, 8
 _OTHER = {"{": "[", "[": "{", "}": "]", "]": "}"}
 _CLOSING = {"{": "}", "[": "]"}
@@ -107,15 +107,17 @@ class BracketRepairer:
         if error is None or (error == len(tokens.kinds) and tokens.kinds[-1] == "w" and self._ends_text(tokens)):
             return None
         found: list[Edit] = []
-        for edit in self._candidates(tokens, states, error):
+        spare = self._steps // 2
+        for edit in self._candidates(tokens, states, error, spare):
             found.append(edit)
             if len(found) > _MAX_CANDIDATES:
                 return None
-        if self._steps < 0 or not found:
+        is_at_end = error == len(tokens.kinds)
+        if not found or (is_at_end and self._steps < spare) or self._steps < len(found) * len(tokens.kinds):
             return None
         self._steps -= len(found) * len(tokens.kinds)
         odd: dict[tuple[str, int], tuple[Oddities, Edit]] = {}
-        for edit in found if self._steps > 0 else ():
+        for edit in found:
             # Beside the same bracket, all places mean the same.
             oddities, key = measure(self._text, tokens, edit), _reading(tokens.kinds, edit)
             if key not in odd or oddities < odd[key][0]:
@@ -138,12 +140,16 @@ class BracketRepairer:
 
     def _scan(self, start: int) -> Tokens:
         """The tokens from `start` on, up to two that cannot stand side by side, or to what is not a token."""
-        text, tokens, position, before = self._text, Tokens(), start, ","
+        text, tokens, position, before, quote = self._text, Tokens(), start, ",", ""
         limit = start + max(self._characters, 0)
         while self._tokens > 0 and (match := _TOKEN.match(text, position, limit)) is not None:
             which = match.lastindex or 0
             kind = match[1] if which == 1 else "s" if which == 2 else "w"
             begin = match.start(which)
+            if kind == "s" and text[begin] != quote:
+                quote = quote or text[begin]
+                if quote != text[begin] and quote in match[2]:
+                    break  # A quote of the usual kind inside shows that this one may be an apostrophe.
             line = text.rfind("\n", position, begin)
             tokens.kinds.append(kind)
             tokens.starts.append(begin)
@@ -183,15 +189,17 @@ class BracketRepairer:
 
     # Edits
 
-    def _candidates(self, tokens: Tokens, states: list[_State], error: int) -> Iterator[Edit]:
-        """The edits that make one whole value, those next to the error first."""
+    def _candidates(self, tokens: Tokens, states: list[_State], error: int, spare: int) -> Iterator[Edit]:
+        """The edits that make one whole value, those next to the error first, until only `spare` steps are left."""
         kinds = tokens.kinds
         for at in range(error, -1, -1):
-            if self._steps < 0:
+            if self._steps < spare:
                 return
             self._steps -= 4
             here = kinds[at] if at < len(kinds) else ""
             for char in "{[}]":
+                if char in "}]" and here == "," == kinds[at - 1]:
+                    continue
                 state = _step(char, *states[at])
                 if state is not None and (state[0] != _DONE or (at == error and kinds[at - 1] not in ",{[")):
                     yield from self._try(tokens, at, at, state, char)
@@ -290,16 +298,25 @@ def _choose(text: str, tokens: Tokens, found: list[tuple[Oddities, Edit]], error
     best = [edit for rank, (_, edit) in zip(ranks, found, strict=True) if rank == least]
     if len(best) == 1:
         return best[0]
-    # Both [[…]] and […] may be meant. Lists of numbers are often nested, and closing brackets are forgotten.
-    doubled = [edit for edit in best if not edit.inserted and tokens.kinds[edit.at] == "["]
-    others = [edit for edit in best if edit.inserted]
-    if len(doubled) == 1 and all(edit.inserted in "}]" and not edit.removed for edit in others):
-        at = doubled[0].at
-        while tokens.kinds[at] == "[":
-            at += 1
-        if not _NUMBER.match(text, tokens.starts[at]):
-            return doubled[0]
-    return None
+    return _doubled(text, tokens, best)
+
+
+def _doubled(text: str, tokens: Tokens, best: list[Edit]) -> Edit | None:
+    """The edit that leaves out a doubled bracket, if the others add its partner: `[["a"]` may be `["a"]` or `[["a"]]`.
+
+    Lists of numbers are often nested, and closing brackets are forgotten: in them the partner may be missing.
+    """
+    removed = [edit for edit in best if not edit.inserted]
+    added = {edit.inserted for edit in best if not edit.removed}
+    if len(removed) != 1 or len(removed) + len(added) < 2 or any(edit.inserted and edit.removed for edit in best):
+        return None
+    at, char = removed[0].at, removed[0].removed
+    if char in "}]":
+        is_doubled = char in tokens.kinds[max(at - 1, 0) : at] + tokens.kinds[at + 1 : at + 2]
+        return removed[0] if is_doubled and not added & {"}", "]"} else None
+    while tokens.kinds[at] == char:
+        at += 1
+    return None if added & {"{", "["} or _NUMBER.match(text, tokens.starts[at]) else removed[0]
 
 
 def _arbitrariness(edit: Edit, tokens: Tokens, error: int) -> int:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.output.brackets import BracketRepairer, Corrected, Correction
+from evaluator.output.brackets import BracketRepairer, Corrected
 from evaluator.output.lookahead import COLON, QUOTE, QUOTED, VALUE, WORD, WS, Lookahead, ends_block
 from evaluator.output.reader import BlockReader
 from evaluator.output.strict import StrictScanner, Unreadable
@@ -36,7 +36,15 @@ _DATA_FENCES = frozenset(
 )
 _FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?:\r?\n|\Z)")
 _DOUBLED = re.compile(rf"\{{{WS}*+\{{")
-_LIST_GOES_ON = re.compile(rf"{WS}*+,{WS}*+[\[{{\"\d-]")
+_LIST_GOES_ON = re.compile(rf"{WS}*+(?:,{WS}*+[\[{{\"\d-]|(\]))")
+# What has nothing to do with brackets.
+_PLAIN_REPAIRS = frozenset(
+    {
+        "single", "typographic", "doubled_quotes", "prefix", "escape", "control", "comment", "trailing_comma",
+        "literal", "nan", "number", "huge_number", "unquoted_key", "blanks", "separator", "parentheses", "list_marks",
+        "wide", "tuple",
+    }
+)  # fmt: skip
 _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "cut", "cut_value"})
 _CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
 
@@ -140,31 +148,37 @@ class _Scan:
     def _block(self, start: int) -> int:
         strict = self._strict.read(start, 0)
         is_whole = strict is not None and ends_block(self._text, strict[1])
-        goes_on = strict is None or not is_whole or _LIST_GOES_ON.match(self._text, strict[1]) is not None
-        correction = self._brackets.correct(start) if goes_on else None
-        others = correction.all if correction is not None else ()
-        if correction is not None and correction.chosen is not None and self._add_corrected(start, correction):
-            return correction.chosen.end
+        goes_on = _LIST_GOES_ON.match(self._text, strict[1]) if strict is not None and is_whole else None
+        read = None if is_whole or _DOUBLED.match(self._text, start) else self._try(start)
+        is_plain = is_whole and goes_on is None
+        if isinstance(read, tuple):
+            is_plain = read[0].repairs.keys() <= _PLAIN_REPAIRS and not read[0].cut
+        correction = None if is_plain else self._brackets.correct(start)
+        others, chosen = (correction.all, correction.chosen) if correction is not None else ((), None)
+        if goes_on is not None and goes_on[1] and chosen is not None and chosen.kind != "opening":
+            chosen = None  # Something closes after a whole block: that is not part of it.
+        if chosen is not None and self._add_corrected(start, chosen, others):
+            return chosen.end
         if strict is not None and is_whole:
             value, end = strict
             self._add(value, start, end, (), False, False, False)
             return end
-        if _DOUBLED.match(self._text, start):
-            return start + 1
+        if isinstance(read, tuple):
+            reader, end = read
+            unsure, is_prose = (reader.cut and not reader.evidence) or reader.bare, reader.bare and not reader.evidence
+            self._add(reader.value, start, end, tuple(reader.repairs), reader.cut, unsure, is_prose, others)
+            return end
+        return self._unreadable(read, start) if read is not None else start + 1
+
+    def _try(self, start: int) -> tuple[BlockReader, int] | Unreadable:
+        """The block at `start` as the lenient reader reads it, and its end; or why it cannot."""
         try:
             reader, end = self._read(start)
         except Unreadable as error:
-            if not error.committed and _CUT_KEY.match(self._text, start):
-                # After `{"` it is a cut key, and a block inside it does not count.
-                self.found.repairs["cut_block"] = None
-                error = Unreadable(error.reason, error.at, len(self._text), True)
-            return self._unreadable(error, start)
-        unsure = (reader.cut and not reader.evidence) or reader.bare
+            return error
         if reader.cut and not reader.evidence and not reader.value:
-            return self._unreadable(Unreadable("the block has no end", start, end, False), start)
-        repairs, is_prose = tuple(reader.repairs), reader.bare and not reader.evidence
-        self._add(reader.value, start, end, repairs, reader.cut, unsure, is_prose, others)
-        return end
+            return Unreadable("the block has no end", start, end, False)
+        return reader, end
 
     def _read(self, start: int) -> tuple[BlockReader, int]:
         """Reads the block at `start` leniently; returns its reader and its end. Raises: Unreadable."""
@@ -184,11 +198,8 @@ class _Scan:
                 return inside, start + inside.end
         return reader, reader.end
 
-    def _add_corrected(self, start: int, correction: Correction) -> bool:
+    def _add_corrected(self, start: int, chosen: Corrected, others: tuple[Corrected, ...]) -> bool:
         """Adds the block at `start` as it reads with one bracket changed; False if it needs another one too."""
-        chosen = correction.chosen
-        if chosen is None:
-            return False
         strict = StrictScanner(chosen.text, self._strict.steps)
         found, repairs = strict.read(0, 0), (chosen.kind,)
         value = found[0] if found is not None else None
@@ -201,11 +212,14 @@ class _Scan:
             if reader.end < len(chosen.text) or reader.bare or not _BRACKET_REPAIRS.isdisjoint(reader.repairs):
                 return False
             value, repairs = reader.value, (*reader.repairs, chosen.kind)
-        others = tuple(other for other in correction.all if other is not chosen)
         self._add(value, start, chosen.end, repairs, False, False, False, others)
         return True
 
     def _unreadable(self, error: Unreadable, start: int) -> int:
+        if not error.committed and _CUT_KEY.match(self._text, start):
+            # After `{"` it is a cut key, and a block inside it does not count.
+            self.found.repairs["cut_block"] = None
+            error = Unreadable(error.reason, error.at, len(self._text), True)
         if self.found.problem is None or error.committed:
             self.found.problem = (error.reason, error.at)
         self.found.too_deep |= error.reason.startswith("nested deeper")

@@ -88,7 +88,9 @@ class _Measure:
             self.contents += 4 * (written in around.keys)
             around.keys.add(written)
             self._is_key = False
-        elif kind in "{[":
+            return
+        self.lines += self._before == ":" and indent >= 0
+        if kind in "{[":
             is_doubled = indent < 0 and self._before == kind == "["
             self._open.append(_Container(kind == "{", None if indent == -2 else self._line, is_doubled))
             self._is_key = kind == "{"

@@ -34,6 +34,8 @@ DOUBLED: list[Case] = [
     ('{"a": [], "roles": [[]}', {"a": [], "roles": []}, SURPLUS_OPENING),
     ('{"matrix": [[1, 2], [[3, 4]], "label": "m"}', {"matrix": [[1, 2], [3, 4]], "label": "m"}, SURPLUS_OPENING),
     ('{\n  "c": [[\n    1,\n    2\n  ],\n  "d": 3\n}', {"c": [1, 2], "d": 3}, SURPLUS_OPENING),
+    ('{"p": {"x": [[[0, 1]], [2, 3]]]}, "n": {}}', {"p": {"x": [[[0, 1], [2, 3]]]}, "n": {}}, SURPLUS),
+    ('{"a": ["x", "y"]], "b": 3}', {"a": ["x", "y"], "b": 3}, SURPLUS),
     # Lists of numbers are often nested, and closing brackets are forgotten.
     ('{"coordinates": [[[0, 0], [1, 1]], "type": "Polygon"}', {"coordinates": [[[0, 0], [1, 1]]], "type": "Polygon"}, WRONG),
     # The end may be cut off.
@@ -50,6 +52,9 @@ LEFT_OUT: list[Case] = [
     ('{"id": 1}, {"id": 2}]', [{"id": 1}, {"id": 2}], MISSING),
     ('Here: {"id": 1}, {"id": 2}]', [{"id": 1}, {"id": 2}], MISSING),
     ('{"matrix": [[1, 2], 3, 4]], "label": "m"}', {"matrix": [[1, 2], [3, 4]], "label": "m"}, MISSING),
+    ('[["a", "b"], ["c", "d"], "e", "f"]]', [["a", "b"], ["c", "d"], ["e", "f"]], MISSING),
+    ('{\n  "tags":\n    "a"\n  ],\n  "n": 1\n}', {"tags": ["a"], "n": 1}, MISSING),
+    ('{"tags": "a"], "n": 1}', {"tags": "a", "n": 1}, SURPLUS),
     ('{"a": "b": {"c": [1, 2]}}, "d": []}', {"a": {"b": {"c": [1, 2]}}, "d": []}, MISSING),
     ('{"pos":\n"lat": 1, "lon": 2}, "age": 3}', {"pos": {"lat": 1, "lon": 2}, "age": 3}, MISSING),
     ('{"pos": lat: 1, lon: 2}, "age": 3}', {"pos": {"lat": 1, "lon": 2}, "age": 3}, MISSING),
@@ -88,6 +93,7 @@ IN_STRINGS: list[Case] = [
     ('{"a": "he said "x", "y"] and left", "b": 1}', {"a": 'he said "x", "y"] and left', "b": 1}, "unescaped quotes"),
     ('{"a": "list: "x", "y"]", "b": 1}', {"a": 'list: "x", "y"]', "b": 1}, "unescaped quotes"),
     ('{"code": "a = ["x", "y"]", "b": {"c": 1}}', {"code": 'a = ["x", "y"]', "b": {"c": 1}}, "unescaped quotes"),
+    ('{"a": \'he said "b", ["c"\', "d": 1}', {"a": 'he said "b", ["c"', "d": 1}, "single quotes"),
     ('{"code": "if (x == "}") return", "n": 1}', {"code": 'if (x == "}") return', "n": 1}, "unescaped quotes"),
     ('{"a": "{{", "b": "]], [", "c": [1, 2],}', {"a": "{{", "b": "]], [", "c": [1, 2]}, "trailing comma"),
 ]
