@@ -88,7 +88,7 @@ _QUOTED_MEMBER = rf"{QUOTED}{WS}*+(?:{COLON}|=)|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}
 _MEMBER_AFTER_GAP = re.compile(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
 _MEMBER_AFTER_GAP_IN_QUOTES = re.compile(_QUOTED_MEMBER)
 _ITEM_AFTER_GAP = re.compile(
-    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}|[+{_COMMA}}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
+    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}(?!{WS}*+[{_COMMA}}}\]])|[+{_COMMA}}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
 # After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side by side often.
 _STRICT_MEMBER = re.compile(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
@@ -115,7 +115,11 @@ _WEAK_KEY_END = re.compile(
     rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
-_OPENS_ITEM = re.compile(rf"{QUOTED}{WS}*+(?:[{_COMMA}\]]|\Z)")
+_OPENS_ITEM = re.compile(rf"({QUOTED}){WS}*+(?:[{_COMMA}]|\](?!{QUOTE}{WS}*+[,}}\]])|\Z)")
+# Further arguments or items inside a string, and the bracket after them.
+_ARGUMENTS = re.compile(
+    rf"(?:{WS}*+[,:=]{WS}*+(?:{QUOTED}|-?\w[\w.]{{0,63}}+)){{0,8}}+{WS}*+(?:\)|\](?={QUOTE}{WS}*+[,}}\]]))"
+)
 _BRACKET = re.compile(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
 _FAR_BRACKETS = _NEAR_BRACKETS = 400
 
@@ -215,9 +219,10 @@ class Lookahead:
             return False
         if self.kinds[-1] == "{":
             return _OPENS_MEMBER.match(text, at) is not None
-        return text[max(0, at - 64) : at].rstrip(" \t")[-1:] in (*_COMMA, "\n") and (
-            _OPENS_ITEM.match(text, at) is not None
-        )
+        if text[max(0, at - 64) : at].rstrip(" \t")[-1:] not in (*_COMMA, "\n"):
+            return False
+        item = _OPENS_ITEM.match(text, at)
+        return item is not None and not self.in_brackets(begin, item.end(1))
 
     def _after_brackets(self, begin: int, at: int) -> bool:
         """Whether brackets that close more than a string opens, and a comma, stand before the quote at `at`."""
@@ -228,6 +233,15 @@ class Lookahead:
             return False
         self.spend(at, 4)
         return before.count("}") + before.count("]") > before.count("{") + before.count("[")
+
+    def in_brackets(self, begin: int, at: int) -> bool:
+        """Whether the quote before `at` ends an argument in brackets, `f("a", 1)`, that the string at `begin` opens."""
+        self.spend(at)
+        match = _ARGUMENTS.match(self.text, at)
+        if match is None or "(" in self.kinds:
+            return False
+        before = self.text[max(begin, at - _NEAR_BRACKETS) : at]
+        return before.count("(") > before.count(")") if match[0][-1] == ")" else before.count("[") > before.count("]")
 
     def unmatched(self, at: int) -> int:
         """The number of closing brackets ahead that have no opening one, as far as is looked."""

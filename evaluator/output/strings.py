@@ -290,7 +290,9 @@ class ReadString:
             if text[stop] == "<":
                 self.stopped, self.end = True, stop
                 return None, rejected
-            if ahead.after_value(stop + 1, level, in_quotes=in_quotes):
+            if ahead.after_value(stop + 1, level, in_quotes=in_quotes) and not (
+                in_quotes and ahead.in_brackets(begin, stop + 1)
+            ):
                 raw = self._take(begin, stop, stop + 1)
                 self._mark_inner(raw)
                 return raw, None
