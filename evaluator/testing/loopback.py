@@ -126,7 +126,8 @@ def error_reply(
 class LoopbackServer:
     """Chat completions on 127.0.0.1, in a thread of its own, inside `with`.
 
-    Each POST gets the next of the replies given to `enqueue`, or, when there is none left, `default`.
+    Each POST gets the next of the replies given to `enqueue`, or, when there is none left, `default`. An Answer is
+    streamed if the field `stream` of the body asks for it, or the path (`…:streamGenerateContent`).
     `bodies`, `headers` and `paths` hold the requests, in order; `posts` counts them; `asked` is set after the first.
     `sent_bytes` counts the bytes of all replies that were written to the network.
     """
@@ -216,7 +217,7 @@ class LoopbackServer:
         self.asked.set()
         reply = self._replies.popleft() if self._replies else self.default
         if isinstance(reply, Answer):
-            reply = reply.reply(stream=bool(data.get("stream")))
+            reply = reply.reply(stream=bool(data.get("stream")) or "stream" in self.paths[-1])
         return await self._send(reply, reader, writer)
 
     async def _send(self, reply: HttpReply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

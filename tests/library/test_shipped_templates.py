@@ -56,9 +56,9 @@ def test_every_operator_and_a_function_are_shown() -> None:
 def test_every_template_has_an_example_and_describes_its_inputs(template: Template) -> None:
     node = template.node.body if isinstance(template.node, nodes.Function) else template.node
     assert isinstance(node, nodes.Task)
-    assert node.examples
-    assert node.output is not None
-    assert all(declared.description.strip() for declared in node.inputs)
+    assert node.examples, "add an <example>"
+    assert node.output is not None, "add an <output_format>"
+    assert all(declared.description.strip() for declared in node.inputs), "describe each <input> in its text"
 
 
 @pytest.mark.parametrize(("task", "example"), EXAMPLES)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -20,7 +22,7 @@ from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.models.text_tools import TextToolsBackend
-from evaluator.testing import CHECKS, KEY, MODEL, Check, check_backend
+from evaluator.testing import CHECKS, KEY, MODEL, Check, LoopbackServer, check_backend
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
@@ -79,6 +81,21 @@ def test_a_refusal_of_a_schema_has_to_be_recognised(monkeypatch: pytest.MonkeyPa
 def test_a_backend_that_cannot_be_pickled_does_not_conform() -> None:
     with pytest.raises(AssertionError, match=r"cannot be sent to another process.*leave out sessions in __getstate__"):
         asyncio.run(check_backend(lambda _: WithSocket(), wire=False))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "type_"),
+    [
+        ("models/m:generateContent", {}, "application/json"),
+        ("models/m:streamGenerateContent", {}, "text/event-stream"),
+        ("chat/completions", {"stream": True}, "text/event-stream"),
+    ],
+)
+def test_a_stream_is_asked_for_in_the_body_or_in_the_path(path: str, body: dict[str, Any], type_: str) -> None:
+    with LoopbackServer() as server:
+        request = Request(f"{server.base_url}/{path}", json.dumps(body).encode())
+        with urlopen(request, timeout=60) as reply:
+            assert reply.headers["Content-Type"] == type_
 
 
 def test_every_backend_is_checked_here_and_exported() -> None:
