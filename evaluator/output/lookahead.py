@@ -111,8 +111,11 @@ _STILL_INSIDE = re.compile(rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[{_COMMA}]{WS}*+{QU
 _KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
 # A value behind a key without a colon: what begins without a blank has to be whole.
 _WHOLE = rf"(?:{QUOTED}|-?\d[\d.]*+(?:[eE][+-]?\d++)?+|(?i:{LITERAL})){WS}*+(?:[{_COMMA}}}]|\Z)"
+STOP_COLON = rf"{WS}*+[{_SEMICOLON}](?={WS}*+(?!{QUOTED}{WS}*+[{COLON[1:-1]}=]){VALUE})"
+"""A semicolon in place of a colon: a value follows, not a key."""
+
 _WEAK_KEY_END = re.compile(
-    rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
+    rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|{STOP_COLON}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
 _OPENS_MEMBER = re.compile(rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)")
 _OPENS_ITEM = re.compile(rf"({QUOTED}){WS}*+(?:[{_COMMA}]|\](?!{QUOTE}{WS}*+[,}}\]])|\Z)")

@@ -13,6 +13,7 @@ from evaluator.output.lookahead import (
     MARK,
     QUOTE,
     QUOTED,
+    STOP_COLON,
     VALUE,
     WIDE_MARKS,
     WORD,
@@ -42,7 +43,7 @@ WORDS_KEY = re.compile(rf"({WORD}(?:[ ]{WORD}){{1,5}})({QUOTE}?){WS}*+{COLON}(?=
 KEY_ALONE = re.compile(rf"({WORD})[ \t]++(?=[\"'\[{{]|-?\d|(?i:{LITERAL}))")
 VALUE_NEXT = re.compile(rf"{WS}*+{VALUE}")
 KEY_CUT = re.compile(r"[\w$.-]{1,64}+\Z")
-ANY_COLON = re.compile(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=")
+ANY_COLON = re.compile(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=|{STOP_COLON}")
 KEY_IN_ARRAY = re.compile(rf"({QUOTED}){WS}*+{COLON}")
 # A container with quotes that are not those of JSON, which only this reader can judge.
 CONTAINER = re.compile(rf"(?:[\[{{]{WS}*+){{1,8}}+(?!\"){QUOTED}{WS}*+(?:{COLON}|[,=\]])")

@@ -110,6 +110,7 @@ SEPARATORS: list[tuple[str, Any, str]] = [
     ('["red"; "green", "blue"]', ["red", "green", "blue"], "separators"),
     ('{"c": [1; 2, 3], "d": [1.5;-2], "e": [true; false]}', {"c": [1, 2, 3], "d": [1.5, -2], "e": [True, False]},
      "separators"),
+    ('{"a"; 1, "b" ; "x"}', {"a": 1, "b": "x"}, "separators"),
     ('["a"; 1, 2]', ["a", 1, 2], "separators"),
     ("{'items'[{'sku':'A-1'}],'total':1}", {"items": [{"sku": "A-1"}], "total": 1}, "missing colon"),
     ("{“steps” [“a”, “b”], “c”: 1}", {"steps": ["a", "b"], "c": 1}, "missing colon"),
@@ -122,6 +123,7 @@ SEPARATORS_KEPT: list[tuple[str, Any]] = [
     ('{"a": "x, , y", "b": ",,",}', {"a": "x, , y", "b": ",,"}),
     ('{"code": "print("a"; "b")", "n": 1}', {"code": 'print("a"; "b")', "n": 1}),
     ('{"code": "x = "a"; y = "b";", "n": 1}', {"code": 'x = "a"; y = "b";', "n": 1}),
+    ('{"a;b": 1, "c;": 2,}', {"a;b": 1, "c;": 2}),
     ('{"t": ["a; b", "1; 2",]}', {"t": ["a; b", "1; 2"]}),
 ]
 
