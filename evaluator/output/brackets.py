@@ -287,10 +287,14 @@ def _reading(kinds: list[str], edit: Edit) -> tuple[str, int]:
 
 def _choose(text: str, tokens: Tokens, found: list[tuple[Oddities, Edit]], error: int) -> Edit | None:
     """The least odd reading; None if there are several, or only the closing bracket at the end is missing."""
-    if error == len(tokens.kinds):
-        # The text may be cut off. Only its lines tell that the bracket is missing elsewhere.
-        last = [odd.lines for odd, edit in found if not set(tokens.kinds[edit.at :]) - {edit.inserted}]
-        found = [(odd, edit) for odd, edit in found if odd.lines < min(last, default=1 << 62)]
+    kinds = tokens.kinds
+    last = [one for one in found if one[1].end == error and not set(kinds[one[1].at : error]) - {one[1].inserted}]
+    if last:
+        # The block may be cut off. Only its lines tell that the bracket is missing elsewhere.
+        least_lines = min(odd.lines for odd, _ in last)
+        if all(odd.lines >= least_lines for odd, _ in found):
+            return last[0][1] if error < len(kinds) else None
+        found = [(odd, edit) for odd, edit in found if odd.lines < least_lines]
     if not found:
         return None
     ranks = [(odd.lines, odd.contents + _arbitrariness(edit, tokens, error), odd.shapes) for odd, edit in found]

@@ -25,7 +25,7 @@ _BLANKS_OUTSIDE = re.compile(
 _STRING_OR_BLANK = re.compile(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", re.S)
 _BLOCK = re.compile(r"[{\[]")
 # Where an answer may begin: in a code fence, after reasoning, and after a label.
-_BEGINNING = re.compile(rf"```[\w+-]{{0,20}}[ \t]*\n|</\w+>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)")
+_BEGINNING = re.compile(rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)")
 _MAX_BEGINNINGS = 8
 _TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
 
@@ -91,7 +91,10 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
         start = match.end()
         end = text.find("```", start)
         part = text[start:end] if end >= 0 else text[start:]
-        before = text[max(text.rfind(">", 0, start), 0) : start]
+        # An element may contain reasoning with brackets. Where a block has begun before it, it is markup in a string.
+        element = text.rfind(f"<{match[1]}", 0, start) if match[1] else -1
+        since = 0 if match[1] else max(text.rfind(">", 0, start), 0)
+        before = text[since : element if element >= 0 else start]
         if "{" not in before and "[" not in before:
             for opening, closing, begins in (("{", "}", _MEMBERS), ("[", "]", _ITEMS)):
                 if part.count(closing) == part.count(opening) + 1 and begins.match(part) is not None:
