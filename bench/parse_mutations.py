@@ -1,11 +1,12 @@
 """How often `parse_output` restores a JSON document in which one character was damaged, and how often other parsers do.
 
-    python bench/parse_mutations.py [--part train] [--peers PYTHON] [--node FOLDER] [--show 20]
+    python bench/parse_mutations.py [--part train|test|random] [--peers PYTHON] [--node FOLDER] [--show 20]
 
 Each document is written in three layouts. In each, single quotes, commas, colons and brackets are left out, doubled or
 replaced, and a comment, a line break or dots are inserted, at places chosen with a fixed seed. Right is only the whole
 document. What has several readings counts too: nobody restores all. `--part` is `train` or `test` by document: a
-change of the parser is made on the first and counted on the second. `--peers` and `--node` are those of
+change of the parser is made on the first and counted on the second. `random` are 40 documents made with a fixed seed
+of words that are hard to tell from JSON. `--peers` and `--node` are those of
 `parse_public.py`.
 """
 
@@ -57,10 +58,34 @@ DOCUMENTS: dict[str, list[Any]] = {
         {"entities": [{"text": "Marie Curie", "type": "PERSON"}, {"text": "Paris", "type": "CITY"}]},
     ],
 }
+WORDS = """
+    river stone Anna blue market cloud seven 'quoted' it's e-mail café über Straße (note) 50% a/b x=1 Dr. No: yes; ok,
+    fine! what? C# #1 100 $5 3:30 [draft] {x} – done
+"""
+KEYS = ("id", "name", "x y", "größe", "item-2", "a.b", "when", "note", "list", "7", "title", "count", "rows", "flags")
+RANDOM_DOCUMENTS, DEEPEST = 40, 3
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"indent": 2}, {"separators": (",", ":")})
 REPLACED = {"{": "[", "[": "{", "}": "]", "]": "}", '"': "'", ",": ";", ":": "="}
 INSERTED = ("\n", "// a comment\n", "/* a comment */", "...")
 LEFT_OUT, DOUBLED, CHANGED, PLACES = 22, 12, 8, 2
+
+
+def random_value(choose: random.Random, depth: int) -> Any:
+    kind = choose.random() if depth else choose.uniform(0.42, 1.0)
+    if kind < 0.22 or depth == DEEPEST:
+        return {key: random_value(choose, depth - 1) for key in choose.sample(KEYS, choose.randint(1, 4))}
+    if kind < 0.42:
+        return [random_value(choose, depth - 1) for _ in range(choose.randint(0, 4))]
+    if kind < 0.72:
+        return " ".join(choose.choices(WORDS.split(), k=choose.randint(1, 6)))
+    return choose.choice([True, False, None, choose.randint(-5, 5000), round(choose.uniform(-9, 99), 2)])
+
+
+def documents(part: str) -> list[Any]:
+    if part != "random":
+        return DOCUMENTS[part]
+    choose = random.Random(2026)
+    return [random_value(choose, DEEPEST) for _ in range(RANDOM_DOCUMENTS)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +97,7 @@ class Damaged:
 
 def damaged(part: str) -> Iterator[Damaged]:
     choose = random.Random(7)
-    for document in DOCUMENTS[part]:
+    for document in documents(part):
         for layout in LAYOUTS:
             text = json.dumps(document, ensure_ascii=False, **layout)
             for each in _damaged(text, document, choose):
@@ -99,7 +124,7 @@ def _damaged(text: str, document: Any, choose: random.Random) -> Iterator[Damage
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--part", choices=tuple(DOCUMENTS), default="test")
+    parser.add_argument("--part", choices=(*DOCUMENTS, "random"), default="test")
     parser.add_argument("--peers", help="the Python of an environment with json_repair")
     parser.add_argument("--node", type=Path, help="a folder whose node_modules has jsonrepair")
     parser.add_argument("--show", type=int, default=0, help="print so many texts of each kind that are read wrongly")
