@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from evaluator.output.layout import Oddities, measure
 from evaluator.output.lookahead import COMMENT, QUOTED, Lookahead
+from evaluator.output.strict import Unreadable
 
 _TOKEN = re.compile(
     rf"(?:[ \t\r\n]++|{COMMENT}){{0,8}}+"
@@ -185,7 +186,10 @@ class BracketRepairer:
         if kind not in "{[w" or not (is_new_line or (kind == "w" and not is_inserted)):
             return False
         self._steps -= 50
-        return self._ahead.unmatched(tokens.ends[index - 1]) == 0
+        try:
+            return self._ahead.unmatched(tokens.ends[index - 1]) == 0
+        except Unreadable:
+            return False  # The text has used up the repairs that it may take.
 
     # Edits
 

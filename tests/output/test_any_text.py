@@ -123,6 +123,11 @@ def test_a_megabyte_of_hostile_text_is_read_with_bounded_work(piece: str) -> Non
     assert parsed.warnings or parsed.error or piece == "9"
 
 
+def test_a_long_damaged_list_that_uses_up_the_repairs_is_an_error_and_not_an_exception() -> None:
+    parsed = parse_output('["a",' + '{"a":1}\n' * (MEGABYTE // 8), schema="number")
+    assert parsed.error is not None
+
+
 def test_nesting_is_read_up_to_its_bound_and_never_overflows() -> None:
     for depth in (MAX_DEPTH - 1, MAX_DEPTH):
         parsed = parse_output("[" * depth + "]" * depth)
