@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from evaluator.output.layout import Oddities, measure
-from evaluator.output.lookahead import COMMENT, QUOTED, Lookahead
+from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
 from evaluator.output.strict import Unreadable
 
 _TOKEN = re.compile(
@@ -19,6 +19,7 @@ _TOKEN = re.compile(
     rf'(?:([{{}}\[\],:])|("(?:[^"\\]++|\\[\s\S])*+"|(?!```){QUOTED})|([\w$+-][\w$.+-]{{0,200}}+))'
 )
 _END = re.compile(r"\s*+(?:\Z|```|</)")
+_COLON_NEXT = re.compile(rf"{WS}*+{COLON}{WS}*+")
 _NUMBER = re.compile(r"[+-]?\d")
 _MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 200_000
 _MAX_CANDIDATES, _MAX_OTHERS = 24, 8
@@ -185,6 +186,9 @@ class BracketRepairer:
         kind, is_new_line = tokens.kinds[index], tokens.indents[index] >= 0
         if kind not in "{[w" or not (is_new_line or (kind == "w" and not is_inserted)):
             return False
+        colon = _COLON_NEXT.match(self._text, tokens.ends[index]) if is_inserted and kind == "w" else None
+        if colon is not None and self._ahead.scanner.read(colon.end(), 0) is not None:
+            return False  # It is rather a key, and a comma is missing.
         self._steps -= 50
         try:
             return self._ahead.unmatched(tokens.ends[index - 1]) == 0
@@ -231,7 +235,7 @@ class BracketRepairer:
             state = after
             index += 1
             self._steps -= 1
-        is_inserted = index == at and char != ""
+        is_inserted = following == at and not set(kinds[at:index]) - {char}
         if self._is_clean(tokens, index, is_inserted=is_inserted):
             yield Edit(at, char, kinds[at] if following > at else "", index, closer)
 
@@ -319,21 +323,22 @@ def _doubled(text: str, tokens: Tokens, best: list[Edit]) -> Edit | None:
     if len(removed) != 1 or len(removed) + len(added) < 2 or any(edit.inserted and edit.removed for edit in best):
         return None
     at, char = removed[0].at, removed[0].removed
+    if not _is_doubled(removed[0], tokens):
+        return None
     if char in "}]":
-        is_doubled = char in tokens.kinds[max(at - 1, 0) : at] + tokens.kinds[at + 1 : at + 2]
-        return removed[0] if is_doubled and not added & {"}", "]"} else None
+        return removed[0] if not added & {"}", "]"} else None
     while tokens.kinds[at] == char:
         at += 1
     return None if added & {"{", "["} or _NUMBER.match(text, tokens.starts[at]) else removed[0]
 
 
+def _is_doubled(edit: Edit, tokens: Tokens) -> bool:
+    """Whether the bracket that is left out is next to another one of its kind."""
+    return edit.removed in tokens.kinds[max(edit.at - 1, 0) : edit.at] + tokens.kinds[edit.at + 1 : edit.at + 2]
+
+
 def _arbitrariness(edit: Edit, tokens: Tokens, error: int) -> int:
     """How odd it is to leave out this bracket: not at all if it stands twice, or closes something next to the error."""
-    if edit.inserted:
+    if edit.inserted or _is_doubled(edit, tokens):
         return 0
-    kinds = tokens.kinds
-    if edit.removed in (kinds[edit.at - 1] if edit.at else "", *kinds[edit.at + 1 : edit.at + 2]):
-        return 0
-    if edit.removed in _CLOSING:
-        return 2
-    return int(edit.at < error - 1)
+    return 2 if edit.removed in _CLOSING else int(edit.at < error - 1)

@@ -55,6 +55,8 @@ LEFT_OUT: list[Case] = [
     ('[["a", "b"], ["c", "d"], "e", "f"]]', [["a", "b"], ["c", "d"], ["e", "f"]], MISSING),
     ('{\n  "tags":\n    "a"\n  ],\n  "n": 1\n}', {"tags": ["a"], "n": 1}, MISSING),
     ('{"html": "<a href=\\"x\\">{y}</a>", n": [1]}', {"html": '<a href="x">{y}</a>', "n": [1]}, "opening quote"),
+    ('{"a": ["x", ["y", "z"], "b": 1}', {"a": ["x", ["y", "z"]], "b": 1}, WRONG),
+    ('{"tool": "x", "input": {"q": "y"}\n\nsteps: [1, 2]', {"tool": "x", "input": {"q": "y"}, "steps": [1, 2]}, "missing comma"),
     ('{"html": "x</b>", n": [1]}', {"html": "x</b>", "n": [1]}, "opening quote"),
     ('<think>{x}</think>\n"a": {"b": 1}}', {"a": {"b": 1}}, "missing opening"),
     ('{"k": {"l": {"m": ["deep"]}, "t": true}\n\nNote: {x} and [1].', {"k": {"l": {"m": ["deep"]}, "t": True}}, "missing closing"),
