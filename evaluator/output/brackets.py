@@ -102,6 +102,9 @@ class BracketRepairer:
 
     def correct(self, start: int) -> Correction | None:
         """The readings of the block that begins at `start` with one bracket changed; None if there is none."""
+        self._tokens -= 8
+        if self._tokens < 0:
+            return None
         tokens = self._scan(start)
         if "s" not in tokens.kinds and not self._is_alone(start, tokens):
             return None
