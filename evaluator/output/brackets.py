@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from evaluator.output.layout import Oddities, measure
 from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
+from evaluator.output.oddities import Oddities, measure
 from evaluator.output.strict import Unreadable
 
 _TOKEN = re.compile(
