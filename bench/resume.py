@@ -4,7 +4,8 @@
 
 The run is a `reduce` of two model calls an item, made for real against the simulated model in a process that
 kills itself (SIGKILL) inside the call after the last of `--calls`; each call is two steps of its task file, the
-resolving of the task and the call itself. Each round copies the file, and a
+resolving of the task and the call itself. The notes of earlier items are not in the prompts: they would make the file
+grow with the square of the items. Each round copies the file, and a
 fresh process resumes the copy: `Evaluator.resume` from its call to its result, which holds every recorded
 step, the two or three calls that were missing, and the closing of the file. `TaskStore.reopen` alone is timed
 in another process. The medians of the rounds count.
@@ -36,6 +37,7 @@ from evaluator.models.simulated import SimulatedBackend
 NAME = "fold_notes"
 TEMPLATE = f"""<task type="reduce" name="{NAME}">
   <description>Fold notes into one line</description>
+  <context_management><accumulate_data>false</accumulate_data></context_management>
   <inputs>
     <input name="notes" type="array" required="true">the notes</input>
   </inputs>
