@@ -253,7 +253,7 @@ class Index:
         """The terms of the kinds of values that a request holds."""
         if not self._with_input:
             return {}
-        found = {kind_term(kind): f"~a {kind}" for kind in reading.kinds}
+        found = {kind_term(kind): f"~{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in reading.kinds}
         return {key: term for key, shown in found.items() if (term := self.known(key, shown, 1.0)) is not None}
 
     def without_content(self, reading: Reading) -> list[RequestTerm]:

@@ -46,7 +46,7 @@ class Hit(NamedTuple):
     def explain(self) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
         """The terms that counted with their fields and their shares of the coverage, and the words that it misses.
 
-        What is alike to a word counts with the word. If the template does not hold the word, it is marked with `~`.
+        Its written form and related words count with a word. A word that the template does not hold is marked with `~`.
         """
         why: dict[str, tuple[str, float]] = {}
         missed: list[str] = []

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
-from evaluator.output.oddities import Oddities, measure
+from evaluator.output.oddities import CLOSING, Edit, Oddities, Tokens, measure
 from evaluator.output.strict import Unreadable
 
 _TOKEN = re.compile(
@@ -24,7 +24,6 @@ _NUMBER = re.compile(r"[+-]?\d")
 _MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 200_000
 _MAX_CANDIDATES, _MAX_OTHERS = 24, 8
 _OTHER = {"{": "[", "[": "{", "}": "]", "]": "}"}
-_CLOSING = {"{": "}", "[": "]"}
 _EITHER = {"{": "O", "[": "A"}
 """Containers of a mistaken kind, whose closing bracket may be of either kind."""
 
@@ -33,45 +32,6 @@ _ROOT, _ITEM, _AFTER, _KEY, _COLON, _VALUE, _DONE = range(7)
 
 _Node = tuple[str, "_Node | None"]
 _State = tuple[int, _Node | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """`inserted` takes the place of `removed` before or at the token `at`; one of them may be empty.
-
-    The block ends before the token `end`. The closing bracket at `closer` changes its kind too, if it is not -1.
-    """
-
-    at: int
-    inserted: str
-    removed: str
-    end: int
-    closer: int = -1
-
-    @property
-    def kind(self) -> str:
-        """The kind of repair."""
-        if not self.inserted:
-            return "surplus_opening" if self.removed in _CLOSING else "surplus"
-        if self.inserted in _CLOSING:
-            if not self.removed:
-                return "opening"
-            return "tuple" if self.inserted == "[" and self.closer >= 0 else "mismatched_opening"
-        return "unclosed" if self.at == self.end else "mismatched"
-
-
-@dataclass(slots=True)
-class Tokens:
-    """Tokens: `kinds` are the bracket, comma or colon, `s` for a text in quotes, `w` for a word or number.
-
-    `indents` are the widths of the blanks before tokens that begin a line, else -1.
-    """
-
-    kinds: list[str] = field(default_factory=list[str])
-    starts: list[int] = field(default_factory=list[int])
-    ends: list[int] = field(default_factory=list[int])
-    indents: list[int] = field(default_factory=list[int])
-    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +185,7 @@ class BracketRepairer:
 
     def _try(self, tokens: Tokens, at: int, following: int, state: _State, char: str) -> Iterator[Edit]:
         kinds, index, closer = tokens.kinds, following, -1
-        here = _CLOSING.get(_OTHER.get(char, ""), "")
+        here = CLOSING.get(_OTHER.get(char, ""), "")
         while state[0] != _DONE:
             if index >= len(kinds) or self._steps < 0:
                 return
@@ -254,7 +214,7 @@ class BracketRepairer:
         rest = text[resume:end]
         if edit.closer >= 0:
             place = tokens.starts[edit.closer] - resume
-            rest = rest[:place] + _CLOSING[edit.inserted] + rest[place + 1 :]
+            rest = rest[:place] + CLOSING[edit.inserted] + rest[place + 1 :]
         return Corrected(text[start:first] + edit.inserted + rest, edit.kind, end)
 
 
@@ -344,4 +304,4 @@ def _arbitrariness(edit: Edit, tokens: Tokens, error: int) -> int:
     """How odd it is to leave out this bracket: not at all if it stands twice, or closes something next to the error."""
     if edit.inserted or _is_doubled(edit, tokens):
         return 0
-    return 2 if edit.removed in _CLOSING else int(edit.at < error - 1)
+    return 2 if edit.removed in CLOSING else int(edit.at < error - 1)

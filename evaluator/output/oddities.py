@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-_CLOSING = {"{": "}", "[": "]"}
-
-
-class _Tokens(Protocol):
-    kinds: list[str]
-    starts: list[int]
-    ends: list[int]
-    indents: list[int]
+CLOSING = {"{": "}", "[": "]"}
+"""The closing bracket of each opening one."""
 
 
-class _Edit(Protocol):
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`inserted` takes the place of `removed` before or at the token `at`; one of them may be empty.
+
+    The block ends before the token `end`. The closing bracket at `closer` changes its kind too, if it is not -1.
+    """
+
+    at: int
+    inserted: str
+    removed: str
+    end: int
+    closer: int = -1
+
     @property
-    def at(self) -> int: ...
-    @property
-    def inserted(self) -> str: ...
-    @property
-    def removed(self) -> str: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def closer(self) -> int: ...
+    def kind(self) -> str:
+        """The kind of repair."""
+        if not self.inserted:
+            return "surplus_opening" if self.removed in CLOSING else "surplus"
+        if self.inserted in CLOSING:
+            if not self.removed:
+                return "opening"
+            return "tuple" if self.inserted == "[" and self.closer >= 0 else "mismatched_opening"
+        return "unclosed" if self.at == self.end else "mismatched"
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens: `kinds` are the bracket, comma or colon, `s` for a text in quotes, `w` for a word or number.
+
+    `indents` are the widths of the blanks before tokens that begin a line, else -1.
+    """
+
+    kinds: list[str] = field(default_factory=list[str])
+    starts: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    indents: list[int] = field(default_factory=list[int])
+    is_whole: bool = False
 
 
 class Oddities(NamedTuple):
@@ -119,7 +139,7 @@ class _Measure:
             around.is_mixed = True
 
 
-def measure(text: str, tokens: _Tokens, edit: _Edit) -> Oddities:
+def measure(text: str, tokens: Tokens, edit: Edit) -> Oddities:
     """The oddities of the tokens up to the end of the edited block."""
     found = _Measure()
     for index in range(edit.end + (edit.at == edit.end)):
@@ -132,6 +152,6 @@ def measure(text: str, tokens: _Tokens, edit: _Edit) -> Oddities:
             break
         kind = tokens.kinds[index]
         if index == edit.closer:
-            kind = _CLOSING[edit.inserted]
+            kind = CLOSING[edit.inserted]
         found.put(kind, tokens.indents[index], text[tokens.starts[index] : tokens.ends[index]])
     return Oddities(found.lines, found.contents, found.shapes)

@@ -83,10 +83,13 @@ class Named:
     ],
 )
 def test_a_value_finds_the_template_with_an_input_for_it(request_: str, expected: str, reason: str | None) -> None:
-    ranker = LexicalRanker([Named(template("any")), Named(template("when", "date")), Named(template("where", "city"))])
+    templates = [template("any"), template("when", "date"), template("where", "city"), template("cost", "price")]
+    ranker = LexicalRanker(map(Named, templates))
     best = ranker.rank(request_)[0]
     assert best.template.name == expected
-    assert [(r.term, r.field) for r in best.why if r.term.startswith("~a ")] == ([(reason, "inputs")] if reason else [])
+    assert [(r.term, r.field) for r in best.why if r.term.startswith(("~a ", "~an "))] == (
+        [(reason, "inputs")] if reason else []
+    )
 
 
 @pytest.mark.parametrize("repeated", ["1", "a@", "a-", "“", "'", "in ", "1.", "1-", "/", "a.", " ", "$", "1 ", "mar 1"])
