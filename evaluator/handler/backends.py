@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
@@ -98,7 +98,7 @@ class BackendDeclaration:
 
 def declared(name: str) -> BackendDeclaration | None:
     """The declaration of the backend `name`; None for one of a project, which is given in Python."""
-    return next((each for known, each in BACKENDS.items() if known == name), None)
+    return BACKENDS.get(cast("BackendName", name))
 
 
 def origin_of(backend: Backend) -> Origin:
